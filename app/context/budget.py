@@ -1,0 +1,46 @@
+"""How many tokens a view may have. All numbers are tokens as the provider counts them (calibrated)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.context.policy import Policy
+
+MAX_OUTPUT_SHARE = 0.5
+"""A request may reserve at most this share of the window for its answer: a `max_tokens` as large as the window
+would otherwise leave no room for a prompt at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The lines that a view is held against.
+
+    `hard` is never passed: window − reserve − requested output. `soft` is the policy's trigger, at most `hard`.
+    `ratio` turns a raw count into the provider's (`context.calibration`).
+    """
+
+    window: int
+    reserve: int
+    output: int
+    hard: int
+    soft: int
+    ratio: float = 1.0
+
+    def calibrated(self, raw_tokens: int) -> int:
+        return round(raw_tokens * self.ratio)
+
+
+def budget_for(policy: Policy, *, window: int, requested_output: int | None = None, ratio: float = 1.0) -> Budget:
+    """The budget of a request.
+
+    Args:
+        policy: gives reserve, threshold and floor.
+        window: context window of the model, tokens, prompt and answer together.
+        requested_output: the request's `max_tokens` or `max_completion_tokens`.
+        ratio: calibration of raw counts.
+    """
+    reserve = round(window * policy.reserve_ratio)
+    output = min(requested_output or 0, int(window * MAX_OUTPUT_SHARE))
+    hard = max(1, window - reserve - output)
+    soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
+    return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio)

@@ -1,0 +1,190 @@
+"""The nouns: a message as its client wrote it, its place in the log, a chunk, a conversation. Pure and immutable.
+
+Sequence numbers count log messages from 0; ranges are half-open, `[from_seq, to_seq)`. Token numbers are raw counts
+(uncalibrated) in the conversation's encoding. Links are 16 bytes (`conversation.identity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+
+from app.errors import InvalidRequest
+
+Mode = Literal["unknown", "append", "resend"]
+ChunkKind = Literal["model", "mechanical"]
+
+
+class Message:
+    """A chat message: the JSON text exactly as it came (`raw`), decoded when somebody first looks inside.
+
+    A long resent history holds thousands of messages of which only the newest are ever read, so decoding is lazy.
+    """
+
+    __slots__ = ("_body", "raw")
+
+    def __init__(self, raw: bytes, body: dict[str, Any] | None = None) -> None:
+        self.raw = raw
+        self._body = body
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> Message:
+        """A message of our own making."""
+        return cls(orjson.dumps(body), body)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The decoded message.
+
+        Raises:
+            InvalidRequest: it is not a JSON object.
+        """
+        if self._body is None:
+            try:
+                decoded = orjson.loads(self.raw)
+            except orjson.JSONDecodeError as error:
+                raise InvalidRequest(f"A message is not valid JSON: {error}.", param="messages") from error
+            if not isinstance(decoded, dict):
+                raise InvalidRequest("A message must be a JSON object.", code="invalid_type", param="messages")
+            self._body = decoded
+        return self._body
+
+    @property
+    def role(self) -> str:
+        return str(self.body.get("role", ""))
+
+    @property
+    def text(self) -> str:
+        """All text of the message: a string content, or its text and refusal parts joined."""
+        return text_of(self.body.get("content"))
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """Tool calls in order; a deprecated `function_call` counts as one call."""
+        calls = self.body.get("tool_calls")
+        if isinstance(calls, list) and calls:
+            return calls
+        legacy = self.body.get("function_call")
+        return [{"type": "function", "function": legacy}] if isinstance(legacy, dict) else []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"Message({len(self.raw)} bytes)"
+
+
+def text_of(content: object) -> str:
+    """The text of a message content: the string itself, or its text and refusal parts joined."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict):
+            text = part.get("text") or part.get("refusal")
+            if isinstance(text, str):
+                parts.append(text)
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message in its place in a conversation's log."""
+
+    seq: int
+    message: Message
+    link: bytes
+    skeleton: bytes
+    """The running skeleton link after this message."""
+    in_skeleton: bool
+    """Whether this message advanced the skeleton (a user text or a final assistant text)."""
+    tokens: int
+    tokens_total: int
+    """Tokens of the log through this message."""
+    answered: bool
+    """Whether this message or one before it is an answer that this gateway gave."""
+    incomplete: bool = False
+    """The answer broke off: the client or the upstream hung up."""
+    created_at: datetime | None = None
+    meta: Mapping[str, Any] | None = None
+    """Facts about an answer of ours: completion id, model, finish reason, usage, and what the model saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stored summary of the log range `[from_seq, to_seq)`, found by the links at both ends."""
+
+    id: str
+    conversation_id: str
+    """The conversation in which it was made; branches that share the range find it by its links."""
+    from_seq: int
+    to_seq: int
+    from_link: bytes
+    """Link of the message before `from_seq`; the tenant's seed for 0."""
+    to_link: bytes
+    """Link of message `to_seq - 1`."""
+    to_skeleton: bytes | None
+    """Running skeleton there, if that message is part of the skeleton."""
+    text: str
+    tokens: int
+    """Tokens of the section it takes in a view (`context.view.section`)."""
+    tokens_total: int
+    """Tokens of the log through the last covered message."""
+    anchor_seq: int | None
+    """The user message of the turn that the end falls into; None where the end is the end of a turn."""
+    anchor_tokens: int
+    through_turn: int
+    """How many turns begin in the log before `to_seq`."""
+    kind: ChunkKind
+    model: str
+    prompt_version: str
+    created_at: datetime
+    folds: tuple[str, ...] = ()
+    """Ids of the chunks that this one stands for (a fold)."""
+    duration_ms: int = 0
+    usage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is known of a conversation without reading its log."""
+
+    id: str
+    root: str
+    tenant: str
+    head_seq: int
+    """The last message's seq; -1 while the log is empty."""
+    head_link: bytes
+    head_skeleton: bytes
+    head_tokens_total: int
+    answered: bool
+    encoding: str
+    """Name of the tokenizer encoding of its token counts."""
+    lineage: tuple[tuple[str, int], ...] = ()
+    """Ancestors, oldest first: (conversation id, last shared seq). Its own messages follow."""
+    external_id: str | None = None
+    """The id the client gave it, if it is not one of ours."""
+    mode: Mode = "unknown"
+    chunk_count: int = 0
+    """How many chunks its view is known to have; 0 saves looking."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Small facts that change with each answer: calibration sums per model, boundary of the last view per window."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def path(self) -> tuple[tuple[str, int], ...]:
+        """The lineage with the conversation itself at the end: where each stretch of the log is kept."""
+        return (*self.lineage, (self.id, self.head_seq))

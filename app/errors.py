@@ -1,0 +1,162 @@
+"""Every error a caller can see. Rooms raise these; only `api.errors` turns them into HTTP.
+
+GatewayError
+├── InvalidRequest                 400  what the client sent cannot be used; `param` names the place
+│   ├── PolicyNotFound             400
+│   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
+├── InvalidApiKey                  401
+├── InsufficientPermissions        403
+├── NotFound                       404
+│   ├── ConversationNotFound       404
+│   └── ModelNotFound              404
+├── MethodNotAllowed               405
+├── ConversationBusy               409  another request holds the conversation's lease
+├── RequestTooLarge                413
+├── UpstreamUnavailable            502 / 503 / 504
+├── UpstreamRefused                the upstream's own status and body, passed on
+├── StoreUnavailable               503
+├── Draining                       503
+└── InternalError                  500
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class GatewayError(Exception):
+    """An error with the OpenAI shape: HTTP status, `type`, `code`, `param`, and what to change.
+
+    Args:
+        message: names the thing, what was expected and what to change; never message content, never a key.
+        param: the request field at fault, such as ``messages[3].content``.
+        hint: one more sentence on the remedy, appended to the message.
+        retry_after_seconds: sent as ``Retry-After``.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        hint: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(f"{message} {hint}" if hint else message)
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    def body(self) -> dict[str, object]:
+        """The OpenAI error body: ``{"error": {"message", "type", "param", "code"}}``."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class InvalidRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, param=param, hint=hint)
+        if code is not None:
+            self.code = code
+
+
+class PolicyNotFound(InvalidRequest):
+    code = "policy_not_found"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class InvalidApiKey(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class InsufficientPermissions(GatewayError):
+    status = 403
+    type = "invalid_request_error"
+    code = "insufficient_permissions"
+
+
+class NotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+
+
+class ConversationNotFound(NotFound):
+    code = "conversation_not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    status = 405
+    type = "invalid_request_error"
+
+
+class ConversationBusy(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "conversation_busy"
+    retryable = True
+
+
+class RequestTooLarge(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class UpstreamUnavailable(GatewayError):
+    """The upstream could not be reached, did not answer in time, or answered nonsense: status 502, 503 or 504."""
+
+    status = 502
+    type = "server_error"
+    code = "upstream_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, *, status: int = 502, hint: str | None = None, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message, hint=hint, retry_after_seconds=retry_after_seconds)
+        self.status = status
+
+
+class UpstreamRefused(GatewayError):
+    """The upstream's own error answer, which reaches the client with its status and body unchanged."""
+
+    def __init__(self, status: int, raw_body: bytes, headers: Mapping[str, str]) -> None:
+        super().__init__(f"The upstream answered with status {status}.")
+        self.status = status
+        self.raw_body = raw_body
+        self.headers = headers
+
+
+class StoreUnavailable(GatewayError):
+    status = 503
+    type = "server_error"
+    code = "store_unavailable"
+    retryable = True
+
+
+class Draining(GatewayError):
+    status = 503
+    type = "server_error"
+    code = "shutting_down"
+    retryable = True
+
+
+class InternalError(GatewayError):
+    code = "internal_error"

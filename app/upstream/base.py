@@ -1,0 +1,129 @@
+"""The models behind us: what a provider is asked and what it gives back. OpenAI's wire form on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP call to a provider: `path` below its base URL, such as ``/chat/completions``."""
+
+    path: str
+    body: bytes = b""
+    method: str = "POST"
+    authorization: str | None = None
+    """The client's own `Authorization` value, used where the provider has no key configured."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers to send, lower-case names."""
+    query: str = ""
+
+
+class Reply(Protocol):
+    """An upstream's answer whose status and headers have arrived. Must be closed, once read or not."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Lower-case names."""
+
+    async def read(self) -> bytes:
+        """The whole body, decoded from any content encoding.
+
+        Raises:
+            UpstreamUnavailable: it broke off or took too long.
+        """
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces as they arrive.
+
+        Raises:
+            UpstreamUnavailable: while iterating, when it breaks off or stays silent too long.
+        """
+
+    async def aclose(self) -> None:
+        """Let go of the connection; cuts a stream that has not ended."""
+
+
+class Provider(Protocol):
+    """A model server that speaks OpenAI's protocol, or is made to look like one."""
+
+    name: str
+
+    async def send(self, call: Call) -> Reply:
+        """Send a call; returns when the status line and headers are there, whatever the status.
+
+        Raises:
+            UpstreamUnavailable: no connection, or no answer in time.
+        """
+
+    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+        """Its model list (OpenAI's `data` array), for the merged list and for context windows.
+
+        Raises:
+            UpstreamUnavailable: it could not be had.
+        """
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quirks:
+    """What a provider cannot take; applied to the request after the view is planned."""
+
+    merge_same_role: bool = False
+    """Strict alternation: neighbouring messages of one role become one (Mistral's and Gemma's templates)."""
+    developer_to_system: bool = False
+    max_tokens_field: str | None = None
+    """`max_tokens` or `max_completion_tokens`: the name the provider understands."""
+    strip_fields: tuple[str, ...] = ()
+    """Top-level request fields that it refuses."""
+    stream_usage: bool = True
+    """Whether `stream_options.include_usage` may be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
+
+    tokens: int
+    source: str
+    max_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One place where a model can be had."""
+
+    provider: Provider
+    upstream_model: str
+    """The name that the provider knows the model by."""
+    context_window: int | None = None
+    """From configuration."""
+    max_output_tokens: int | None = None
+    encoding: str | None = None
+    """Tokenizer encoding from configuration; otherwise by model name."""
+    quirks: Quirks = field(default_factory=Quirks)
+
+    @property
+    def key(self) -> str:
+        """`provider/model`: under which facts about it are learned."""
+        return f"{self.provider.name}/{self.upstream_model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a requested model name stands for: deployments in the order in which they are tried."""
+
+    model: str
+    deployments: tuple[Deployment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An upstream call that has begun to answer."""
+
+    reply: Reply
+    deployment: Deployment
+    attempts: int
