@@ -6,6 +6,16 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from app.errors import UpstreamUnavailable
+
+
+class AnswerTimedOut(UpstreamUnavailable):
+    """The call was sent, but no answer began in time: asking the same place again would double the wait."""
+
+
+class ConnectionDropped(UpstreamUnavailable):
+    """The connection was closed before any byte of an answer, as happens to one that was idle: worth an instant retry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -88,8 +98,12 @@ class Window:
     """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
 
     tokens: int
+    """Prompt and answer together."""
     source: str
     max_output: int | None = None
+    """The longest answer."""
+    max_input: int | None = None
+    """The longest prompt, where that is less than the window."""
 
 
 @dataclass(frozen=True, slots=True)
