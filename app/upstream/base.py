@@ -14,7 +14,7 @@ class AnswerTimedOut(UpstreamUnavailable):
 
 
 class ConnectionDropped(UpstreamUnavailable):
-    """The connection was closed before any byte of an answer, as happens to one that was idle: worth an instant retry."""
+    """The connection was closed before any byte of an answer, as happens to an idle one: worth an instant retry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,136 @@
+"""Server-sent events: bytes → events, incremental and pure. No JSON, no network.
+
+The raw bytes of all events, joined, are the bytes that were fed; how they were cut into pieces makes no difference.
+Line ends may be LF, CRLF or CR (WHATWG HTML, 9.2.5 "Parsing an event stream").
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from app.errors import UpstreamUnavailable
+
+DONE = b"[DONE]"
+"""Data of the event that ends an OpenAI stream."""
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+_BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")
+"""A line end followed by another; CR LF is one line end, and the second may be a CR that an LF is still to follow."""
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event: the bytes exactly as they arrived, blank line included, and its data."""
+
+    raw: bytes
+    data: bytes | None
+    """Data lines joined by LF; None where it has none (a comment, `event:` or `retry:` alone, a stray blank line)."""
+    name: bytes = b""
+    """Value of the `event:` field."""
+
+
+class EventDecoder:
+    """Cuts a byte stream into events.
+
+    Args:
+        source: whose stream it is, for error messages.
+        max_event_bytes: how much may be held back while the end of an event is awaited.
+    """
+
+    __slots__ = ("_at_start", "_held", "_held_bytes", "_max_event_bytes", "_source", "_tail")
+
+    def __init__(self, source: str = "upstream", *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._source = source
+        self._max_event_bytes = max_event_bytes
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._tail = b""
+        """The last two bytes held: a blank line may begin in them and end in the next piece."""
+        self._at_start = True
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Events that end within this piece.
+
+        Raises:
+            UpstreamUnavailable: an event is longer than `max_event_bytes`.
+        """
+        if not piece:
+            return []
+        if self._held:
+            seam = self._tail + piece
+            if b"\n\n" not in seam and (b"\r" not in seam or _BLANK_LINE.search(seam) is None):
+                self._hold(piece, seam)
+                return []
+            piece = self._release(piece)
+        if piece[:6] == b"data: " and piece.find(b"\n") == len(piece) - 2 and piece[-1] == 0x0A and b"\r" not in piece:
+            self._at_start = False
+            return [Event(piece, piece[6:-2])]
+        events, rest = self._cut(piece) if b"\r" in piece else self._cut_at_line_feeds(piece)
+        if rest:
+            self._hold(rest, rest)
+        return events
+
+    def finish(self) -> list[Event]:
+        """What was held back when the stream ended: an event without its blank line, if any."""
+        events, rest = self._cut(self._release(b""))
+        if rest:
+            events.append(self._parse(rest))
+        return events
+
+    def _hold(self, piece: bytes, seam: bytes) -> None:
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+        self._tail = seam[-2:]
+        if self._held_bytes > self._max_event_bytes:
+            raise UpstreamUnavailable(
+                f"Provider {self._source!r} sent a stream event of more than {self._max_event_bytes} bytes."
+            )
+
+    def _release(self, piece: bytes) -> bytes:
+        self._held.append(piece)
+        joined = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        return joined
+
+    def _cut_at_line_feeds(self, buffer: bytes) -> tuple[list[Event], bytes]:
+        """Cut a buffer without CR. Nearly every stream has one `data: …` line per event: if the buffer's line ends are
+        all accounted for by blank lines, events are taken without a look at their lines."""
+        frames = buffer.split(b"\n\n")
+        rest = frames.pop()
+        if not self._at_start and buffer.count(b"\n") == 2 * len(frames):
+            parse = self._parse
+            return [
+                Event(frame + b"\n\n", frame[6:]) if frame[:6] == b"data: " else parse(frame + b"\n\n")
+                for frame in frames
+            ], rest
+        return [self._parse(frame + b"\n\n") for frame in frames], rest
+
+    def _cut(self, buffer: bytes) -> tuple[list[Event], bytes]:
+        events = []
+        start = 0
+        while (blank := _BLANK_LINE.search(buffer, start)) is not None:
+            end = blank.end()
+            if buffer[end - 1] == 0x0D:
+                if end == len(buffer):
+                    break
+                end += buffer[end] == 0x0A
+            events.append(self._parse(buffer[start:end]))
+            start = end
+        return events, buffer[start:]
+
+    def _parse(self, raw: bytes) -> Event:
+        text = raw.removeprefix(_BOM) if self._at_start else raw
+        self._at_start = False
+        data: list[bytes] = []
+        name = b""
+        for line in text.splitlines():
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                name = value.removeprefix(b" ")
+        return Event(raw, b"\n".join(data) if data else None, name)
