@@ -1,0 +1,112 @@
+"""How fast the simulated model is and when it misbehaves. Pure.
+
+Faults can also be asked for in a model's name, which passes through any client and any gateway:
+``sim-8k!status=503,first=2`` fails the first two requests for exactly that name, ``sim!hang,on=summary`` never answers
+when it is asked to summarize. Keys are those of `Faults`; a key without a value is true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from app.errors import InvalidRequest
+
+Scope = Literal["all", "summary", "answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong, and when. Nothing does while no field is set."""
+
+    status: int | None = None
+    """Answer with this error status."""
+    retry_after: float | None = None
+    """Seconds to send as `Retry-After` with it."""
+    break_after: int | None = None
+    """Cut a stream after this many chunks; a plain body in the middle."""
+    garbage: bool = False
+    """Answer 200 with something that is not JSON."""
+    hang: bool = False
+    """Accept the request and never answer."""
+    empty: bool = False
+    """Answer with blank text."""
+    first: int = 0
+    """Only the first n requests are struck …"""
+    every: int = 0
+    """… or only every nth."""
+    on: Scope = "all"
+    """Which requests count and are struck."""
+
+    def strike(self, nth: int) -> bool:
+        """Whether the nth request in scope, counted from 1, is struck."""
+        if self.first:
+            return nth <= self.first
+        return nth % self.every == 0 if self.every else self.any
+
+    @property
+    def any(self) -> bool:
+        return bool(self.status or self.tells or self.timed)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it says what goes wrong otherwise than by a status."""
+        return self.break_after is not None or self.garbage or self.hang or self.empty
+
+    @property
+    def timed(self) -> bool:
+        return bool(self.first or self.every)
+
+    @property
+    def error_status(self) -> int | None:
+        """The status to fail with: a rule that says when but not what means 500."""
+        return self.status or (500 if self.timed and not self.tells else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorOptions:
+    """Speed and faults of a simulated model server."""
+
+    first_token_seconds: float = 0.0
+    seconds_per_token: float = 0.0
+    """A streamed piece is a word, counted as one token."""
+    summary_seconds: float = 0.0
+    """Added when a summary is asked for."""
+    default_window: int = 128_000
+    """Window of models whose name states none."""
+    recorded_requests: int = 1000
+    faults: Faults = field(default_factory=Faults)
+
+
+def faults_in(model: str) -> Faults | None:
+    """The faults that a model's name asks for after ``!``; None where it asks for none.
+
+    Raises:
+        InvalidRequest: an unknown key or a bad value.
+    """
+    _, marked, told = model.partition("!")
+    if not marked:
+        return None
+    kinds = {one.name: one.type for one in fields(Faults)}
+    values: dict[str, Any] = {}
+    for part in filter(None, told.split(",")):
+        key, _, value = part.partition("=")
+        if key not in kinds:
+            raise InvalidRequest(f"{key!r} is no fault; expected one of {', '.join(kinds)}.", param="model")
+        values[key] = _value(key, value, str(kinds[key]))
+    return Faults(**values)
+
+
+def _value(key: str, value: str, kind: str) -> Any:
+    try:
+        if kind.startswith("bool"):
+            return True
+        if kind.startswith("int"):
+            return int(value)
+        if kind.startswith("float"):
+            return float(value)
+    except ValueError as error:
+        raise InvalidRequest(f"Fault {key!r} needs a number, not {value!r}.", param="model") from error
+    if value not in {"all", "summary", "answer"}:
+        raise InvalidRequest(f"Fault {key!r} must be all, summary or answer, not {value!r}.", param="model")
+    return value

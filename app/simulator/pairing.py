@@ -1,0 +1,40 @@
+"""Whether tool calls and tool results of a prompt belong together, as strictly as OpenAI's API checks it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PairingFault:
+    """What is wrong, in OpenAI's words, and the message at fault."""
+
+    message: str
+    param: str
+
+
+def pairing_fault(messages: Sequence[Mapping[str, Any]]) -> PairingFault | None:
+    """The first call without its result, or result without its call; None when all belong together."""
+    open_ids: list[str] = []
+    for at, message in enumerate(messages):
+        if message.get("role") == "tool":
+            if message.get("tool_call_id") not in open_ids:
+                told = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                return PairingFault(f"Invalid parameter: {told}", f"messages.[{at}].role")
+            open_ids.remove(message["tool_call_id"])
+            continue
+        if open_ids:
+            return _unanswered(open_ids, at)
+        if message.get("role") == "assistant":
+            open_ids = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    return _unanswered(open_ids, len(messages)) if open_ids else None
+
+
+def _unanswered(open_ids: Sequence[str], at: int) -> PairingFault:
+    told = (
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+        f"The following tool_call_ids did not have response messages: {', '.join(open_ids)}"
+    )
+    return PairingFault(told, f"messages.[{at}].role")

@@ -1,0 +1,118 @@
+"""The simulated model as an HTTP server: raw ASGI under uvicorn, for the demo, tests and benchmarks.
+
+Beside OpenAI's paths under ``/v1`` it serves ``GET /__requests``, the last requests it got, and ``DELETE /__requests``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+import uvicorn
+
+from app.simulator.model import Counter
+from app.simulator.options import SimulatorOptions
+from app.simulator.simulator import JSON_HEADERS, Answered, Asked, Simulator
+
+ASGIMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[ASGIMessage]]
+Send = Callable[[ASGIMessage], Awaitable[None]]
+RECORD_PATH = "/__requests"
+
+
+class SimulatorApp:
+    """ASGI application around a `Simulator`."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+
+    async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = await _body(receive)
+        if body is None:
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        path = str(scope["path"])
+        answering = asyncio.ensure_future(self._answer(Asked(scope["method"], path, headers, body), send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+        if not answering.cancelled() and (fault := answering.exception()) is not None:
+            raise fault
+
+    async def _answer(self, asked: Asked, send: Send) -> None:
+        if asked.path == RECORD_PATH:
+            answered = self._record(asked.method)
+        else:
+            path = asked.path.removeprefix("/v1")
+            answered = await self.simulator.handle(Asked(asked.method, path, asked.headers, asked.body))
+        headers = [(name.encode(), value.encode()) for name, value in answered.headers.items()]
+        await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+        async for piece in answered.pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _record(self, method: str) -> Answered:
+        if method == "DELETE":
+            self.simulator.requests.clear()
+        return Answered(200, JSON_HEADERS, _one(orjson.dumps(list(self.simulator.requests))))
+
+
+def serve(host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], Counter]) -> int:
+    """Run the server until it is told to stop; prints one line with its address when it is ready.
+
+    Args:
+        port: 0 picks a free one.
+        counter_for: the token counter for a model's name.
+
+    Returns:
+        The exit status: 0 after a run, 1 when it could not start.
+    """
+    simulator = Simulator(options, counter_for, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+    config = uvicorn.Config(
+        SimulatorApp(simulator), host=host, port=port, lifespan="off", log_level="critical", access_log=False
+    )
+    server = AnnouncingServer(config)
+    server.run()
+    return 0 if server.started else 1
+
+
+class AnnouncingServer(uvicorn.Server):
+    """uvicorn, saying where it listens once it does."""
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self.servers:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole request body; None when the client left before its end."""
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def _one(body: bytes) -> AsyncIterator[bytes]:
+    yield body

@@ -1,0 +1,81 @@
+"""Sentences and words of a text, as recall and summary look at them. Pure; kept, since prompts repeat themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+LONGEST_SENTENCE_CHARS = 600
+
+_SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])(?:\s+|(?<=[\u3002\uff01\uff1f]))|\n+")
+_WORD = re.compile(r"[^\W_]+(?:[._:/@%#+-]+[^\W_]+)*|[^\W_]", re.UNICODE)
+_PIECE = re.compile(r"[^\W_]+", re.UNICODE)
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+_STOP_TEXT = (
+    "a about again all also am an and any are as ask asked at be been but by can could did do does doing earlier "
+    "for from get give had has have he hello her here hey hi him his how i if in into is it its just know let "
+    "like list many may me mean mention mentioned more much my now of off ok on one or our out please recall "
+    "remember remind said say she so some such tell than thank thanks that the their them then there these they "
+    "this those to told too up us used using want was we well were what when where which while who whom whose why "
+    "will with would yes you your "
+)
+STOP_WORDS = frozenset(_STOP_TEXT.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence and the stems of its words, stop words left out."""
+
+    text: str
+    stems: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text's sentences in order, and the stems of all of them."""
+
+    sentences: tuple[Sentence, ...]
+    stems: frozenset[str]
+
+
+@lru_cache(maxsize=4096)
+def passage(text: str) -> Passage:
+    """A text taken apart; lines end sentences, an over-long sentence is cut into pieces."""
+    found = []
+    for raw in _SENTENCE_END.split(text):
+        stripped = raw.strip()
+        for start in range(0, len(stripped), LONGEST_SENTENCE_CHARS):
+            piece = stripped[start : start + LONGEST_SENTENCE_CHARS].strip()
+            if _PIECE.search(piece):
+                found.append(Sentence(piece, stems(piece)))
+    return Passage(tuple(found), frozenset().union(*(one.stems for one in found)))
+
+
+def stems(text: str) -> frozenset[str]:
+    """What a text is about: its words without endings, identifiers whole and in their parts, ideographs in pairs."""
+    found: set[str] = set()
+    for match in _WORD.finditer(text):
+        written = match.group()
+        word = written.lower()
+        if _IDEOGRAPH.search(word):
+            found.update(word[at : at + 2] for at in range(max(1, len(word) - 1)))
+            continue
+        if word not in STOP_WORDS:
+            found.add(stem(word))
+        parts = [*word.split("/"), *_PIECE.findall(_HUMP.sub(" ", written).lower())]
+        found.update(stem(part) for part in parts if part not in STOP_WORDS and len(part) > 1)
+    return frozenset(found)
+
+
+def stem(word: str) -> str:
+    """A word without its commonest English endings: crude, but the same on both sides of a comparison."""
+    if len(word) <= 3 or not word.isalpha():
+        return word
+    for ending in ("ations", "ation", "ings", "ing", "edly", "ied", "ies", "ed", "es", "s", "ly", "e", "y"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            bare = word[: -len(ending)]
+            return bare[:-1] if len(bare) > 3 and bare[-1] == bare[-2] and bare[-1] not in "sl" else bare
+    return word

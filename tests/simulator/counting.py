@@ -1,0 +1,21 @@
+"""A counter for tests: four characters a token, four tokens a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.conversation.messages import text_of
+
+
+class RoughCounter:
+    def text(self, text: str) -> int:
+        return (len(text) + 3) // 4
+
+    def request(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> int:
+        told = sum(4 + self.text(text_of(message.get("content"))) for message in messages)
+        return told + 3 + (self.text(orjson.dumps(tools).decode()) if tools else 0)

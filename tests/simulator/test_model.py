@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.simulator.extract import NOTHING_TO_SAY
+from app.simulator.model import SimulatedAnswer, reply
+from app.simulator.recall import UNKNOWN
+from tests.simulator.counting import RoughCounter
+
+HISTORY = [
+    {"role": "system", "content": "You are a careful assistant. Deployments happen on Tuesdays."},
+    {"role": "user", "content": "Hi, my name is Ada and I live in Lyon."},
+    {"role": "assistant", "content": "Noted: Hi, my name is Ada and I live in Lyon."},
+    {"role": "user", "content": "The staging server listens on port 8443. Its TLS certificate expires on 2027-03-01."},
+    {"role": "assistant", "content": 'You asked: "Which port does the production server use?"\n' + UNKNOWN},
+    {"role": "user", "content": "ConnectionRefusedError in /srv/app/worker.py line 88 when running `make migrate`."},
+    {"role": "assistant", "content": "Noted: that."},
+]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "unit": {"enum": ["celsius", "kelvin"]},
+                "note": {"type": "string"},
+            },
+            "required": ["city", "days", "unit"],
+        },
+    },
+}
+
+
+def ask(
+    content: str, *, history: list[dict[str, Any]] | None = None, window: int = 8192, **fields: Any
+) -> SimulatedAnswer:
+    messages = [*(HISTORY if history is None else history), {"role": "user", "content": content}]
+    return reply({"model": "sim", "messages": messages, **fields}, window=window, counter=RoughCounter())
+
+
+@pytest.mark.parametrize(
+    ("question", "fact"),
+    [
+        ("What is my name?", "Ada"),
+        ("Where do I live?", "Lyon"),
+        ("Which port does the staging server use?", "8443"),
+        ("When does the certificate of that server expire?", "2027-03-01"),
+        ("Which error did I get in worker.py?", "line 88"),
+        ("On which day do deployments happen?", "Tuesdays"),
+        ("remind me of the staging port", "8443"),
+    ],
+)
+def test_a_question_is_answered_with_what_the_prompt_shows(question: str, fact: str) -> None:
+    assert fact in str(ask(question).text)
+
+
+@pytest.mark.parametrize("question", ["What is the capital of France?", "What is the name of my dog?"])
+def test_what_the_prompt_does_not_show_is_not_known(question: str) -> None:
+    assert str(ask(question).text).endswith(UNKNOWN)
+
+
+def test_its_own_quoted_question_is_never_taken_for_an_answer() -> None:
+    assert str(ask("Which port does the production server use?").text).count("?") == 1
+
+
+def test_a_fact_in_the_same_message_as_the_question_counts() -> None:
+    assert "violet" in str(ask("My favourite colour is violet. What is my favourite colour?", history=[]).text)
+
+
+def test_a_statement_is_noted_in_one_sentence() -> None:
+    assert ask("The build number is 4711.").text == "Noted: The build number is 4711."
+
+
+def test_the_same_request_gets_the_same_answer() -> None:
+    assert ask("What is my name?") == ask("What is my name?")
+
+
+def test_a_tool_named_in_the_text_is_called_with_what_the_text_gives() -> None:
+    answer = ask("Please use get_weather for Paris, 3 days, in kelvin.", tools=[WEATHER])
+    assert answer.finish_reason == "tool_calls"
+    assert answer.text is None
+    [call] = answer.tool_calls
+    assert call["function"]["name"] == "get_weather"
+    assert orjson.loads(call["function"]["arguments"]) == {"city": "Paris", "days": 3, "unit": "kelvin"}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_demanded_tool_is_called_whatever_the_text_says(choice: object) -> None:
+    assert ask("Hello.", tools=[WEATHER], tool_choice=choice).tool_calls
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {}])
+def test_no_tool_is_called_when_none_is_wanted(fields: dict[str, Any]) -> None:
+    text = "use get_weather for Paris" if fields else "The weather is fine."
+    assert not ask(text, tools=[WEATHER], **fields).tool_calls
+
+
+def test_several_named_tools_are_called_at_once_unless_that_is_forbidden() -> None:
+    other = {"type": "function", "function": {"name": "get_time"}}
+    text = "use get_time and get_weather for Oslo"
+    assert [call["function"]["name"] for call in ask(text, tools=[WEATHER, other]).tool_calls] == [
+        "get_time",
+        "get_weather",
+    ]
+    assert len(ask(text, tools=[WEATHER, other], parallel_tool_calls=False).tool_calls) == 1
+
+
+def test_a_tool_result_is_told() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "use get_weather for Paris"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"},
+    ]
+    answer = reply({"model": "sim", "messages": messages, "tools": [WEATHER]}, window=8192, counter=RoughCounter())
+    assert "21 degrees" in str(answer.text)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "a", "content": "y"}],
+        [{"role": "assistant", "tool_calls": [{"id": "a"}]}, {"role": "user", "content": "x"}],
+        [
+            {"role": "assistant", "tool_calls": [{"id": "a"}, {"id": "b"}]},
+            {"role": "tool", "tool_call_id": "a", "content": ""},
+        ],
+    ],
+)
+def test_a_call_without_result_or_a_result_without_call_is_refused(messages: list[dict[str, Any]]) -> None:
+    answer = reply({"model": "sim", "messages": messages}, window=8192, counter=RoughCounter())
+    assert answer.error is not None
+    assert "tool_calls" in answer.error["error"]["message"]
+
+
+def test_a_json_schema_is_met() -> None:
+    schema = {
+        "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "at": {"$ref": "#/$defs/Point"}, "tags": {"type": "array"}},
+        "required": ["name", "at", "tags"],
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
+    decoded = orjson.loads(str(ask("The place 'harbour' is at 2.5", response_format=form).text))
+    assert decoded["name"] == "harbour"
+    assert decoded["at"] == {"x": 2.5}
+
+
+def test_a_schema_that_contains_itself_ends() -> None:
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    form = {"type": "json_schema", "json_schema": {"name": "list", "schema": schema}}
+    orjson.loads(str(ask("go", response_format=form).text))
+
+
+def test_json_mode_answers_with_an_object() -> None:
+    assert "Ada" in orjson.loads(str(ask("What is my name?", response_format={"type": "json_object"}).text))["answer"]
+
+
+def test_a_stop_sequence_ends_the_answer_before_it() -> None:
+    answer = ask("The build number is 4711.", stop=["number"])
+    assert answer.text == "Noted: The build "
+    assert answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_is_cut_at_its_limit(field: str) -> None:
+    answer = ask("The build number is 4711 and nothing else matters.", **{field: 5})
+    assert answer.finish_reason == "length"
+    assert 0 < answer.completion_tokens <= 5
+
+
+def test_a_prompt_over_the_window_is_refused_in_openais_words() -> None:
+    answer = ask("word " * 2000, window=1000)
+    assert answer.error == {
+        "error": {
+            "message": "This model's maximum context length is 1000 tokens. However, your messages resulted in "
+            f"{answer.prompt_tokens} tokens. Please reduce the length of the messages.",
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
+    }
+
+
+def test_a_limit_that_does_not_fit_beside_the_prompt_is_refused() -> None:
+    answer = ask("Hello.", window=1000, max_tokens=990)
+    assert answer.error is not None
+    assert "in the completion" in answer.error["error"]["message"]
+
+
+def transcript_of(*entries: tuple[str, str], mark: str = "0a1b2c3d") -> str:
+    lines = [f"--- {mark} [{at}] {who}\n{text}" for at, (who, text) in enumerate(entries)]
+    return (
+        f"Summarize this.\n<transcript {mark}>\n" + "\n".join(lines) + f"\n</transcript {mark}>\nWrite the summary now."
+    )
+
+
+def test_a_summary_keeps_the_facts_of_a_fenced_transcript_with_their_speakers() -> None:
+    padding = "Thank you so much, that was quite helpful indeed and very kind too. " * 3
+    text = transcript_of(
+        ("user", padding + "The invoice number is INV-20931."),
+        ("assistant", padding + "We decided to refund 45 EUR because the parcel was lost."),
+        ("tool result of lookup", '{"order": "A-77", "status": "lost"}'),
+    )
+    answer = ask(text, max_tokens=200)
+    assert answer.is_summary
+    assert "- user: The invoice number is INV-20931." in str(answer.text)
+    assert "- assistant: We decided to refund 45 EUR" in str(answer.text)
+    assert "A-77" in str(answer.text)
+    assert "Thank you" not in str(answer.text)
+
+
+def test_a_summary_stays_within_its_limit_and_is_not_cut_off() -> None:
+    text = transcript_of(*[("user", f"Fact number {n} is {n * 7919}.") for n in range(300)])
+    answer = ask(text, max_tokens=100)
+    assert answer.completion_tokens <= 100
+    assert answer.finish_reason == "stop"
+
+
+def test_asking_to_summarize_a_conversation_summarizes_what_came_before() -> None:
+    answer = ask("Please summarize our conversation so far.")
+    assert answer.is_summary
+    assert "8443" in str(answer.text)
+
+
+def test_talking_about_a_summary_asks_for_none() -> None:
+    assert not ask("The summary of the meeting got lost.").is_summary
+
+
+def test_an_empty_transcript_still_gets_a_sentence() -> None:
+    assert ask(transcript_of(("user", "…"))).text == NOTHING_TO_SAY
+
+
+def test_facts_of_a_summary_can_be_recalled_from_it() -> None:
+    padding = "I am so glad that you can help with this, it makes everything a lot easier for all of them. "
+    facts = [f"The locker of colleague Number{n} has code {n * 7919}." for n in range(20)]
+    text = transcript_of(*[("user", padding + fact) for fact in facts])
+    summary = str(ask(text, max_tokens=2000).text)
+    history = [{"role": "user", "content": f"Summary of the earlier conversation:\n{summary}"}]
+    assert str(13 * 7919) in str(ask("What is the code of Number13's locker?", history=history).text)
+
+
+@given(st.text(max_size=300))
+def test_any_text_gets_an_answer(text: str) -> None:
+    answer = ask(text)
+    assert answer.text
+    assert answer.error is None

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from app.errors import InvalidRequest
+from app.simulator.options import Faults, faults_in
+from app.simulator.window import window_of
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("sim", 128_000),
+        ("sim-8k", 8192),
+        ("sim-32k", 32_768),
+        ("sim-128k", 128_000),
+        ("sim-4096", 4096),
+        ("sim-8k!status=500,first=2", 8192),
+        ("gpt-4", 128_000),
+    ],
+)
+def test_a_models_name_tells_its_window(model: str, window: int) -> None:
+    assert window_of(model) == window
+
+
+def test_a_models_name_tells_its_faults() -> None:
+    assert faults_in("sim-8k") is None
+    assert faults_in("sim!status=503,first=2,on=summary") == Faults(status=503, first=2, on="summary")
+    assert faults_in("sim!hang") == Faults(hang=True)
+
+
+@pytest.mark.parametrize("model", ["sim!colour=red", "sim!first=two", "sim!on=never"])
+def test_an_unknown_fault_is_refused_with_what_was_expected(model: str) -> None:
+    with pytest.raises(InvalidRequest):
+        faults_in(model)
+
+
+def test_faults_strike_the_first_or_every_nth_request() -> None:
+    assert [Faults(first=2).strike(nth) for nth in (1, 2, 3)] == [True, True, False]
+    assert [Faults(every=2, status=429).strike(nth) for nth in (1, 2, 3, 4)] == [False, True, False, True]
+    assert Faults(first=1).error_status == 500
+    assert Faults(first=1, hang=True).error_status is None
+    assert not Faults().strike(1)
