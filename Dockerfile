@@ -1,0 +1,34 @@
+# Built from the lock; runs as an ordinary user with a read-only root, /data being the only place that is written to.
+ARG PYTHON_VERSION=3.13
+
+FROM python:${PYTHON_VERSION}-slim AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+RUN python -m venv /opt/concertina
+COPY requirements.lock ./
+RUN /opt/concertina/bin/pip install --require-hashes --only-binary :all: --requirement requirements.lock
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY migrations migrations
+COPY app app
+RUN /opt/concertina/bin/pip install --no-deps .
+
+FROM python:${PYTHON_VERSION}-slim
+LABEL org.opencontainers.image.title="Concertina" \
+      org.opencontainers.image.description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --system --gid 10001 concertina \
+    && useradd --system --uid 10001 --gid concertina --home-dir /data --no-create-home --shell /usr/sbin/nologin concertina \
+    && install --directory --owner concertina --group concertina /data
+COPY --from=build /opt/concertina /opt/concertina
+ENV PATH=/opt/concertina/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    CONCERTINA_SERVER__PORT=8000 \
+    CONCERTINA_DATABASE__URL=sqlite+aiosqlite:////data/concertina.db
+USER concertina
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"CONCERTINA_SERVER__PORT\"]}/healthz', timeout=2)"]
+CMD ["concertina", "serve", "--host", "0.0.0.0"]

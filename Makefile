@@ -1,0 +1,52 @@
+# Everything works from a fresh clone with Python 3.11 or newer: each target sets up .venv first if it has to.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input --quiet
+# --no-emit-index-url and --no-config keep whatever index this machine uses out of the locks.
+LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint demo bench lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
+		|| grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## create .venv and install what the lock names
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; name it with PYTHON=…" >&2; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: setup  ## serve; HOST=, PORT= and CONFIG= may be given
+	@exec $(VENV)/bin/concertina serve $(if $(CONFIG),--config $(CONFIG)) $(if $(HOST),--host $(HOST)) \
+		$(if $(PORT),--port $(PORT))
+
+test: setup  ## run all tests; ARGS= goes to pytest
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: setup  ## check style and types
+	@$(VENV)/bin/ruff check --no-cache --quiet .
+	@$(VENV)/bin/mypy --no-error-summary
+
+demo: setup  ## watch a long conversation being compacted
+	@$(VENV)/bin/python -m demo $(ARGS)
+
+bench: setup  ## measure what the gateway costs
+	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
+
+lock: setup  ## resolve the dependencies anew and write both locks
+	@$(LOCK) --extra fast --upgrade --output-file requirements.lock pyproject.toml
+	@$(LOCK) --extra fast --group dev --upgrade --constraint requirements.lock \
+		--output-file requirements-dev.lock pyproject.toml
+
+clean:  ## remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@find app migrations tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,83 @@
+"""The command line. Quick to start: what a command needs is imported when the command is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from app.errors import GatewayError
+from app.settings import ConfigurationError
+
+USAGE_ERROR = 2
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit status: 2 for a wrong command line or configuration, 1 for a command that failed, 130 for Ctrl-C.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        print(f"concertina {importlib.metadata.version('concertina')}")
+        return 0
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE_ERROR
+    # By name, because the server's imports take half a second that `--help` and `check-config` need not wait for.
+    command = importlib.import_module(f"app.commands.{arguments.command.replace('-', '_')}")
+    try:
+        return int(command.run(arguments))
+    except ConfigurationError as error:
+        print(f"concertina: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except GatewayError as error:
+        print(f"concertina: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="concertina",
+        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
+        epilog="Settings: docs/configuration.md.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_serve(commands)
+    migrate = commands.add_parser("migrate", help="bring the database's schema up to date")
+    _add_config(migrate)
+    check = commands.add_parser("check-config", help="say whether a configuration can be used, and what it amounts to")
+    check.add_argument("file", metavar="FILE", help="the YAML file")
+    _add_simulate(commands)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser("serve", help="run the gateway")
+    _add_config(serve)
+    serve.add_argument("--host", help="address to listen on (server.host)")
+    serve.add_argument("--port", help="port to listen on, 0 for any free one (server.port)")
+    serve.add_argument("--workers", help="number of processes (server.workers)")
+
+
+def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    simulate = commands.add_parser("simulate", help="run the simulated model as a server of its own")
+    simulate.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    simulate.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for any free one")
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", help="YAML file; CONCERTINA_CONFIG where this is not given")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

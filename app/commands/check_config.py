@@ -1,0 +1,32 @@
+"""`concertina check-config`: whether a configuration can be used, and what it amounts to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from app.settings import Settings, load
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = load(arguments.file)
+    print(f"{arguments.file}: ok")
+    for line in summary(settings):
+        print(f"  {line}")
+    return 0
+
+
+def summary(settings: Settings) -> Iterator[str]:
+    """What a configuration amounts to, in lines; never a key."""
+    yield f"listens on {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)"
+    yield f"keeps conversations in {settings.database.location}"
+    for name, provider in settings.providers.items():
+        own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
+        yield f"provider {name}: {provider.base_url}, called with {'its own' if own_key else 'the client’s'} key"
+    for name, model in settings.models.items():
+        places = ", ".join(f"{at.provider}/{at.model or ('…' if name == '*' else name)}" for at in model.expanded())
+        after = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""
+        yield f"model {name}: {places}{after}"
+    if settings.uses_simulated_model:
+        yield "no provider: the built-in simulated model answers"
+    yield f"policy {settings.policy} of {', '.join(settings.policies)}"

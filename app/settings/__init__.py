@@ -1,0 +1,7 @@
+"""What an operator can set: one frozen `Settings`, read once at start by the composition root and the commands."""
+
+from app.settings.faults import ConfigurationError, Fault
+from app.settings.load import load
+from app.settings.sections import Settings
+
+__all__ = ["ConfigurationError", "Fault", "Settings", "load"]

@@ -1,0 +1,142 @@
+"""What can be read but can never work: settings held against each other. Only the impossible is refused here; what is
+merely unwise is the operator's business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from app.settings.faults import Path, nearest, suggestion
+from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Settings
+
+Contradiction = tuple[Path, str]
+"""Where, and what to change."""
+
+_DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
+
+
+def contradictions(settings: Settings) -> Iterator[Contradiction]:
+    """Everything that can never work, in the order of the sections."""
+    yield from _database(settings)
+    if settings.auth.mode == "keys":
+        yield ("auth", "mode"), "'keys' is not available in this version; use 'open', and keep strangers off the port"
+    for name, provider in settings.providers.items():
+        yield from _base_url(("providers", name, "base_url"), provider.base_url)
+        if not provider.auth_header.strip():
+            yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
+    yield from _models(settings)
+    if settings.policy not in settings.policies:
+        yield ("policy",), f"there is no policy {settings.policy!r}; {suggestion(settings.policy, settings.policies)}"
+    for name, policy in settings.policies.items():
+        yield from _policy(("policies", name), policy, settings)
+
+
+def _database(settings: Settings) -> Iterator[Contradiction]:
+    scheme = settings.database.url.get_secret_value().partition("://")[0]
+    path: Path = ("database", "url")
+    if scheme not in _DATABASE_SCHEMES:
+        near = nearest(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
+        meant = f"; did you mean '{near}://…'?" if near else ""
+        yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{meant}"
+    elif scheme == "memory" and settings.server.workers > 1:
+        yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
+
+
+def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
+    elif parts.query or parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
+        yield path, "expected the part before '/chat/completions', without '?' or '#', such as 'http://localhost:8080/v1'"
+
+
+def _models(settings: Settings) -> Iterator[Contradiction]:
+    if not settings.models and len(settings.providers) > 1:
+        yield ("models",), f"with several providers, say which has what; '{EVERY_MODEL}: {{provider: …}}' takes the rest"
+    for name, model in settings.models.items():
+        path: Path = ("models", name)
+        if not name.strip():
+            yield path, "expected the name of a model"
+        if "model" in model.model_fields_set and EVERY_MODEL in (name, model.model):
+            yield (*path, "model"), f"'{EVERY_MODEL}' passes the requested name on: leave 'model' out"
+        yield from _deployments(path, model, settings)
+        yield from _fallbacks(path, name, model, settings)
+
+
+def _deployments(path: Path, model: Model, settings: Settings) -> Iterator[Contradiction]:
+    if not model.deployments:
+        yield from _provider((*path, "provider"), model, settings)
+    elif model.provider:
+        yield from _provider((*path, "provider"), model, settings)
+    else:
+        for index, deployment in enumerate(model.deployments):
+            yield from _provider((*path, "deployments", index, "provider"), deployment, settings)
+
+
+def _provider(path: Path, deployment: Deployment, settings: Settings) -> Iterator[Contradiction]:
+    if not settings.providers:
+        yield path, "no provider is configured; add one under 'providers'"
+    elif deployment.provider not in settings.providers:
+        problem = f"there is no provider {deployment.provider!r}" if deployment.provider else "missing: name a provider"
+        yield path, f"{problem}; {suggestion(deployment.provider, settings.providers)}"
+
+
+def _fallbacks(path: Path, name: str, model: Model, settings: Settings) -> Iterator[Contradiction]:
+    for index, fallback in enumerate(model.fallbacks):
+        if fallback == EVERY_MODEL:
+            yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is no model that could be asked"
+        elif not _is_served(fallback, settings):
+            named = sorted(set(settings.models) - {EVERY_MODEL, name})
+            yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggestion(fallback, named)}"
+        elif fallback in model.fallbacks[:index]:
+            yield (*path, "fallbacks", index), f"{fallback!r} is named twice"
+    circle = _circle(name, settings)
+    if circle and name == min(circle):
+        yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, circle))}"
+
+
+def _circle(start: str, settings: Settings) -> list[str]:
+    """The way from a model along fallbacks back to itself; empty if there is none."""
+    ways = [[start]]
+    visited: set[str] = set()
+    while ways:
+        way = ways.pop()
+        model = settings.models.get(way[-1])
+        for fallback in model.fallbacks if model else ():
+            if fallback == start:
+                return [*way, start]
+            if fallback not in visited:
+                visited.add(fallback)
+                ways.append([*way, fallback])
+    return []
+
+
+def _is_served(model: str, settings: Settings) -> bool:
+    if settings.uses_simulated_model:
+        return model.startswith("sim")
+    return model in settings.models or EVERY_MODEL in settings.models or not settings.models
+
+
+def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradiction]:
+    usable = 1 - policy.reserve_ratio
+    if policy.threshold_ratio >= usable:
+        yield (
+            (*path, "threshold_ratio"),
+            f"expected less than {usable:g}, which is what reserve_ratio {policy.reserve_ratio:g} leaves of the window",
+        )
+    for name in ("buffer_max_ratio", "fold_ratio", "regrow_ratio"):
+        if getattr(policy, name) >= policy.threshold_ratio:
+            yield (
+                (*path, name),
+                f"expected less than threshold_ratio ({policy.threshold_ratio:g}): a view may not be above it again at once",
+            )
+    writer = policy.summarizer.model
+    if writer != SAME_MODEL and (writer == EVERY_MODEL or not _is_served(writer, settings)):
+        named = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
+        yield (*path, "summarizer", "model"), f"there is no model {writer!r}; {suggestion(writer, named)}"
+
+

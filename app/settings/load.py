@@ -1,0 +1,89 @@
+"""Settings from their sources: built-in defaults, then a YAML file, then the environment, then arguments; all faults at
+once. The only place that reads the process environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path as File
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from app.settings.checks import contradictions
+from app.settings.environment import CONFIG_VARIABLE, environment_layer
+from app.settings.faults import ConfigurationError, Fault, Path, fault_from, is_misplaced_section, source_of
+from app.settings.layers import Layer
+from app.settings.sections import Settings
+from app.settings.yaml_file import yaml_layer
+
+
+def load(
+    config: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    arguments: Mapping[Path, Any] | None = None,
+) -> Settings:
+    """The settings of this process.
+
+    Args:
+        config: the YAML file; without it `CONCERTINA_CONFIG` names one, and without that there is none.
+        environ: the process environment.
+        arguments: values given on the command line by path, such as ``{("server", "port"): 8001}``.
+
+    Raises:
+        ConfigurationError: with everything that is wrong, wherever it came from.
+    """
+    merged = Layer(_built_in())
+    file = config or environ.get(CONFIG_VARIABLE)
+    if file:
+        merged = yaml_layer(File(file), environ).over(merged)
+    merged = environment_layer(environ, merged.values).over(merged)
+    given = Layer()
+    for path, value in (arguments or {}).items():
+        given.put(path, value, f"--{path[-1]}")
+    return _validated(given.over(merged))
+
+
+def _built_in() -> dict[str, Any]:
+    """The named policies, so that a file which changes or adds one keeps the others."""
+    return {"policies": {name: policy.model_dump(exclude_unset=True) for name, policy in Settings().policies.items()}}
+
+
+def _validated(layer: Layer) -> Settings:
+    """Settings from merged values.
+
+    What cannot be read is put aside before the parts are held against each other, so that one bad value hides no
+    contradiction elsewhere.
+    """
+    faults = list(layer.faults)
+    put_aside: set[Path] = set()
+    while True:
+        try:
+            settings = Settings.model_validate(layer.values)
+            break
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            faults += [fault_from(details, layer.sources) for details in errors]
+            for details in reversed(errors):
+                _put_aside(layer.values, details)
+                put_aside.add(details["loc"])
+    for path, message in contradictions(settings):
+        if not any(path[:end] in put_aside for end in range(1, len(path) + 1)):
+            faults.append(Fault(path, message, source_of(path, layer.sources)))
+    if faults:
+        raise ConfigurationError(faults)
+    return settings
+
+
+def _put_aside(values: Any, details: ErrorDetails) -> None:
+    *parents, last = [part for part in details["loc"] if part != "[key]"]
+    with contextlib.suppress(KeyError, IndexError):  # it went with a section around it
+        for part in parents:
+            values = values[part]
+        if is_misplaced_section(details):
+            values[last] = {}
+        else:
+            del values[last]

@@ -1,0 +1,80 @@
+"""The shape of the settings as data: which keys exist where. For suggestions, environment names and documentation."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from app.settings.sections import Settings
+
+ANY_NAME = "<name>"
+"""Stands for a name that the operator chooses, in the path of a documented setting."""
+ANY_POSITION = "[]"
+
+
+def children(node: Any) -> tuple[str, ...]:
+    """The fixed keys below a type: a section's settings; nothing for other types."""
+    return tuple(node.model_fields) if _is_section(node) else ()
+
+
+def child(node: Any, key: str | int) -> Any:
+    """The type below `node` at `key`, None where there is none."""
+    if _is_section(node):
+        field = node.model_fields.get(str(key))
+        return _bare(field.annotation) if field else None
+    if get_origin(node) is dict:
+        return _bare(get_args(node)[1])
+    if get_origin(node) is tuple:
+        return _bare(get_args(node)[0])
+    return None
+
+
+def node_at(path: tuple[str | int, ...]) -> Any:
+    """The type of the setting at `path`, None where there is none."""
+    node: Any = Settings
+    for key in path:
+        node = child(node, key)
+    return node
+
+
+@cache
+def known_paths() -> tuple[tuple[str, ...], ...]:
+    """Every setting that holds a value, in the order of declaration; names are `<name>`, list positions `[]`."""
+    return tuple(_leaves(Settings, ()))
+
+
+def is_map(node: Any) -> bool:
+    """Whether the operator chooses the keys below this type."""
+    return get_origin(node) is dict
+
+
+def is_scalar(node: Any) -> bool:
+    """Whether a value of this type is written as plain text: no section, map or list."""
+    return not (_is_section(node) or is_map(node) or get_origin(node) is tuple)
+
+
+def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if _is_section(node):
+        for name in node.model_fields:
+            yield from _leaves(child(node, name), (*path, name))
+    elif is_map(node) and _is_section(child(node, ANY_NAME)):
+        yield from _leaves(child(node, ANY_NAME), (*path, ANY_NAME))
+    elif get_origin(node) is tuple and _is_section(child(node, 0)):
+        yield from _leaves(child(node, 0), (*path, ANY_POSITION))
+    else:
+        yield path
+
+
+def _bare(annotation: Any) -> Any:
+    """A type without `Annotated` and `| None`."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(option for option in get_args(annotation) if option is not types.NoneType)
+    return _bare(annotation.__origin__) if hasattr(annotation, "__metadata__") else annotation
+
+
+def _is_section(node: Any) -> bool:
+    return isinstance(node, type) and issubclass(node, BaseModel)

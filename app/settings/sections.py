@@ -1,0 +1,177 @@
+"""The settings and their defaults, section by section. Shapes only: where values come from is `load`, what contradicts
+what is `checks`. Nothing is required here, so that one missing value never hides the faults beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+"""A share of the context window."""
+Tokens = Annotated[int, Field(gt=0)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Encoding = Literal["o200k_base", "cl100k_base"]
+
+EVERY_MODEL = "*"
+"""The entry of `models` that stands for every name without an entry of its own."""
+SAME_MODEL = "same"
+"""`summarizer.model`: the request's own model."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class Server(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    """0: any free port; the start line names it."""
+    body_limit_bytes: Annotated[int, Field(gt=0)] = 67_108_864
+    workers: Annotated[int, Field(ge=1)] = 1
+    drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """`auto`: text on a terminal, JSON elsewhere."""
+
+
+class Database(Section):
+    url: SecretStr = SecretStr("sqlite+aiosqlite:///data/concertina.db")
+    """Secret because it may carry a password; `location` is what may be shown."""
+    synchronous: Literal["normal", "full"] = "normal"
+    timeout_seconds: Seconds = 5.0
+    auto_migrate: bool = True
+    pool_size: Annotated[int, Field(ge=1)] = 10
+    statement_cache_size: Annotated[int, Field(ge=0)] = 256
+
+    @property
+    def location(self) -> str:
+        """The URL without user, password and query, for logs. Greedy up to the last `@`: an unescaped `/` or `?` in a
+        password must not show the rest of it."""
+        return re.sub(r"://.*@", "://", self.url.get_secret_value()).partition("?")[0]
+
+
+class Auth(Section):
+    mode: Literal["open", "keys"] = "open"
+
+
+class Timeouts(Section):
+    connect_seconds: Seconds = 10.0
+    first_byte_seconds: Seconds = 600.0
+    between_bytes_seconds: Seconds = 120.0
+    total_seconds: Seconds = 3600.0
+
+
+class Quirks(Section):
+    """What a provider or model cannot take. A model's quirks win over its provider's, field by field."""
+
+    merge_same_role: bool = False
+    developer_to_system: bool = False
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    strip_fields: tuple[str, ...] = ()
+    stream_usage: bool = True
+
+    def over(self, base: Quirks) -> Quirks:
+        """`base`, with what was set here in its place."""
+        return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+
+
+class Provider(Section):
+    protocol: Literal["openai"] = "openai"
+    base_url: str = ""
+    api_key: SecretStr | None = None
+    """None or empty: the client's own key is passed on."""
+    auth_header: str = "authorization"
+    """`authorization` carries `Bearer <key>`, any other header the key alone."""
+    headers: dict[str, SecretStr] = {}
+    timeouts: Timeouts = Timeouts()
+    quirks: Quirks = Quirks()
+
+
+class Deployment(Section):
+    provider: str = ""
+    model: str | None = None
+    """The provider's name for it; None: the name that was asked for."""
+    context_window: Tokens | None = None
+    max_output_tokens: Tokens | None = None
+    encoding: Encoding | None = None
+    quirks: Quirks = Quirks()
+
+
+class Model(Deployment):
+    """A name that clients may ask for: one deployment written flat, or several under `deployments`, for which the
+    fields written flat are the defaults."""
+
+    fallbacks: tuple[str, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
+
+    def expanded(self) -> tuple[Deployment, ...]:
+        """The deployments in order, each with the entry's own fields where it leaves them out."""
+        own = Deployment(**{name: getattr(self, name) for name in Deployment.model_fields})
+        return tuple(_over(deployment, own) for deployment in self.deployments) or (own,)
+
+
+def _over(deployment: Deployment, own: Deployment) -> Deployment:
+    written = {name: getattr(deployment, name) for name in deployment.model_fields_set}
+    return own.model_copy(update=written | {"quirks": deployment.quirks.over(own.quirks)})
+
+
+class Retries(Section):
+    attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    """Tries of one deployment, the first included."""
+    base_seconds: Seconds = 0.5
+    max_seconds: Seconds = 8.0
+    retry_after_max_seconds: Seconds = 20.0
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    breaker_seconds: Seconds = 30.0
+
+
+class Summarizer(Section):
+    model: str = SAME_MODEL
+    max_summary_tokens: Tokens = 2048
+    prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] | None = None
+    timeout_seconds: Seconds = 120.0
+
+
+class Policy(Section):
+    """One policy; ratios are of the context window unless said otherwise."""
+
+    kind: Literal["additive"] = "additive"
+    threshold_ratio: Share = 0.7
+    token_floor: Annotated[int, Field(ge=0)] = 4096
+    buffer_turns: Annotated[int, Field(ge=0)] = 4
+    buffer_max_ratio: Share = 0.3
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    fold_ratio: Share = 0.3
+    prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
+    regrow_ratio: Share = 0.5
+    min_gain_ratio: Share = 0.1
+    summarizer: Summarizer = Summarizer()
+
+
+class Compaction(Section):
+    lease_seconds: Seconds = 30.0
+    wait_seconds: Seconds = 300.0
+
+
+class Settings(Section):
+    """Everything that can be set. Names and secrets are the operator's; no client value ever comes here."""
+
+    server: Server = Server()
+    database: Database = Database()
+    auth: Auth = Auth()
+    providers: dict[Name, Provider] = {}
+    models: dict[str, Model] = {}
+    retries: Retries = Retries()
+    policy: str = "additive"
+    policies: dict[Name, Policy] = {"additive": Policy()}
+    compaction: Compaction = Compaction()
+    degraded_mode: Literal["serve", "refuse"] = "serve"
+    window_default: Tokens = 32_768
+
+    @property
+    def uses_simulated_model(self) -> bool:
+        """Whether the built-in stand-in answers, because no provider is configured."""
+        return not self.providers

@@ -1,0 +1,122 @@
+"""A YAML file as a layer of settings: line numbers kept, doubled keys refused, `${ENV}` expanded in values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path as File
+from typing import Any
+
+import yaml
+
+from app.settings.faults import Fault, Path
+from app.settings.layers import Layer
+
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_DEPTH = 32
+"""Deeper than any setting; an anchor that contains itself ends here."""
+_REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
+
+
+def yaml_layer(file: File, environ: Mapping[str, str]) -> Layer:
+    """Read a settings file.
+
+    `${NAME}` in a value is replaced by that environment variable, `${NAME:-text}` by the text where the variable is
+    unset or empty; `$${` is a literal `${`. Replacement happens after parsing, so a variable's value is only ever text.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        return Layer(faults=[Fault((), f"cannot read the file: {error.strerror}", str(file))])
+    except UnicodeDecodeError:
+        return Layer(faults=[Fault((), "expected a text file in UTF-8", str(file))])
+    return _Reading(file.name, environ).read(text)
+
+
+def yaml_value(text: str) -> Any:
+    """A single YAML value, such as a list given in an environment variable.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return yaml.load(text, _Loader)  # noqa: S506 - the loader is the safe one, in C where that is built
+
+
+class _Reading:
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        self._name = name
+        self._environ = environ
+        self._layer = Layer()
+
+    def read(self, text: str) -> Layer:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            if isinstance(root, yaml.MappingNode):
+                self._layer.values = self._mapping(loader, root, ())
+            elif root is not None:
+                self._refuse((), "expected sections such as 'server:' at the top", root)
+        except yaml.MarkedYAMLError as error:
+            line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+            self._layer.faults.append(Fault((), f"not valid YAML: {error.problem}", f"{self._name}{line}"))
+        except yaml.YAMLError as error:
+            self._layer.faults.append(Fault((), f"not valid YAML: {error}", self._name))
+        finally:
+            loader.dispose()
+        return self._layer
+
+    def _value(self, loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
+        self._layer.sources.setdefault(path, self._at(node))
+        if len(path) > _MAX_DEPTH:
+            return self._refuse(path[:3], "nested too deeply", node)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(loader, node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
+        value = loader.construct_object(node)
+        return self._expanded(value, path, node) if isinstance(value, str) else value
+
+    def _mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        self._refuse_doubled_keys(node, path)
+        loader.flatten_mapping(node)
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = loader.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                self._refuse(path, f"the key {key!r} is not text: put it in quotes", key_node)
+                continue
+            self._layer.sources[*path, key] = self._at(key_node)
+            values[key] = self._value(loader, value_node, (*path, key))
+        return values
+
+    def _refuse_doubled_keys(self, node: yaml.MappingNode, path: Path) -> None:
+        lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key = str(key_node.value)
+            if key in lines and key != "<<":
+                self._refuse((*path, key), f"given twice, first in line {lines[key]}", key_node)
+            lines.setdefault(key, key_node.start_mark.line + 1)
+
+    def _expanded(self, text: str, path: Path, node: yaml.Node) -> str:
+        def replaced(match: re.Match[str]) -> str:
+            reference, name, default = match[0], match[1], match[2]
+            if reference == "$${":
+                return "${"
+            if name is None:
+                self._refuse(path, f"{reference!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}", node)
+                return ""
+            value = self._environ.get(name)
+            if value is None and default is None:
+                self._refuse(path, f"the environment variable {name} is not set, and there is no default", node)
+            return value or default or ""
+
+        expanded, references = _REFERENCE.subn(replaced, text)
+        if references:
+            self._layer.sources[path] = f"{self._at(node)}, {text if len(text) <= 40 else '${…}'}"
+        return expanded
+
+    def _at(self, node: yaml.Node) -> str:
+        return f"{self._name}:{node.start_mark.line + 1}"
+
+    def _refuse(self, path: Path, message: str, node: yaml.Node) -> None:
+        self._layer.faults.append(Fault(path, message, self._at(node)))
