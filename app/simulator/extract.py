@@ -16,6 +16,8 @@ DEFAULT_SUMMARY_TOKENS = 512
 LARGEST_SHARE = 0.75
 """A summary takes at most this share of what it summarizes."""
 SMALLEST_TOKENS = 24
+FEWEST_LABELS = 3
+"""So many lines that begin with a speaker make a transcript."""
 CHATTER_SCORE = 0.25
 """Sentences below are told only when there is nothing else."""
 NOTHING_TO_SAY = "- Nothing of note was said."
@@ -60,13 +62,14 @@ def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
     fenced = list(_FENCE.finditer(asked))
     if fenced and _ASKS.search(_FENCE.sub("", asked) + " ".join(m.text for m in messages[:-1] if m.role != "user")):
         return [source for match in fenced for source in _fenced(match.group(1), match.group(2))]
-    if not _ASKS.search(asked):
+    lines = [line for line in asked.splitlines() if line.strip()]
+    if not lines or not (_IMPERATIVE.match(lines[0]) or _IMPERATIVE.match(lines[-1])):
         return None
     labels = list(_LABEL.finditer(asked))
-    if len(labels) >= 3:
-        return _labelled(asked, labels)
+    if len(labels) >= FEWEST_LABELS:
+        return _entries(asked, labels)
     earlier = [message for message in messages[:-1] if message.role in {"user", "assistant", "tool"}]
-    return earlier if _IMPERATIVE.match(asked) and len(earlier) >= 2 else None
+    return earlier if len(earlier) >= 2 else None
 
 
 def summarize(transcript: Sequence[Source], max_tokens: int | None, count: Callable[[str], int]) -> str:
@@ -133,10 +136,6 @@ def _fenced(mark: str, inner: str) -> list[Source]:
     """Entries of a fenced transcript: a line `--- <mark> [12] user` begins each."""
     head = re.compile(rf"^--- {re.escape(mark)} (?:\[\d+\] )?([^\n]*)\n?", re.MULTILINE)
     return _entries(inner, list(head.finditer(inner)))
-
-
-def _labelled(text: str, labels: Sequence[re.Match[str]]) -> list[Source]:
-    return _entries(text, labels)
 
 
 def _entries(text: str, heads: Sequence[re.Match[str]]) -> list[Source]:

@@ -28,7 +28,7 @@ GREETING = "Hello. I am a simulated model: I answer from what my context shows."
 class Counter(Protocol):
     """Counts tokens the way the gateway does (`context.tokens`)."""
 
-    def text(self, text: str) -> int: ...
+    def count(self, text: str) -> int: ...
 
     def request(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
@@ -95,7 +95,7 @@ def _answer(
     transcript = transcript_in(shown)
     calls = [] if transcript else tool_calls(request, _asked(shown), may_choose=shown[-1].role == "user")
     if calls:
-        tokens = sum(counter.text(orjson.dumps(call[call["type"]]).decode()) for call in calls)
+        tokens = sum(counter.count(orjson.dumps(call[call["type"]]).decode()) for call in calls)
         return SimulatedAnswer(
             tool_calls=tuple(calls),
             finish_reason="tool_calls",
@@ -104,15 +104,15 @@ def _answer(
             completion_tokens=tokens * choices,
         )
     asked_limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    text = summarize(transcript, asked_limit, counter.text) if transcript else _words(request, shown)
+    text = summarize(transcript, asked_limit, counter.count) if transcript else _words(request, shown)
     text = _stopped(text, request.get("stop"))
-    text, finish_reason = _shortened(text, limit, counter.text)
+    text, finish_reason = _shortened(text, limit, counter.count)
     return SimulatedAnswer(
         text=text,
         finish_reason=finish_reason,
         choices=choices,
         prompt_tokens=prompt_tokens,
-        completion_tokens=counter.text(text) * choices,
+        completion_tokens=counter.count(text) * choices,
         is_summary=transcript is not None,
     )
 
@@ -135,14 +135,23 @@ def _told(shown: Sequence[Source]) -> str:
     earlier = list(shown)
     newest = next((at for at in range(len(shown) - 1, -1, -1) if shown[at].role == "user"), len(shown) - 1)
     del earlier[newest]
-    found = passage(asked).sentences
-    questions = [sentence.text for sentence in found if is_question(sentence.text)]
-    if not questions:
-        return f"{NOTED} {_quoted(asked)}" if any(sentence.stems for sentence in found) else GREETING
-    given = "\n".join(sentence.text for sentence in found if not is_question(sentence.text))
-    question = " ".join(questions[-3:])
+    question, given = _question_in(asked)
+    if not question:
+        return f"{NOTED} {_quoted(asked)}" if passage(asked).stems else GREETING
     answers = recall(question, [*earlier, Source("user", given)])
     return f'{ASKED} "{_quoted(question)}"\n{" ".join(answers) or UNKNOWN}'
+
+
+def _question_in(asked: str) -> tuple[str, str]:
+    """The questions of the last paragraph that has any, and everything else that the message says."""
+    paragraphs = asked.split("\n\n")
+    for at in range(len(paragraphs) - 1, -1, -1):
+        found = passage(paragraphs[at]).sentences
+        questions = [sentence.text for sentence in found if is_question(sentence.text)]
+        if questions:
+            statements = [sentence.text for sentence in found if not is_question(sentence.text)]
+            return " ".join(questions), "\n\n".join([*paragraphs[:at], *statements, *paragraphs[at + 1 :]])
+    return "", asked
 
 
 def _results(shown: Sequence[Source]) -> str:

@@ -38,17 +38,10 @@ class SimulatorApp:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         path = str(scope["path"])
-        answering = asyncio.ensure_future(self._answer(Asked(scope["method"], path, headers, body), send))
-        leaving = asyncio.ensure_future(_gone(receive))
-        try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
-        await asyncio.gather(answering, leaving, return_exceptions=True)
-        if not answering.cancelled() and (fault := answering.exception()) is not None:
-            raise fault
+        async with asyncio.TaskGroup() as group:
+            answering = group.create_task(self._answer(Asked(scope["method"], path, headers, body), send))
+            leaving = group.create_task(_cancel_when_gone(receive, answering))
+            answering.add_done_callback(lambda _: leaving.cancel())
 
     async def _answer(self, asked: Asked, send: Send) -> None:
         if asked.path == RECORD_PATH:
@@ -109,9 +102,10 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(pieces)
 
 
-async def _gone(receive: Receive) -> None:
+async def _cancel_when_gone(receive: Receive, answering: asyncio.Task[None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
+    answering.cancel()
 
 
 async def _one(body: bytes) -> AsyncIterator[bytes]:

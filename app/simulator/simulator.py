@@ -170,7 +170,7 @@ class Simulator:
             {"object": "embedding", "index": index, "embedding": _packed(one) if packed else one}
             for index, one in enumerate(vectors)
         ]
-        count = self.counter_for(model).text
+        count = self.counter_for(model).count
         tokens = sum(count(one) if isinstance(one, str) else len(one) for one in inputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json(200, {"object": "list", "data": data, "model": model, "usage": usage})

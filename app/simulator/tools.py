@@ -78,9 +78,10 @@ def _tool(entry: Any) -> _Tool | None:
     if not isinstance(entry, dict):
         return None
     kind = entry.get("type", "function")
-    facts = entry.get(kind) if isinstance(entry.get(kind), dict) else entry
-    name = facts.get("name") if facts else None
-    return _Tool(kind, name, facts.get("parameters") or {}) if facts and isinstance(name, str) else None
+    nested = entry.get(kind)
+    facts: dict[str, Any] = nested if isinstance(nested, dict) else entry
+    name = facts.get("name")
+    return _Tool(kind, name, facts.get("parameters") or {}) if isinstance(name, str) else None
 
 
 def _named(tools: Sequence[_Tool], asked: str) -> list[_Tool]:
@@ -142,7 +143,7 @@ class _Builder:
     root: Mapping[str, Any]
     material: _Material
 
-    def build(self, schema: Mapping[str, Any], name: str, depth: int = 0) -> Any:
+    def build(self, schema: Any, name: str, depth: int = 0) -> Any:
         if not isinstance(schema, Mapping) or depth > DEEPEST_SCHEMA:
             return None
         if "$ref" in schema:

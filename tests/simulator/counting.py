@@ -11,11 +11,11 @@ from app.conversation.messages import text_of
 
 
 class RoughCounter:
-    def text(self, text: str) -> int:
+    def count(self, text: str) -> int:
         return (len(text) + 3) // 4
 
     def request(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> int:
-        told = sum(4 + self.text(text_of(message.get("content"))) for message in messages)
-        return told + 3 + (self.text(orjson.dumps(tools).decode()) if tools else 0)
+        told = sum(4 + self.count(text_of(message.get("content"))) for message in messages)
+        return told + 3 + (self.count(orjson.dumps(tools).decode()) if tools else 0)

@@ -172,7 +172,8 @@ def test_a_stop_sequence_ends_the_answer_before_it() -> None:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_an_answer_is_cut_at_its_limit(field: str) -> None:
-    answer = ask("The build number is 4711 and nothing else matters.", **{field: 5})
+    limits: dict[str, Any] = {field: 5}
+    answer = ask("The build number is 4711 and nothing else matters.", **limits)
     assert answer.finish_reason == "length"
     assert 0 < answer.completion_tokens <= 5
 
@@ -253,3 +254,18 @@ def test_any_text_gets_an_answer(text: str) -> None:
     answer = ask(text)
     assert answer.text
     assert answer.error is None
+
+
+def test_a_summary_in_front_of_a_question_is_context_and_no_wish_for_a_summary() -> None:
+    summary = (
+        "Summary of earlier conversation.\n- user: The code is 81.\n- user: Why?\n- assistant: Noted.\n- user: Go."
+    )
+    answer = ask(f"{summary}\n\nWhat is the code?", history=[])
+    assert not answer.is_summary
+    assert str(answer.text).startswith('You asked: "What is the code?"')
+    assert "81" in str(answer.text)
+
+
+def test_labelled_lines_below_a_wish_for_a_summary_are_a_transcript() -> None:
+    answer = ask("Summarize this chat:\nUser: The code is 81.\nAssistant: Noted.\nUser: The door is 5.", history=[])
+    assert "- user: The code is 81." in str(answer.text)

@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
     ready = threading.Event()
 
     class Server(AnnouncingServer):
-        async def startup(self, sockets: list[object] | None = None) -> None:
+        async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets=sockets)
             ready.set()
 
