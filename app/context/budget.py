@@ -10,6 +10,12 @@ MAX_OUTPUT_SHARE = 0.5
 """A request may reserve at most this share of the window for its answer: a `max_tokens` as large as the window
 would otherwise leave no room for a prompt at all."""
 
+SMALLEST_SUMMARY_TOKENS = 256
+"""Below this a summary keeps hardly a fact, however small the window."""
+
+SUMMARY_WINDOW_DIVISOR = 16
+"""A summary takes at most this fraction of the window, so that a dozen of them leave room to work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -29,6 +35,10 @@ class Budget:
     def calibrated(self, raw_tokens: int) -> int:
         return round(raw_tokens * self.ratio)
 
+    def raw(self, tokens: int) -> int:
+        """The largest raw count that stays within `tokens` once it is calibrated."""
+        return int(tokens / self.ratio)
+
 
 def budget_for(policy: Policy, *, window: int, requested_output: int | None = None, ratio: float = 1.0) -> Budget:
     """The budget of a request.
@@ -44,3 +54,8 @@ def budget_for(policy: Policy, *, window: int, requested_output: int | None = No
     hard = max(1, window - reserve - output)
     soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
     return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio)
+
+
+def summary_limit(policy: Policy, window: int) -> int:
+    """The most tokens that one summary may have: what is planned for, and `max_tokens` of the summary call."""
+    return min(policy.summarizer.max_summary_tokens, max(SMALLEST_SUMMARY_TOKENS, window // SUMMARY_WINDOW_DIVISOR))

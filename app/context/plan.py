@@ -1,76 +1,235 @@
-"""Decide what the model sees: `plan(outline, budget, policy) → Plan`. Pure: same input, same plan."""
+"""Decide what the model sees: `plan(outline, budget, policy) → Plan`. Pure: same input, same plan.
+
+The view takes the fewest chunks that bring it under the soft line, so it is stable while it grows and regrows when the
+window does. That decision is arithmetic on stored totals; only where no view is under the line are messages looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from app.context.budget import Budget
+from app.context.chain import shown_at
+from app.context.draft import Draft, Scene
+from app.context.fold import Folding
+from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
+from app.context.partition import Anchor, tail_of
 from app.context.policy import Policy
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.context.stages import trim
+from app.context.view import Counter, empty_section_tokens, frame_tokens
+from app.context.zone import Proposal, Zoning, zone_before_the_buffer, zone_that_pays
+from app.conversation.messages import Chunk
 
-Status = Literal["full", "summarized", "trimmed"]
-Summarize = Literal["auto", "never", "now"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What the planner knows of a conversation. Tokens are raw counts."""
-
-    instructions_tokens: int
-    """Leading system messages, tool schemas and the fixed overhead of a request."""
-    log_tokens: int
-    """The whole log, new messages included."""
-    next_seq: int
-    """One past the last message, new messages included."""
-    chunks: tuple[Chunk, ...] = ()
-    """The active chain from the log's start, oldest first, each beginning where the one before ended. No folds."""
-    folds: tuple[Chunk, ...] = ()
-    """Folds over a prefix of `chunks`."""
-    tail: Sequence[LogMessage] | None = None
-    """Messages from the last chunk's end (or 0) to the end, new ones included; None while not loaded."""
-    new_from_seq: int = 0
-    """The first new message of this request."""
-    last_boundary_seq: int = 0
-    """Where the verbatim part began in the last view made for this window (0: at the start)."""
+__all__ = ["Note", "Outline", "Plan", "Range", "Status", "Summarize", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Log messages `[from_seq, to_seq)` to be summarized into one chunk; with `folds`, from these chunks' texts."""
+def plan(
+    outline: Outline,
+    budget: Budget,
+    policy: Policy,
+    *,
+    count: Counter,
+    summarizer_input_tokens: int,
+    summarize: Summarize = "auto",
+) -> Plan:
+    """The view to send, the reasons for it, and the ranges whose summaries would make a better one.
 
-    from_seq: int
-    to_seq: int
-    folds: tuple[str, ...] = ()
+    The view is always sendable as it is (`fits` says otherwise): `to_summarize` may be ignored or fail.
+
+    Args:
+        count: counts in the conversation's encoding.
+        summarizer_input_tokens: the most that one summary call may read, as its provider counts.
+        summarize: `auto` when the view is over the soft line; `never`; `now` whatever there is before the buffer zone,
+            with every chunk shown.
+    """
+    planner = _Planner(outline, budget, policy, count, summarizer_input_tokens, summarize)
+    if summarize == "now":
+        return planner.compact_now()
+    return planner.under_the_line() or planner.over_the_line()
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Why the plan is as it is: a short code, and the numbers behind it."""
+class _View:
+    """A view that shows the first `chunk_count` chunks and all of the log after them."""
 
-    code: str
-    facts: Mapping[str, int | float | str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A view, described: summaries, then (where the tail begins inside a turn) that turn's user message, then the log
-    from `boundary_seq` with `replaced` messages in their shortened form."""
-
-    status: Status
-    chunks: tuple[Chunk, ...]
-    """Shown, oldest first, folds in place of what they fold."""
+    chunk_count: int
     boundary_seq: int
-    anchor_seq: int | None
-    prompt_tokens: int
-    """Raw count of the whole view."""
-    fits: bool
-    """Whether it is within `Budget.hard`."""
-    replaced: Mapping[int, Message] = field(default_factory=dict)
-    dropped: int = 0
-    """Messages neither shown nor covered by a chunk; a notice stands for them."""
-    to_summarize: tuple[Range, ...] = ()
-    needs_tail: bool = False
-    """The decision needs `Outline.tail`: load it and plan again."""
-    notes: tuple[Note, ...] = ()
+    anchor: Anchor | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    outline: Outline
+    budget: Budget
+    policy: Policy
+    count: Counter
+    summarizer_input_tokens: int
+    summarize: Summarize
+
+    def under_the_line(self) -> Plan | None:
+        """The first view within the soft line; behind the last view's boundary only where that leaves much room."""
+        chunks = self.outline.chunks
+        last_boundary_seq = min(self.outline.last_boundary_seq, chunks[-1].to_seq if chunks else 0)
+        regrow_tokens = self.budget.window * self.policy.regrow_ratio
+        kept_back = 0
+        for view in self._views():
+            tokens = self.budget.calibrated(view.tokens)
+            if tokens > self.budget.soft:
+                continue
+            if view.boundary_seq < last_boundary_seq and tokens >= regrow_tokens:
+                kept_back += 1
+                continue
+            chosen = self._plan_of(view, Note("view_fits", {"tokens": tokens, "soft": self.budget.soft}))
+            if kept_back:
+                chosen = _noted(chosen, Note("boundary_kept", {"boundary_seq": view.boundary_seq}))
+            return self.with_fold(chosen, view)
+        return None
+
+    def over_the_line(self) -> Plan:
+        """No view is under the soft line: every chunk is shown, and more is summarized where that gains something."""
+        view = self._full_view()
+        tokens = self.budget.calibrated(view.tokens)
+        over = Note("over_soft", {"tokens": tokens, "soft": self.budget.soft, "hard": self.budget.hard})
+        as_it_is = self._plan_of(view, over)
+        may_gain = self.summarize != "never" and self._log_tokens_after(view) >= self._least_gain_tokens(view)
+        if as_it_is.fits and not may_gain:
+            return self._with_proposal(as_it_is, view, None)
+        if self.outline.tail is None:
+            return replace(as_it_is, needs_tail=True)
+        proposal = zone_that_pays(self._zoning(view)) if may_gain else None
+        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, over), view, proposal)
+
+    def compact_now(self) -> Plan:
+        """Every chunk is shown, and whatever lies before the buffer zone is to be summarized."""
+        view = self._full_view()
+        as_it_is = self._plan_of(view, Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)}))
+        if self.outline.tail is None and view.boundary_seq < self.outline.next_seq:
+            return replace(as_it_is, needs_tail=True)
+        proposal = zone_before_the_buffer(self._zoning(view))
+        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, *as_it_is.notes), view, proposal)
+
+    def with_fold(self, chosen: Plan, view: _View) -> Plan:
+        """The plan, asking for a fold where the chunks of its view weigh too much."""
+        folding = Folding(
+            shown=self._shown(view),
+            view_tokens=view.tokens,
+            budget=self.budget,
+            policy=self.policy,
+            count=self.count,
+            summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
+        )
+        if self.summarize == "never" or not folding.is_needed():
+            return chosen
+        fold, note = folding.decide()
+        ranges = chosen.to_summarize if fold is None else (*chosen.to_summarize, fold)
+        return _noted(replace(chosen, to_summarize=ranges), note)
+
+    def _views(self) -> list[_View]:
+        """The view after each number of chunks, fewest first. Constant work for each."""
+        outline, chunks = self.outline, self.outline.chunks
+        frame = frame_tokens(self.count) if chunks else 0
+        views = [_View(0, 0, None, outline.instructions_tokens + outline.log_tokens)]
+        folds = {fold.to_seq: fold for fold in outline.folds}
+        sections = 0
+        for shown, chunk in enumerate(chunks, start=1):
+            fold = folds.get(chunk.to_seq)
+            sections = fold.tokens if fold else sections + chunk.tokens
+            anchor = None if chunk.anchor_seq is None else Anchor(chunk.anchor_seq, chunk.anchor_tokens)
+            verbatim = outline.log_tokens - chunk.tokens_total + (anchor.tokens if anchor else 0)
+            views.append(_View(shown, chunk.to_seq, anchor, outline.instructions_tokens + frame + sections + verbatim))
+        return views
+
+    def _full_view(self) -> _View:
+        return self._views()[-1]
+
+    def _plan_of(self, view: _View, *notes: Note) -> Plan:
+        shown = self._shown(view)
+        return Plan(
+            status=_status(shown, changed=False),
+            chunks=shown,
+            boundary_seq=view.boundary_seq,
+            anchor_seq=view.anchor.seq if view.anchor else None,
+            prompt_tokens=view.tokens,
+            fits=self.budget.calibrated(view.tokens) <= self.budget.hard,
+            notes=notes,
+        )
+
+    def _trimmed(self, view: _View, *notes: Note) -> Plan:
+        scene = Scene(
+            instructions_tokens=self.outline.instructions_tokens,
+            tail=tail_of(self.outline),
+            limit_tokens=self.budget.raw(self.budget.hard),
+            count=self.count,
+            last_boundary_seq=self.outline.last_boundary_seq,
+            regrow_tokens=self.budget.raw(int(self.budget.window * self.policy.regrow_ratio)),
+        )
+        draft = trim(Draft(scene, self._shown(view), view.boundary_seq, view.anchor, notes=notes))
+        if not draft.fits:
+            draft = self._why_it_does_not_fit(draft)
+        return Plan(
+            status=_status(draft.chunks, changed=bool(draft.replaced or draft.dropped)),
+            chunks=draft.chunks,
+            boundary_seq=draft.boundary_seq,
+            anchor_seq=draft.anchor.seq if draft.anchor else None,
+            prompt_tokens=draft.tokens,
+            fits=draft.fits,
+            replaced={seq: shortened.message for seq, shortened in sorted(draft.replaced.items())},
+            dropped=draft.dropped,
+            notes=draft.notes,
+        )
+
+    def _why_it_does_not_fit(self, draft: Draft) -> Draft:
+        return draft.noted(
+            "does_not_fit",
+            instructions_tokens=self.budget.calibrated(self.outline.instructions_tokens),
+            newest_message_tokens=self.budget.calibrated(draft.verbatim_tokens),
+            notice_tokens=self.budget.calibrated(draft.summary_tokens),
+            limit_tokens=self.budget.hard,
+        )
+
+    def _with_proposal(self, chosen: Plan, view: _View, proposal: Proposal | None) -> Plan:
+        if proposal is None:
+            asked = self.summarize != "never"
+            return self.with_fold(_noted(chosen, Note("nothing_to_gain")) if asked else chosen, view)
+        facts = {
+            "ranges": len(proposal.ranges),
+            "zone_tokens": proposal.zone_tokens,
+            "kept_tokens": proposal.kept_tokens,
+            "expected_tokens": proposal.after_tokens,
+        }
+        needed = replace(chosen, to_summarize=proposal.ranges)
+        return self.with_fold(_noted(needed, Note("compaction_needed", facts)), view)
+
+    def _zoning(self, view: _View) -> Zoning:
+        return Zoning(
+            outline=self.outline,
+            tail=tail_of(self.outline),
+            shown=self._shown(view),
+            view_tokens=view.tokens,
+            budget=self.budget,
+            policy=self.policy,
+            count=self.count,
+            summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
+        )
+
+    def _log_tokens_after(self, view: _View) -> int:
+        chunks = self.outline.chunks[: view.chunk_count]
+        return self.outline.log_tokens - (chunks[-1].tokens_total if chunks else 0)
+
+    def _least_gain_tokens(self, view: _View) -> int:
+        """What a compaction must remove at least: the gain that is asked for and the section that it adds."""
+        return int(self.policy.min_gain_ratio * view.tokens) + empty_section_tokens(self.count)
+
+    def _shown(self, view: _View) -> tuple[Chunk, ...]:
+        return shown_at(self.outline.chunks, self.outline.folds, view.chunk_count)
+
+
+def _status(shown: tuple[Chunk, ...], *, changed: bool) -> Status:
+    if changed or (shown and all(chunk.kind == "mechanical" for chunk in shown)):
+        return "trimmed"
+    return "summarized" if shown else "full"
+
+
+def _noted(chosen: Plan, note: Note) -> Plan:
+    return replace(chosen, notes=(*chosen.notes, note))

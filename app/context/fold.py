@@ -1,0 +1,51 @@
+"""When the chunks themselves weigh too much: which of the shown ones are to be folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.context.budget import Budget, summary_limit
+from app.context.outline import Note, Range
+from app.context.policy import Policy
+from app.context.view import Counter, empty_section_tokens
+from app.conversation.messages import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """The question that a fold answers. `view_tokens` and `summarizer_input_tokens` are raw counts."""
+
+    shown: Sequence[Chunk]
+    view_tokens: int
+    budget: Budget
+    policy: Policy
+    count: Counter
+    summarizer_input_tokens: int
+
+    def is_needed(self) -> bool:
+        weight = self.budget.calibrated(self._weight)
+        return len(self.shown) >= 2 and weight > int(self.budget.window * self.policy.fold_ratio)
+
+    def decide(self) -> tuple[Range | None, Note]:
+        """A fold over a prefix of the shown chunks; none where it would gain too little."""
+        folded = self._readable_prefix()
+        section = self.budget.raw(summary_limit(self.policy, self.budget.window)) + empty_section_tokens(self.count)
+        gain = sum(chunk.tokens for chunk in folded) - section
+        facts = {"chunks": len(folded), "chunk_tokens": self._weight, "gain_tokens": gain}
+        if gain < self.policy.min_gain_ratio * self.view_tokens:
+            return None, Note("fold_gains_nothing", facts)
+        return Range(0, folded[-1].to_seq, tuple(chunk.id for chunk in folded)), Note("fold_needed", facts)
+
+    @property
+    def _weight(self) -> int:
+        return sum(chunk.tokens for chunk in self.shown)
+
+    def _readable_prefix(self) -> Sequence[Chunk]:
+        """The chunks that one call can read, oldest first, but at least two so that folding gets on."""
+        tokens = 0
+        for place, chunk in enumerate(self.shown):
+            tokens += chunk.tokens
+            if tokens > self.summarizer_input_tokens and place >= 2:
+                return self.shown[:place]
+        return self.shown

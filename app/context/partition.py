@@ -1,0 +1,189 @@
+"""Where a log may be cut: rounds, turns and the anchor that a cut inside a turn needs.
+
+Calls and results are paired by their position, never by id: real logs reuse ids. Cuts fall between rounds only, so
+nothing that is cut here can be orphaned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.context.outline import Outline
+from app.conversation.messages import Chunk, LogMessage
+
+RESULT_ROLES = frozenset({"tool", "function"})
+
+NEAR_SHARE = 0.75
+"""A stretch may be this much shorter than its fair share to end with a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The smallest thing that can be kept or dropped: log messages `[from_seq, to_seq)`."""
+
+    from_seq: int
+    to_seq: int
+    tokens: int
+    opens_turn: bool
+    """It is a user message, or the first of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The user message of a turn, repeated in front of a verbatim part that begins inside that turn."""
+
+    seq: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a chunk must remember of the place where it ends (fields of `Chunk` of the same names)."""
+
+    to_seq: int
+    tokens_total: int
+    anchor_seq: int | None
+    anchor_tokens: int
+    through_turn: int
+
+
+class Tail:
+    """The log after the last chunk: loaded messages, cut into rounds. Tokens are raw counts."""
+
+    def __init__(self, messages: Sequence[LogMessage], *, after: Chunk | None) -> None:
+        """Cut a tail into rounds.
+
+        Args:
+            messages: from the last chunk's end (or 0) to the log's end, without gaps.
+            after: that last chunk.
+        """
+        self.messages = messages
+        self.start_seq = after.to_seq if after else 0
+        self.end_seq = self.start_seq + len(messages)
+        self.rounds = rounds_of(messages)
+        self._total_before = after.tokens_total if after else 0
+        self._start_anchor = _anchor_of(after)
+        self._turns_before = after.through_turn if after else 0
+        self._user_seqs = [message.seq for message in messages if message.message.role == "user"]
+
+    @property
+    def tokens(self) -> int:
+        return self.total_before(self.end_seq) - self._total_before
+
+    @property
+    def newest_user(self) -> Anchor | None:
+        """The last user message of the log, wherever it is."""
+        return self._user_before(self.end_seq)
+
+    @property
+    def ends_with_an_answer(self) -> bool:
+        """Whether the last message is an assistant's that calls no tool: the last turn is complete."""
+        if not self.messages:
+            return False
+        last = self.messages[-1].message
+        return last.role == "assistant" and not last.tool_calls
+
+    def total_before(self, seq: int) -> int:
+        """Tokens of the log before `seq`."""
+        return self.messages[seq - self.start_seq - 1].tokens_total if seq > self.start_seq else self._total_before
+
+    def tokens_from(self, seq: int) -> int:
+        """Tokens of the log from `seq` to its end."""
+        return self.total_before(self.end_seq) - self.total_before(seq)
+
+    def message(self, seq: int) -> LogMessage:
+        return self.messages[seq - self.start_seq]
+
+    def anchor_at(self, seq: int) -> Anchor | None:
+        """The user message that a verbatim part beginning at `seq` needs in front; None where a turn begins."""
+        if seq == self.start_seq:
+            return self._start_anchor
+        if seq == self.end_seq:
+            return None if self.ends_with_an_answer else self.newest_user
+        return None if self.message(seq).message.role == "user" else self._user_before(seq)
+
+    def boundary(self, to_seq: int) -> Boundary:
+        """What a chunk that ends before `to_seq` must remember of that place."""
+        anchor = self.anchor_at(to_seq)
+        opened = sum(entry.opens_turn for entry in self.rounds if entry.from_seq < to_seq)
+        return Boundary(
+            to_seq=to_seq,
+            tokens_total=self.total_before(to_seq),
+            anchor_seq=anchor.seq if anchor else None,
+            anchor_tokens=anchor.tokens if anchor else 0,
+            through_turn=self._turns_before + opened,
+        )
+
+    def _user_before(self, seq: int) -> Anchor | None:
+        place = bisect_left(self._user_seqs, seq)
+        if place == 0:
+            return self._start_anchor
+        found = self.message(self._user_seqs[place - 1])
+        return Anchor(found.seq, found.tokens)
+
+
+def tail_of(outline: Outline) -> Tail:
+    """The tail of an outline whose `tail` is loaded."""
+    return Tail(outline.tail or (), after=outline.chunks[-1] if outline.chunks else None)
+
+
+def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
+    """Rounds in order: an assistant message with the results directly after it, or one message of another kind."""
+    rounds: list[Round] = []
+    start = 0
+    while start < len(messages):
+        end = start + 1
+        if messages[start].message.role == "assistant":
+            while end < len(messages) and messages[end].message.role in RESULT_ROLES:
+                end += 1
+        first = messages[start]
+        rounds.append(
+            Round(
+                from_seq=first.seq,
+                to_seq=messages[end - 1].seq + 1,
+                tokens=messages[end - 1].tokens_total - first.tokens_total + first.tokens,
+                opens_turn=first.message.role == "user" or first.seq == 0,
+            )
+        )
+        start = end
+    return tuple(rounds)
+
+
+def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
+    """Cut neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
+
+    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own.
+    """
+    limit_tokens = max(1, limit_tokens)
+    stretches = []
+    left = sum(entry.tokens for entry in rounds)
+    start = 0
+    while start < len(rounds):
+        aim = left / max(1, -(-left // limit_tokens))
+        end = _stretch_end(rounds, start, aim, limit_tokens)
+        stretches.append(tuple(rounds[start:end]))
+        left -= sum(entry.tokens for entry in rounds[start:end])
+        start = end
+    return tuple(stretches)
+
+
+def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: int) -> int:
+    """Where a stretch that begins at `start` ends: near `aim` tokens, at the beginning of a turn if one is near."""
+    ends: list[tuple[bool, float, int]] = []
+    tokens = 0
+    for end in range(start + 1, len(rounds) + 1):
+        tokens += rounds[end - 1].tokens
+        if tokens > limit_tokens:
+            break
+        opens = end == len(rounds) or rounds[end].opens_turn
+        near = opens and tokens >= aim * NEAR_SHARE
+        ends.append((not near, abs(tokens - aim), end))
+    return min(ends)[2] if ends else start + 1
+
+
+def _anchor_of(chunk: Chunk | None) -> Anchor | None:
+    if chunk is None or chunk.anchor_seq is None:
+        return None
+    return Anchor(chunk.anchor_seq, chunk.anchor_tokens)

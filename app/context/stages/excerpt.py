@@ -1,0 +1,132 @@
+"""A long message in fewer tokens: head and tail of its texts, a line that says how much is missing, all else kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from app.context.draft import Replacement
+from app.context.view import Counter
+from app.conversation.messages import LogMessage, Message
+
+HEAD_SHARE = 0.7
+NEWLINE_REACH_SHARE = 0.2
+"""A cut moves to a newline that is within this share of the piece it belongs to."""
+SHORT_TEXT_CHARS = 64
+"""Texts up to this length (names, numbers, paths) stay whole while longer ones can give."""
+LEAST_ARGUMENTS_SHARE = 0.1
+"""Arguments that must go below this are many short values, and left out as a whole."""
+SHRINK = 0.7
+TRIES = 16
+
+
+def excerpt_of(message: LogMessage, cap_tokens: int, count: Counter) -> Replacement:
+    """The message with its texts cut evenly until it takes at most `cap_tokens`, or as little as it can."""
+    share = cap_tokens / max(1, message.tokens)
+    best = Replacement(message.message, message.tokens)
+    for _ in range(TRIES):
+        body = _shortened(message.message.body, share)
+        tokens = count.message(body)
+        if tokens < best.tokens:
+            best = Replacement(Message.of(body), tokens)
+        if best.tokens <= cap_tokens:
+            break
+        share *= SHRINK
+    return best
+
+
+def shorten_text(text: str, keep_chars: int) -> str:
+    """Head (70 %) and tail (30 %) of a text, cut at a newline where one is near, and between them what is missing."""
+    if len(text) <= keep_chars:
+        return text
+    head_chars = int(keep_chars * HEAD_SHARE)
+    tail_chars = keep_chars - head_chars
+    head = text[:head_chars]
+    newline = head.rfind("\n", int(head_chars * (1 - NEWLINE_REACH_SHARE)))
+    if newline >= 0:
+        head = head[:newline]
+    tail = text[len(text) - tail_chars :]
+    newline = tail.find("\n", 0, int(tail_chars * NEWLINE_REACH_SHARE) + 1)
+    if newline >= 0:
+        tail = tail[newline + 1 :]
+    missing = len(text) - len(head) - len(tail)
+    return "\n".join(part for part in (head, f"[… {missing:,} characters left out …]", tail) if part)
+
+
+def _shortened(body: dict[str, Any], share: float) -> dict[str, Any]:
+    """A copy of a message whose long texts keep `share` of their characters."""
+    copy = dict(body)
+    if "content" in body:
+        copy["content"] = _content(body["content"], share)
+    if isinstance(body.get("tool_calls"), list):
+        copy["tool_calls"] = [_call(call, share) for call in body["tool_calls"]]
+    if isinstance(body.get("function_call"), dict):
+        copy["function_call"] = _function(body["function_call"], share)
+    return copy
+
+
+def _content(content: object, share: float) -> object:
+    if isinstance(content, str):
+        return _text(content, share)
+    if isinstance(content, list):
+        return [_part(part, share) for part in content]
+    return content
+
+
+def _part(part: object, share: float) -> object:
+    if isinstance(part, str):
+        return _text(part, share)
+    if isinstance(part, dict):
+        return {key: _text(value, share) if _holds_text(key, value) else value for key, value in part.items()}
+    return part
+
+
+def _holds_text(key: str, value: object) -> bool:
+    return key in {"text", "refusal"} and isinstance(value, str)
+
+
+def _text(text: str, share: float) -> str:
+    return text if len(text) <= SHORT_TEXT_CHARS else shorten_text(text, int(len(text) * share))
+
+
+def _call(call: object, share: float) -> object:
+    if not isinstance(call, dict):
+        return call
+    copy = dict(call)
+    if isinstance(call.get("function"), dict):
+        copy["function"] = _function(call["function"], share)
+    custom = call.get("custom")
+    if isinstance(custom, dict) and isinstance(custom.get("input"), str):
+        copy["custom"] = {**custom, "input": _text(custom["input"], share)}
+    return copy
+
+
+def _function(function: dict[str, Any], share: float) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str) or len(arguments) <= SHORT_TEXT_CHARS:
+        return function
+    return {**function, "arguments": _arguments(arguments, share)}
+
+
+def _arguments(arguments: str, share: float) -> str:
+    """Arguments in fewer characters that still are a JSON object: long strings inside give, then the whole does."""
+    try:
+        decoded = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        decoded = None
+    if isinstance(decoded, dict):
+        shorter = orjson.dumps(_value(decoded, share)).decode()
+        if share >= LEAST_ARGUMENTS_SHARE or len(shorter) <= 2 * SHORT_TEXT_CHARS:
+            return shorter
+    return orjson.dumps({"left_out": f"{len(arguments):,} characters"}).decode()
+
+
+def _value(value: object, share: float) -> object:
+    if isinstance(value, str):
+        return _text(value, share)
+    if isinstance(value, dict):
+        return {key: _value(entry, share) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_value(entry, share) for entry in value]
+    return value
