@@ -82,7 +82,9 @@ def test_an_event_in_very_many_pieces_takes_time_in_proportion() -> None:
     assert event.data == b"x" * 1_600_000
 
 
-_BITS = st.sampled_from([b"\r", b"\n", b"\r\n", b"\n\n", b"data: ", b"data:", b"data: {}\n\n", b":", b"event: e", b"x", b"\xef\xbb\xbf"])
+_BITS = st.sampled_from(
+    [b"\r", b"\n", b"\r\n", b"\n\n", b"data: ", b"data:", b"data: {}\n\n", b":", b"event: e", b"x", b"\xef\xbb\xbf"]
+)
 
 
 @given(st.lists(_BITS, max_size=24).map(b"".join), st.data())
@@ -96,7 +98,10 @@ def test_any_cutting_of_a_stream_gives_the_same_events(stream: bytes, data: st.D
     assert b"".join(event.raw for event in events) == stream
 
 
-@given(st.lists(st.text(alphabet=st.characters(blacklist_characters="\r\n")), max_size=10), st.sampled_from(["\n", "\r\n", "\r"]))
+@given(
+    st.lists(st.text(alphabet=st.characters(blacklist_characters="\r\n")), max_size=10),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
 def test_what_was_framed_is_what_is_read(texts: list[str], end: str) -> None:
     stream = "".join(f"data: {text}{end}{end}" for text in texts).encode()
 

@@ -1,0 +1,359 @@
+"""Stream chunks → assistant message, usage and how it ended. Pure; the bytes themselves are relayed by others.
+
+Nearly every chunk carries one piece of text: it is read by a typed decoder that knows the usual fields and nothing
+else. A chunk with anything more goes through the general path, so that no field of a message is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import msgspec
+import orjson
+
+from app.errors import UpstreamUnavailable
+from app.upstream.toolcalls import ToolCalls, overlaid
+
+
+class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: str | None = None
+    role: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: None = None
+    audio: None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    message: None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: None = None
+    id: str | None = None
+    model: str | None = None
+    object: str | None = None
+    x_groq: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class Collector:
+    """What a completion amounts to, gathered chunk by chunk.
+
+    Attributes:
+        id, model: from the first chunk that names them.
+        usage: the last one reported; None if none was.
+        error: a top-level `error` (or `{"object": "error"}`) as decoded; None if there was none.
+        error_data: the event data that carried it, for `overflow.recognise`.
+        chunks: how many were added.
+    """
+
+    __slots__ = ("_choices", "_first", "chunks", "error", "error_data", "id", "model", "usage")
+
+    def __init__(self) -> None:
+        self._first = _ChoiceSoFar()
+        self._choices: dict[int, _ChoiceSoFar] = {}
+        self.id: str | None = None
+        self.model: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.error: Any = None
+        self.error_data: bytes | None = None
+        self.chunks = 0
+
+    def add(self, data: bytes) -> None:
+        """Take the data of one event, `[DONE]` excepted.
+
+        Raises:
+            UpstreamUnavailable: it is not a JSON object.
+        """
+        self.chunks += 1
+        try:
+            chunk = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._add_general(_decode_leniently(data), data)
+            return
+        if chunk.object == "error":
+            self._add_general(_decode_leniently(data), data)
+            return
+        if self.id is None:
+            self._identify(chunk.id, chunk.model)
+        if chunk.usage:
+            self.usage = chunk.usage
+        elif chunk.x_groq is not None:
+            self._take_groq_usage(chunk.x_groq)
+        for choice in chunk.choices or ():
+            so_far = self._choice(choice.index)
+            if choice.delta is not None:
+                so_far.add_typed(choice.delta)
+            if choice.finish_reason:
+                so_far.finish_reason = choice.finish_reason
+
+    def add_completion(self, body: bytes) -> None:
+        """Take the body of a whole answer instead of chunks.
+
+        Raises:
+            UpstreamUnavailable: it is not a JSON object.
+        """
+        self.chunks += 1
+        self._add_general(_decode_leniently(body), body)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of choice 0."""
+        return self._first.finish_reason
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice that began has given a finish reason, and choice 0 has."""
+        return self._first.finish_reason is not None and all(
+            c.finish_reason is not None for c in self._choices.values()
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether the upstream said that it failed: an error chunk, or finish reason `error`."""
+        return self.error is not None or self._first.finish_reason == "error"
+
+    @property
+    def has_content(self) -> bool:
+        """Whether anything that a user or a program would see has come: text, a refusal, a tool call, audio."""
+        return any(choice.has_content for choice in (self._first, *self._choices.values()))
+
+    def message(self) -> dict[str, Any]:
+        """The assistant message of choice 0 as a client sends it back."""
+        return self._first.message()
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The assistant messages of all choices, by index."""
+        return [self.message(), *(self._choices[index].message() for index in sorted(self._choices))]
+
+    def _choice(self, index: int) -> _ChoiceSoFar:
+        if index == 0:
+            return self._first
+        so_far = self._choices.get(index)
+        if so_far is None:
+            so_far = self._choices[index] = _ChoiceSoFar()
+        return so_far
+
+    def _identify(self, completion_id: object, model: object) -> None:
+        if isinstance(completion_id, str) and completion_id:
+            self.id = completion_id
+        if isinstance(model, str) and model and self.model is None:
+            self.model = model
+
+    def _take_groq_usage(self, x_groq: object) -> None:
+        if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
+            self.usage = x_groq["usage"]
+
+    def _add_general(self, chunk: dict[str, Any], data: bytes) -> None:
+        error = chunk if chunk.get("object") == "error" else chunk.get("error")
+        if error is not None:
+            self.error, self.error_data = error, data
+        if self.id is None:
+            self._identify(chunk.get("id"), chunk.get("model"))
+        usage = chunk.get("usage")
+        if usage and isinstance(usage, dict):
+            self.usage = usage
+        else:
+            self._take_groq_usage(chunk.get("x_groq"))
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._add_general_choice(choice)
+
+    def _add_general_choice(self, choice: dict[str, Any]) -> None:
+        index = choice.get("index")
+        so_far = self._choice(index if isinstance(index, int) else 0)
+        for delta in (choice.get("delta"), choice.get("message")):
+            if isinstance(delta, dict):
+                so_far.add(delta)
+        reason = choice.get("finish_reason")
+        if reason:
+            so_far.finish_reason = str(reason)
+
+
+class _ChoiceSoFar:
+    __slots__ = (
+        "audio_id",
+        "calls",
+        "content",
+        "extra",
+        "finish_reason",
+        "function_call",
+        "lists",
+        "parts",
+        "role",
+        "texts",
+    )
+
+    def __init__(self) -> None:
+        self.role: str | None = None
+        self.content: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        """Other fields that come as pieces of text, known ones and unknown."""
+        self.parts: list[Any] = []
+        """Content that came as a list of parts, which ends `content` as plain text."""
+        self.calls = ToolCalls()
+        self.function_call: dict[str, str] | None = None
+        self.audio_id: str | None = None
+        self.lists: dict[str, list[Any]] = {}
+        self.extra: dict[str, Any] = {}
+        self.finish_reason: str | None = None
+
+    @property
+    def has_content(self) -> bool:
+        spoken = any(self.content) or any(self.texts.get("refusal", ()))
+        return bool(spoken or self.parts or self.calls or self.function_call or self.audio_id)
+
+    def add_typed(self, delta: _Delta) -> None:
+        if delta.content is not None:
+            self.add_content(delta.content)
+        if delta.role is not None:
+            self.role = self.role or delta.role
+        if delta.reasoning_content is not None:
+            self.texts.setdefault("reasoning_content", []).append(delta.reasoning_content)
+        if delta.reasoning is not None:
+            self.texts.setdefault("reasoning", []).append(delta.reasoning)
+        if delta.refusal is not None:
+            self.texts.setdefault("refusal", []).append(delta.refusal)
+        if delta.tool_calls is not None:
+            for fragment in delta.tool_calls:
+                self.calls.add(fragment)
+
+    def add_content(self, text: str) -> None:
+        if self.parts:
+            self.parts.append({"type": "text", "text": text})
+        else:
+            self.content.append(text)
+
+    def add(self, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if value is None:
+                continue
+            if key == "content":
+                self._add_any_content(value)
+            elif key == "role":
+                self.role = self.role or str(value)
+            elif key == "tool_calls" and isinstance(value, list):
+                for fragment in value:
+                    if isinstance(fragment, dict):
+                        self.calls.add(fragment)
+            elif key == "function_call" and isinstance(value, dict):
+                self._add_function_call(value)
+            elif key == "audio" and isinstance(value, dict):
+                self.audio_id = value.get("id") or self.audio_id
+            elif isinstance(value, str):
+                self.texts.setdefault(key, []).append(value)
+            elif isinstance(value, list):
+                self.lists.setdefault(key, []).extend(value)
+            else:
+                self.extra[key] = overlaid(self.extra.get(key), value)
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": self.role or "assistant", "content": self._whole_content()}
+        for key, pieces in self.texts.items():
+            text = _mended("".join(pieces))
+            if text:
+                message[key] = text
+        message.update((key, _joined(items)) for key, items in self.lists.items())
+        message.update(self.extra)
+        if self.calls:
+            message["tool_calls"] = self.calls.as_list()
+        if self.function_call is not None:
+            message["function_call"] = self.function_call
+        if self.audio_id is not None:
+            message["audio"] = {"id": self.audio_id}
+        return message
+
+    def _whole_content(self) -> str | list[Any] | None:
+        if self.parts:
+            if all(isinstance(part, dict) and part.get("type") == "text" for part in self.parts):
+                return "".join(str(part.get("text", "")) for part in self.parts)
+            return _joined(self.parts)
+        text = _mended("".join(self.content))
+        stands_alone = not (self.calls or self.function_call or self.audio_id or any(self.texts.get("refusal", ())))
+        return text if text or (stands_alone and self.content) else None
+
+    def _add_any_content(self, value: Any) -> None:
+        if isinstance(value, str):
+            self.add_content(value)
+            return
+        if self.content and not self.parts:
+            text = "".join(self.content)
+            self.content.clear()
+            if text:
+                self.parts.append({"type": "text", "text": text})
+        self.parts.extend(value if isinstance(value, list) else [value])
+
+    def _add_function_call(self, fragment: dict[str, Any]) -> None:
+        call = self.function_call or {"name": "", "arguments": ""}
+        self.function_call = {
+            "name": call["name"] or str(fragment.get("name") or ""),
+            "arguments": call["arguments"] + str(fragment.get("arguments") or ""),
+        }
+
+
+def _joined(items: list[Any]) -> list[Any]:
+    """A list whose neighbours of one type and index are made one: fragments of a text that came in pieces
+    (OpenRouter's `reasoning_details`, Mistral's `thinking` parts)."""
+    joined: list[Any] = []
+    for key, group in itertools.groupby(items, _fragment_of):
+        fragments = list(group)
+        joined.extend(fragments if key is None or len(fragments) == 1 else [_joined_fragments(key[0], fragments)])
+    return joined
+
+
+def _fragment_of(item: Any) -> tuple[str, Any, Any, type] | None:
+    """What an item is a fragment of: the field that grows, its type and index; None for what stands alone."""
+    if isinstance(item, dict) and "type" in item:
+        for field in ("text", "summary", "thinking"):
+            if isinstance(item.get(field), str | list):
+                return field, item["type"], item.get("index"), type(item[field])
+    return None
+
+
+def _joined_fragments(field: str, fragments: list[dict[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for fragment in fragments:
+        whole.update((key, value) for key, value in fragment.items() if value is not None or key not in whole)
+    if isinstance(whole[field], str):
+        whole[field] = "".join(fragment[field] for fragment in fragments)
+    else:
+        whole[field] = _joined([item for fragment in fragments for item in fragment[field]])
+    return whole
+
+
+def _decode_leniently(data: bytes) -> dict[str, Any]:
+    """Decode a chunk; lone surrogates are let through, since some servers cut an emoji's two halves apart."""
+    try:
+        chunk = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            chunk = json.loads(data)
+        except ValueError as error:
+            raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
+    if isinstance(chunk, list) and len(chunk) == 1:
+        chunk = chunk[0]
+    if not isinstance(chunk, dict):
+        raise UpstreamUnavailable("The upstream's stream holds data that is not a JSON object.")
+    return chunk
+
+
+def _mended(text: str) -> str:
+    """Text in which halves of surrogate pairs have found each other; one that stayed alone becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
