@@ -16,6 +16,7 @@ help:  ## list the targets
 		|| grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv and install what the lock names
+	@:
 
 $(STAMP): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

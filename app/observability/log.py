@@ -1,0 +1,108 @@
+"""Logging: one line for each event, JSON for machines or text for a terminal. Never a message's content, never a key.
+
+What a line tells beside its text comes from `extra`: numbers, claims and short names. Longer texts are left out, since
+they could only be content; what looks like a key or a password in a library's message is blotted out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["auto", "json", "text"]
+
+MAX_FIELD_CHARS = 200
+
+_scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
+_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_SECRETS = re.compile(
+    r"(://)[^\s@/]+(?=@)"  # a password in an address
+    r"|(\b[sp]k-)[\w-]{6,}"  # a key as OpenAI and others write them
+    r"|(\bbearer\s+)[^\s'\",)}\]]+|(\bbasic\s+)[A-Za-z0-9+/=]{12,}",
+    re.IGNORECASE,
+)
+
+
+@contextmanager
+def log_scope(*, request_id: str, conversation_id: str | None = None) -> Iterator[None]:
+    """Within it, every line of this task names the request, and the conversation once it is known."""
+    fields = {"request_id": request_id}
+    if conversation_id is not None:
+        fields["conversation_id"] = conversation_id
+    token = _scope.set(fields)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def name_conversation(conversation_id: str) -> None:
+    """From here on, the lines of this request name its conversation too."""
+    scope = _scope.get()
+    if scope is not None:
+        scope["conversation_id"] = conversation_id
+
+
+def configure(level: str, log_format: LogFormat = "auto", stream: TextIO | None = None) -> None:
+    """Send every library's log lines to one stream, standard error unless told otherwise; replaces what was set up."""
+    stream = stream or sys.stderr
+    as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+class JsonFormatter(logging.Formatter):
+    """A line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _redacted(record.getMessage()),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = _redacted(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for eyes: time, level, message, then the fields as `name=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f"  {name}={value}" for name, value in fields_of(record).items())
+        line = f"{_time(record):%H:%M:%S} {record.levelname.lower():7} {_redacted(record.getMessage())}{fields}"
+        return f"{line}\n{_redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of the current scope and of the record's `extra`, without whatever could be content."""
+    extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
+    return {name: _plain(value) for name, value in ((_scope.get() or {}) | extra).items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= MAX_FIELD_CHARS)
+
+
+def _plain(value: Any) -> Any:
+    return _redacted(value) if isinstance(value, str) else value
+
+
+def _redacted(text: str) -> str:
+    return _SECRETS.sub(lambda match: f"{match[match.lastindex or 0]}***", text)
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)

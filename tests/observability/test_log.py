@@ -1,0 +1,89 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from app.observability.log import configure, log_scope, name_conversation
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:], root.level = before[0], before[1]
+
+
+def last_line(stream: io.StringIO) -> dict[str, object]:
+    line: dict[str, object] = json.loads(stream.getvalue().splitlines()[-1])
+    return line
+
+
+def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
+    configure("info", "json", stream)
+    logging.getLogger("app.exchange").info("answered", extra={"prompt_tokens": 12, "model": "sim", "ok": True})
+    line = last_line(stream)
+    assert line.pop("time")
+    assert line == {
+        "level": "info",
+        "logger": "app.exchange",
+        "message": "answered",
+        "prompt_tokens": 12,
+        "model": "sim",
+        "ok": True,
+    }
+
+
+def test_lines_of_a_request_name_it_and_its_conversation(stream: io.StringIO) -> None:
+    configure("info", "json", stream)
+    with log_scope(request_id="req_1"):
+        logging.info("begun")
+        assert last_line(stream)["request_id"] == "req_1"
+        name_conversation("conv_1")
+        logging.info("known")
+        assert last_line(stream)["conversation_id"] == "conv_1"
+    logging.info("over")
+    assert "request_id" not in last_line(stream)
+
+
+def test_what_could_be_content_is_left_out(stream: io.StringIO) -> None:
+    configure("info", "json", stream)
+    logging.info("odd", extra={"body": {"messages": ["hello"]}, "text": "word " * 100, "raw": b"hello"})
+    assert set(last_line(stream)) == {"time", "level", "logger", "message"}
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ("cannot reach postgresql://user:pa$$w0rd@host:5432/db", "cannot reach postgresql://***@host:5432/db"),
+        ("refused sk-proj-abcdef0123456789 today", "refused sk-*** today"),
+        ("header 'Authorization: Bearer abc.def'", "header 'Authorization: Bearer ***'"),
+        ("header Basic dXNlcjpwYXNzd29yZA==", "header Basic ***"),
+        ("basic settings of http://host/path", "basic settings of http://host/path"),
+    ],
+)
+def test_keys_and_passwords_are_blotted_out(stream: io.StringIO, told: str, written: str) -> None:
+    configure("info", "json", stream)
+    logging.warning(told, extra={"detail": told})
+    assert last_line(stream)["message"] == written
+    assert last_line(stream)["detail"] == written
+
+
+def test_an_exception_is_told_without_its_secrets(stream: io.StringIO) -> None:
+    configure("info", "json", stream)
+    try:
+        raise ValueError("Bearer abcdef is wrong")
+    except ValueError:
+        logging.exception("failed")
+    exception = str(last_line(stream)["exception"])
+    assert "ValueError" in exception
+    assert "Bearer *** is wrong" in exception
+
+
+def test_text_is_for_eyes(stream: io.StringIO) -> None:
+    configure("warning", "text", stream)
+    logging.info("not told")
+    logging.warning("slow", extra={"seconds": 2})
+    assert stream.getvalue().rstrip().endswith("warning slow  seconds=2")
