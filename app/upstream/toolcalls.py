@@ -70,7 +70,9 @@ class _Call:
 
     def takes(self, fragment: Mapping[str, Any]) -> bool:
         function = fragment.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict):
+            return True
+        name = function.get("name")
         if not name or not self.name:
             return True
         call_id = fragment.get("id")

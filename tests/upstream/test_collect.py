@@ -28,7 +28,7 @@ def collect(*deltas: dict[str, Any]) -> Collector:
 
 
 def call(
-    index: int | None = 0, call_id: str | None = None, name: str | None = None, arguments: Any = None, **more: Any
+    index: Any = 0, call_id: str | None = None, name: str | None = None, arguments: Any = None, **more: Any
 ) -> Any:
     fragment: dict[str, Any] = {"function": {}, **more}
     if index is not None:
@@ -150,7 +150,7 @@ def test_each_choice_is_a_message_and_all_must_finish() -> None:
         ),
         pytest.param(
             [[call("0", "a", "f", "{")], [call(0.0, None, None, "}")]], [("a", "f", "{}")], id="index as text or float"
-        ),  # type: ignore[arg-type]
+        ),
     ],
 )
 def test_tool_calls_are_put_together(deltas: list[list[dict[str, Any]]], expected: list[tuple[str, str, str]]) -> None:
