@@ -56,7 +56,7 @@ def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
 
 def _models(settings: Settings) -> Iterator[Contradiction]:
     if not settings.models and len(settings.providers) > 1:
-        yield ("models",), f"with several providers, say which has what; '{EVERY_MODEL}: {{provider: …}}' takes the rest"
+        yield ("models",), f"several providers: say which has what; '{EVERY_MODEL}: {{provider: …}}' takes the rest"
     for name, model in settings.models.items():
         path: Path = ("models", name)
         if not name.strip():
@@ -68,12 +68,10 @@ def _models(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _deployments(path: Path, model: Model, settings: Settings) -> Iterator[Contradiction]:
-    if not model.deployments:
+    if model.provider or not model.deployments:
         yield from _provider((*path, "provider"), model, settings)
-    elif model.provider:
-        yield from _provider((*path, "provider"), model, settings)
-    else:
-        for index, deployment in enumerate(model.deployments):
+    for index, deployment in enumerate(model.deployments):
+        if deployment.provider or not model.provider:
             yield from _provider((*path, "deployments", index, "provider"), deployment, settings)
 
 
@@ -130,10 +128,8 @@ def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradi
         )
     for name in ("buffer_max_ratio", "fold_ratio", "regrow_ratio"):
         if getattr(policy, name) >= policy.threshold_ratio:
-            yield (
-                (*path, name),
-                f"expected less than threshold_ratio ({policy.threshold_ratio:g}): a view may not be above it again at once",
-            )
+            trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
+            yield (*path, name), f"expected less than {trigger}: a new view may not be above it again at once"
     writer = policy.summarizer.model
     if writer != SAME_MODEL and (writer == EVERY_MODEL or not _is_served(writer, settings)):
         named = {SAME_MODEL, *settings.models} - {EVERY_MODEL}

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that it can be mended: where, what was expected, what was probably meant."""
+"""What is wrong with a configuration, said so that it can be mended: where, what was expected, what was meant."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def fault_from(error: ErrorDetails, sources: Mapping[Path, str]) -> Fault:
     """A pydantic error as a fault. The value is told only where it cannot be a secret."""
     location: Path = error["loc"]
     kind = error["type"]
-    if location[-1:] == ("[key]",):
-        return Fault(location[:-1], "expected a name of letters, digits, '.', '_' and '-'", source_of(location, sources))
     source = source_of(location, sources)
+    if location[-1:] == ("[key]",):
+        return Fault(location[:-1], "expected a name of letters, digits, '.', '_' and '-'", source)
     if kind == "extra_forbidden":
         return Fault(location, _unknown(location), source)
     message = _expected(error)
@@ -107,7 +107,8 @@ def _expected(error: ErrorDetails) -> str:
         return "expected a list, such as [a, b]"
     if error["type"].startswith("int_"):
         return "expected a whole number"
-    return error["msg"].replace("Input should be", "expected").replace("a valid boolean", "true or false").partition(",")[0]
+    message = error["msg"].replace("Input should be", "expected").replace("a valid boolean", "true or false")
+    return message.partition(", unable to")[0]
 
 
 def _unknown(location: Path) -> str:

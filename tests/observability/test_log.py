@@ -7,6 +7,8 @@ import pytest
 
 from app.observability.log import configure, log_scope, name_conversation
 
+log = logging.getLogger("app.exchange")
+
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
@@ -23,7 +25,7 @@ def last_line(stream: io.StringIO) -> dict[str, object]:
 
 def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
     configure("info", "json", stream)
-    logging.getLogger("app.exchange").info("answered", extra={"prompt_tokens": 12, "model": "sim", "ok": True})
+    log.info("answered", extra={"prompt_tokens": 12, "model": "sim", "ok": True})
     line = last_line(stream)
     assert line.pop("time")
     assert line == {
@@ -39,18 +41,18 @@ def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
 def test_lines_of_a_request_name_it_and_its_conversation(stream: io.StringIO) -> None:
     configure("info", "json", stream)
     with log_scope(request_id="req_1"):
-        logging.info("begun")
+        log.info("begun")
         assert last_line(stream)["request_id"] == "req_1"
         name_conversation("conv_1")
-        logging.info("known")
+        log.info("known")
         assert last_line(stream)["conversation_id"] == "conv_1"
-    logging.info("over")
+    log.info("over")
     assert "request_id" not in last_line(stream)
 
 
 def test_what_could_be_content_is_left_out(stream: io.StringIO) -> None:
     configure("info", "json", stream)
-    logging.info("odd", extra={"body": {"messages": ["hello"]}, "text": "word " * 100, "raw": b"hello"})
+    log.info("odd", extra={"body": {"messages": ["hello"]}, "text": "word " * 100, "raw": b"hello"})
     assert set(last_line(stream)) == {"time", "level", "logger", "message"}
 
 
@@ -66,7 +68,7 @@ def test_what_could_be_content_is_left_out(stream: io.StringIO) -> None:
 )
 def test_keys_and_passwords_are_blotted_out(stream: io.StringIO, told: str, written: str) -> None:
     configure("info", "json", stream)
-    logging.warning(told, extra={"detail": told})
+    log.warning(told, extra={"detail": told})
     assert last_line(stream)["message"] == written
     assert last_line(stream)["detail"] == written
 
@@ -76,7 +78,7 @@ def test_an_exception_is_told_without_its_secrets(stream: io.StringIO) -> None:
     try:
         raise ValueError("Bearer abcdef is wrong")
     except ValueError:
-        logging.exception("failed")
+        log.exception("failed")
     exception = str(last_line(stream)["exception"])
     assert "ValueError" in exception
     assert "Bearer *** is wrong" in exception
@@ -84,6 +86,6 @@ def test_an_exception_is_told_without_its_secrets(stream: io.StringIO) -> None:
 
 def test_text_is_for_eyes(stream: io.StringIO) -> None:
     configure("warning", "text", stream)
-    logging.info("not told")
-    logging.warning("slow", extra={"seconds": 2})
+    log.info("not told")
+    log.warning("slow", extra={"seconds": 2})
     assert stream.getvalue().rstrip().endswith("warning slow  seconds=2")

@@ -1,0 +1,111 @@
+"""Imports point down, and pure rooms stay pure: the shape of the code, kept true by reading it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "app").rglob("*.py"))
+
+LINES = [
+    {"main", "__main__", "commands"},
+    {"api"},
+    {"exchange"},
+    {"compaction"},
+    {"context", "upstream", "store"},
+    {"conversation"},
+    {"errors", "observability"},
+]
+"""A room may import itself and rooms on lines below its own, never one beside it."""
+
+BESIDE_THE_HOUSE = {
+    "settings": {"settings"},
+    "simulator": {"simulator", "context", "conversation", "upstream.base", "errors"},
+}
+READ_SETTINGS = {"main", "__main__", "commands", "settings"}
+MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
+HOME_OF_LIBRARY = {
+    "aiohttp": {"upstream"},
+    "alembic": {"store"},
+    "asyncpg": {"store"},
+    "fastapi": {"api", "main"},
+    "pydantic": {"api", "settings"},
+    "sqlalchemy": {"store"},
+    "sqlite3": {"store"},
+    "starlette": {"api", "main"},
+    "yaml": {"settings"},
+}
+"""Rooms that may know a library: its exceptions and types end there."""
+PURE = ("context", "conversation")
+EFFECTS = {"aiohttp", "anyio", "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess"}
+EFFECTS |= {"tempfile", "threading", "time", "urllib.request", "uuid"}
+
+
+def name_of(file: Path) -> str:
+    """`app/store/sql.py` as `store.sql`."""
+    return ".".join(file.relative_to(ROOT / "app").with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def may_import(room: str, target: str) -> bool:
+    if target.split(".")[0] == "settings":
+        return room in READ_SETTINGS
+    if room in BESIDE_THE_HOUSE:
+        return any(f"{target}.".startswith(f"{allowed}.") for allowed in BESIDE_THE_HOUSE[room])
+    line = next(index for index, rooms in enumerate(LINES) if room in rooms)
+    below = {"simulator"} if line == 0 else set[str]()
+    return target.split(".")[0] in below.union({room}, *LINES[line + 1 :], LINES[0] if line == 0 else ())
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_imports_point_down(file: Path) -> None:
+    room = name_of(file).split(".")[0]
+    targets = [name.removeprefix("app.") for name in imports(ast.parse(file.read_text())) if name.startswith("app.")]
+    assert [target for target in targets if room and not may_import(room, target)] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_a_library_is_known_to_its_rooms_only(file: Path) -> None:
+    room = name_of(file).split(".")[0]
+    libraries = {name.split(".")[0] for name in imports(ast.parse(file.read_text()))}
+    assert [name for name in libraries if room not in HOME_OF_LIBRARY.get(name, {room})] == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).startswith("conversation")], ids=name_of)
+def test_the_nouns_need_nothing_but_json_and_hashes(file: Path) -> None:
+    libraries = {name.split(".")[0] for name in imports(ast.parse(file.read_text()))}
+    assert libraries - sys.stdlib_module_names <= {"app", "orjson"}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).startswith(PURE)], ids=name_of)
+def test_decisions_are_pure(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    effects = [name for name in imports(tree) if any(f"{name}.".startswith(f"{effect}.") for effect in EFFECTS)]
+    awaits = [type(node).__name__ for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+    calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    assert effects + awaits + [name for name in calls if name in {"open", "print", "input"}] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_imports_stand_at_the_top(file: Path) -> None:
+    nodes = ast.walk(ast.parse(file.read_text()))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [name for function in functions for name in imports(function)] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_migrations_are_run_by_the_store_and_the_commands_only(file: Path) -> None:
+    names = [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "migrations"]
+    assert names == [] or name_of(file).split(".")[0] in MAY_IMPORT_MIGRATIONS
