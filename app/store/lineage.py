@@ -1,0 +1,80 @@
+"""Where a log is kept: its stretches over ancestors, and what becomes of them when one is erased. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.conversation.messages import Conversation
+from app.store.rows import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Log messages `[from_seq, to_seq)`, kept in the rows of `conversation_id`."""
+
+    conversation_id: str
+    from_seq: int
+    to_seq: int
+
+
+def stretches(path: Sequence[tuple[str, int]], from_seq: int, to_seq: int) -> list[Stretch]:
+    """The part of a path that holds log messages `[from_seq, to_seq)`, in order, without empty stretches."""
+    found = []
+    start = from_seq
+    for conversation_id, upto_seq in path:
+        end = min(upto_seq + 1, to_seq)
+        if start < end:
+            found.append(Stretch(conversation_id, start, end))
+            start = end
+    return found
+
+
+def expected_count(conversation: Conversation, from_seq: int, to_seq: int) -> int:
+    """How many messages a range of a log holds."""
+    return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """How a conversation is erased while its branches stay whole.
+
+    Its messages after `kept_through` go. Those before, which branches share, become the `heir`'s own, and every
+    other lineage that named the erased conversation names the heir.
+    """
+
+    heir: str | None = None
+    kept_through: int = -1
+    lineages: Mapping[str, Lineage] = field(default_factory=dict)
+    """New lineages by conversation id."""
+
+
+def erasure(conversation_id: str, family: Mapping[str, Lineage]) -> Erasure:
+    """Plan the erasure of a conversation.
+
+    Args:
+        family: lineages by id; those that do not name the conversation are left alone.
+
+    The heir is the branch off this very conversation that shares most of it: its own messages follow the shared ones
+    without a gap, so it can take them over.
+    """
+    branches = {
+        branch: lineage[-1][1] for branch, lineage in family.items() if lineage and lineage[-1][0] == conversation_id
+    }
+    if not branches:
+        return Erasure()
+    heir = max(branches, key=lambda branch: (branches[branch], branch))
+    changed = {
+        member: _handed_over(member, lineage, conversation_id, heir)
+        for member, lineage in family.items()
+        if any(ancestor == conversation_id for ancestor, _ in lineage)
+    }
+    return Erasure(heir, branches[heir], changed)
+
+
+def _handed_over(member: str, lineage: Lineage, erased: str, heir: str) -> Lineage:
+    renamed = [(heir if ancestor == erased else ancestor, upto_seq) for ancestor, upto_seq in lineage]
+    followers = [ancestor for ancestor, _ in renamed[1:]] + [member]
+    return tuple(
+        entry for entry, follower in zip(renamed, followers, strict=True) if not entry[0] == heir == follower
+    )

@@ -1,0 +1,154 @@
+"""Conversations in an SQLite file: the embedded default. Several processes may open the same file.
+
+Write-ahead log, so readers never wait for the writer. One writer thread with group commit; one reader thread for
+look-ups and one for ranges, so that a long log being read delays no look-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from app.conversation.identity import root_of_conversation
+from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.errors import StoreUnavailable
+from app.store import sqlite_jobs as jobs
+from app.store.base import Append, Lease, Match, StoreInfo
+from app.store.lineage import expected_count, stretches
+from app.store.sqlite_lanes import Lane, commit_together, read_each
+from app.store.tables import SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteOptions:
+    """How the file is used.
+
+    `synchronous`: ``NORMAL`` keeps every commit through a crash of the process, ``FULL`` through a power cut as well
+    (one more fsync for each batch of commits). `busy_timeout_seconds` bounds the wait for another process's commit.
+    """
+
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    busy_timeout_seconds: float = 5.0
+
+
+class SqliteStore:
+    """`Store` on one SQLite file, whose schema must be up to date when it is opened."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], datetime], options: SqliteOptions | None = None) -> None:
+        self._path = path
+        self._clock = clock
+        self._options = options or SqliteOptions()
+        self._writer = Lane("store-writer", self._connect, commit_together)
+        self._lookups = Lane("store-lookups", self._connect, read_each)
+        self._ranges = Lane("store-ranges", self._connect, read_each)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            timeout=self._options.busy_timeout_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {self._options.synchronous}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        return connection
+
+    async def open(self) -> None:
+        await self._writer.start()
+        await asyncio.gather(self._lookups.start(), self._ranges.start())
+        version = (await self.check()).schema_version
+        if version != SCHEMA_VERSION:
+            await self.close()
+            raise StoreUnavailable(
+                f"The schema of {str(self._path)!r} is {version!r}, expected {SCHEMA_VERSION!r}.",
+                hint="Run `concertina migrate`.",
+            )
+
+    async def close(self) -> None:
+        await asyncio.gather(self._writer.stop(), self._lookups.stop(), self._ranges.stop())
+
+    async def check(self) -> StoreInfo:
+        version = await self._lookups.run(_schema_version)
+        return StoreInfo("sqlite", version, {"path": str(self._path), "synchronous": self._options.synchronous})
+
+    async def find(
+        self,
+        *,
+        tenant: str,
+        root: str,
+        links: Sequence[bytes],
+        skeletons: Sequence[bytes],
+        within: str | None = None,
+    ) -> list[Match]:
+        return await self._lookups.run(lambda connection: jobs.find(connection, tenant, root, links, skeletons, within))
+
+    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        root = root_of_conversation(conversation_id)
+        return await self._lookups.run(lambda connection: jobs.get(connection, tenant, conversation_id, root))
+
+    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        await self._writer.run(partial(jobs.point, tenant=tenant, external_id=external_id, conversation=conversation))
+
+    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        found = await self._read(conversation, from_seq, to_seq)
+        if len(found) == expected_count(conversation, from_seq, to_seq):
+            return found
+        # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
+        fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
+        return found if fresh is None else await self._read(fresh, from_seq, min(to_seq, conversation.head_seq + 1))
+
+    async def _read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        wanted = stretches(conversation.path, max(from_seq, 0), to_seq)
+        if not wanted:
+            return []
+        return await self._ranges.run(lambda connection: jobs.read(connection, conversation.root, wanted))
+
+    async def append(self, write: Append) -> None:
+        now = self._clock()
+        await self._writer.run(lambda connection: jobs.append(connection, write, now))
+
+    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
+        root = root_of_conversation(conversation_id)
+        return await self._writer.run(lambda connection: jobs.delete(connection, tenant, conversation_id, root))
+
+    async def chunks(
+        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+    ) -> list[Chunk]:
+        return await self._ranges.run(lambda connection: jobs.chunks(connection, root, path, links))
+
+    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+        now = self._clock()
+        await self._writer.run(lambda connection: jobs.add_chunk(connection, tenant, root, chunk, fence, now))
+
+    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
+        now = self._clock()
+        return await self._writer.run(lambda connection: jobs.claim(connection, root, key, holder, seconds, now))
+
+    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        now = self._clock()
+        return await self._writer.run(lambda connection: jobs.renew(connection, leases, seconds, now))
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._writer.run(lambda connection: jobs.release(connection, lease))
+
+    async def model_facts(self) -> dict[str, dict[str, Any]]:
+        return await self._lookups.run(jobs.model_facts)
+
+    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        now = self._clock()
+        await self._writer.run(lambda connection: jobs.learn(connection, model, facts, now))
+
+
+def _schema_version(connection: sqlite3.Connection) -> str:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+        return "none"
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return "none" if row is None else str(row[0])

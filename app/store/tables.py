@@ -1,0 +1,152 @@
+"""The tables as the newest migration leaves them, for SQLite and PostgreSQL.
+
+Whatever belongs to a family of branches is keyed by its `root` first, so that a distributed PostgreSQL can keep it on
+one shard (`root` as the distribution column): no foreign keys across shards, no sequences. `external_ids` and
+`model_facts` are small and stand apart.
+
+Message bodies and other JSON are TEXT, never re-encoded by the database. Times are UTC: timestamptz on PostgreSQL,
+ISO-8601 text with microseconds on SQLite, where it sorts as it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
+
+SCHEMA_VERSION: Final = "2026_11_21_initial"
+"""Revision of the newest migration."""
+
+metadata = MetaData()
+
+MOMENT: Final[TypeEngine[Any]] = Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("head_seq", Integer, nullable=False),
+    Column("head_link", LargeBinary(16), nullable=False),
+    Column("head_skeleton", LargeBinary(16), nullable=False),
+    Column("head_tokens_total", BigInteger, nullable=False),
+    Column("answered", Boolean, nullable=False),
+    Column("encoding", Text, nullable=False),
+    Column("lineage", Text, nullable=False),
+    Column("external_id", Text),
+    Column("mode", Text, nullable=False),
+    Column("chunk_count", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("root", "id", name="conversations_pkey"),
+)
+
+external_ids = Table(
+    "external_ids",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("external_id", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    PrimaryKeyConstraint("tenant", "external_id", name="external_ids_pkey"),
+    Index("external_ids_conversation", "root", "conversation_id"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("link", LargeBinary(16), nullable=False),
+    Column("skeleton", LargeBinary(16), nullable=False),
+    Column("in_skeleton", Boolean, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("tokens_total", BigInteger, nullable=False),
+    Column("answered", Boolean, nullable=False),
+    Column("incomplete", Boolean, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("meta", Text),
+    PrimaryKeyConstraint("root", "conversation_id", "seq", name="messages_pkey"),
+    # `answered` inside the key: a thousand conversations that begin with the same greeting, none of which counts
+    # before its first answer, are passed over without being looked at.
+    Index("messages_link", "root", "link", "answered", "conversation_id"),
+    Index(
+        "messages_skeleton",
+        "root",
+        "skeleton",
+        "answered",
+        "conversation_id",
+        sqlite_where=text("in_skeleton = 1"),
+        postgresql_where=text("in_skeleton"),
+    ),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("from_seq", Integer, nullable=False),
+    Column("to_seq", Integer, nullable=False),
+    Column("from_link", LargeBinary(16), nullable=False),
+    Column("to_link", LargeBinary(16), nullable=False),
+    Column("to_skeleton", LargeBinary(16)),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("tokens_total", BigInteger, nullable=False),
+    Column("anchor_seq", Integer),
+    Column("anchor_tokens", Integer, nullable=False),
+    Column("through_turn", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("prompt_version", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("folds", Text, nullable=False),
+    Column("is_fold", Boolean, nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("usage", Text),
+    PrimaryKeyConstraint("root", "id", name="chunks_pkey"),
+    Index("chunks_range", "root", "from_link", "to_link", "is_fold", unique=True),
+    Index("chunks_end", "root", "to_link"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("expires_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("root", "key", name="leases_pkey"),
+)
+
+model_facts = Table(
+    "model_facts",
+    metadata,
+    Column("model", Text, nullable=False),
+    Column("facts", Text, nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("model", name="model_facts_pkey"),
+)
