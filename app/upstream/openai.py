@@ -1,0 +1,284 @@
+"""A provider that speaks OpenAI's protocol, over aiohttp: one call, one answer, no retries (those are the router's).
+
+Nothing of one caller reaches another: there is no cookie jar, and keys travel per call. An error message names the
+provider and never an address, since a base URL may carry a secret in its query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import aiohttp
+import orjson
+from aiohttp.client_proto import ResponseHandler
+from yarl import URL
+
+from app.errors import InvalidRequest, UpstreamUnavailable
+from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped
+
+_IDLE_CONNECTION_SECONDS = 30.0
+_MODELS_TIMEOUT_SECONDS = 10.0
+_BODY_LIMIT_BYTES = 256 * 1024 * 1024
+_READ_BUFFER_BYTES = 256 * 1024
+
+_NOT_SENT = frozenset(
+    {"accept-encoding", "authorization", "connection", "content-length", "cookie", "host", "keep-alive"}
+    | {"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers of the client's own connection, and those that are set here."""
+
+_NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a provider may take, in seconds; None is for ever.
+
+    `first_byte` runs from the request to the first byte of the answer's body, `between_bytes` from one piece to the
+    next, `whole` over everything.
+    """
+
+    connect_seconds: float | None = 5.0
+    first_byte_seconds: float | None = 600.0
+    between_bytes_seconds: float | None = 300.0
+    whole_seconds: float | None = None
+
+
+class OpenAIProvider:
+    """A model server below `base_url`.
+
+    Args:
+        name: as configured; error messages and facts learned go by it.
+        base_url: such as ``https://api.openai.com/v1``; a query (``?api-version=…``) goes with each call.
+        api_key: empty or None passes the client's own key on.
+        timeouts: see `Timeouts`.
+        headers: sent with each call, over the client's own of the same name.
+        auth_header: where the key goes: ``authorization`` (as a bearer token), or a header such as ``api-key``.
+        proxy: URL of an HTTP proxy.
+        ssl_context: for servers whose certificates need other roots than the system's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        api_key: str | None = None,
+        timeouts: Timeouts | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth_header: str = "authorization",
+        proxy: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name = name
+        self._base, _, self._query = base_url.partition("?")
+        self._base = self._base.rstrip("/")
+        self._api_key = api_key or None
+        self._timeouts = timeouts or Timeouts()
+        self._headers = {key.lower(): value for key, value in (headers or {}).items()}
+        self._auth_header = auth_header.lower()
+        self._proxy = proxy
+        self._ssl: ssl.SSLContext | bool = ssl_context or True
+        self._session: aiohttp.ClientSession | None = None
+        self._call_timeout = aiohttp.ClientTimeout(
+            total=self._timeouts.whole_seconds,
+            connect=self._timeouts.connect_seconds,
+            sock_read=self._timeouts.first_byte_seconds,
+        )
+
+    @property
+    def has_key(self) -> bool:
+        """Whether calls are made with a key of the gateway's own."""
+        return self._api_key is not None
+
+    async def send(self, call: Call) -> HttpReply:
+        """Send a call; returns when status and headers are there, whatever the status. Redirects are not followed.
+
+        Raises:
+            UpstreamUnavailable: no connection, or an answer that is not HTTP.
+            ConnectionDropped: closed before a byte of the answer.
+            AnswerTimedOut: no answer in time.
+        """
+        return await self._send(call, self._call_timeout)
+
+    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+        """Its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
+
+        Raises:
+            UpstreamUnavailable: it could not be had.
+        """
+        limits = aiohttp.ClientTimeout(total=_MODELS_TIMEOUT_SECONDS, connect=self._timeouts.connect_seconds)
+        reply = await self._send(Call("/models", method="GET", authorization=authorization), limits)
+        try:
+            body = await reply.read()
+        finally:
+            await reply.aclose()
+        if reply.status != 200:
+            raise UpstreamUnavailable(f"Provider {self.name!r} answered {reply.status} instead of a model list.")
+        return _model_entries(self.name, body)
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _send(self, call: Call, limits: aiohttp.ClientTimeout) -> HttpReply:
+        url = self._url(call)
+        try:
+            response = await self._opened_session().request(
+                call.method,
+                url,
+                data=call.body or None,
+                headers=self._headers_for(call),
+                allow_redirects=False,
+                timeout=limits,
+                proxy=self._proxy,
+                ssl=self._ssl,
+            )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached in time.", status=504) from error
+        except TimeoutError as error:
+            raise AnswerTimedOut(f"Provider {self.name!r} did not answer in time.", status=504) from error
+        except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as error:
+            raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
+        except aiohttp.ClientConnectorError as error:
+            reason = error.strerror or type(error).__name__
+            raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached: {reason}.") from error
+        except aiohttp.ClientOSError as error:
+            raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamUnavailable(f"The call to provider {self.name!r} failed: {type(error).__name__}.") from error
+        return HttpReply(self.name, response, self._timeouts.between_bytes_seconds)
+
+    def _opened_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS, socket_factory=_kept_alive_socket
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "concertina"},
+                read_bufsize=_READ_BUFFER_BYTES,
+            )
+        return self._session
+
+    def _url(self, call: Call) -> URL:
+        if "." in call.path or "%" in call.path:
+            _refuse_climbing(call.path)
+        query = "&".join(part for part in (self._query, call.query) if part)
+        return URL(f"{self._base}{call.path}?{query}" if query else self._base + call.path, encoded=True)
+
+    def _headers_for(self, call: Call) -> dict[str, str]:
+        headers = {name: value for name, value in call.headers.items() if name not in _NOT_SENT}
+        headers.setdefault("content-type", "application/json")
+        headers["accept-encoding"] = "identity"
+        headers.update(self._headers)
+        key = f"Bearer {self._api_key}" if self._api_key else call.authorization
+        if key and self._auth_header == "authorization":
+            headers["authorization"] = key
+        elif key:
+            headers[self._auth_header] = key.removeprefix("Bearer ")
+        return headers
+
+
+class HttpReply:
+    """An answer under way; `upstream.base.Reply`."""
+
+    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "headers", "status")
+
+    def __init__(self, provider: str, response: aiohttp.ClientResponse, between_bytes_seconds: float | None) -> None:
+        self._provider = provider
+        self._response = response
+        self._between_bytes_seconds = between_bytes_seconds
+        self.status = response.status
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        if "content-encoding" in headers:
+            del headers["content-encoding"]
+            headers.pop("content-length", None)
+        self.headers: Mapping[str, str] = {name: headers[name] for name in headers.keys() - _NOT_TAKEN}
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.chunks():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _BODY_LIMIT_BYTES:
+                self._response.close()
+                raise UpstreamUnavailable(
+                    f"Provider {self._provider!r} sent an answer of more than {_BODY_LIMIT_BYTES} bytes."
+                )
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces as they arrive. A consumer that is cancelled cuts the connection.
+
+        Raises:
+            UpstreamUnavailable: it breaks off or stays silent too long.
+        """
+        read_some = self._response.content.readany
+        started = False
+        try:
+            while piece := await read_some():
+                if not started:
+                    started = True
+                    self._expect_next_bytes()
+                yield piece
+        except asyncio.CancelledError:
+            self._response.close()
+            raise
+        except TimeoutError as error:
+            self._response.close()
+            raise UpstreamUnavailable(f"Provider {self._provider!r} fell silent in its answer.", status=504) from error
+        except (aiohttp.ClientError, OSError) as error:
+            self._response.close()
+            raise UpstreamUnavailable(f"The answer of provider {self._provider!r} broke off.") from error
+
+    async def aclose(self) -> None:
+        """Let go of the connection: back to the pool if the answer has been read, closed if not."""
+        self._response.close()
+
+    def _expect_next_bytes(self) -> None:
+        """From the first byte on, the pause between bytes is what is limited."""
+        connection = self._response.connection
+        protocol = connection.protocol if connection is not None else None
+        if isinstance(protocol, ResponseHandler):
+            protocol.read_timeout = self._between_bytes_seconds
+            protocol.start_timeout()
+
+
+def _kept_alive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices a peer which is gone: a model may be silent for minutes, and so may a dead connection."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return made
+
+
+def _refuse_climbing(path: str) -> None:
+    if ".." in unquote(path).replace("\\", "/").split("/"):
+        raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
+
+
+def _model_entries(name: str, body: bytes) -> list[dict[str, Any]]:
+    try:
+        listed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamUnavailable(f"The model list of provider {name!r} is not JSON.") from error
+    if isinstance(listed, dict):
+        listed = listed.get("data", listed.get("models"))
+    if not isinstance(listed, list):
+        raise UpstreamUnavailable(f"The model list of provider {name!r} holds no list.")
+    return [entry for entry in listed if isinstance(entry, dict)]
