@@ -1,0 +1,203 @@
+"""The way of one range from a wish to a chunk: lease, second look, model call or mechanical summary, fenced append."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from app.compaction.job import CompactionJob, Outcome, Spot
+from app.compaction.mechanical import MECHANICAL_VERSION, joined_summaries, round_summary
+from app.compaction.summarizer import Summarizer, Summary, SummaryRefused, SummaryRequest
+from app.context.budget import summary_limit
+from app.context.view import Counter, empty_section_tokens, section_tokens
+from app.conversation.messages import Chunk
+from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused
+from app.store.base import Lease, LeaseLost, Store
+
+REFUSED_TO_CALLER = frozenset({401, 403})
+"""Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
+
+
+class Leases(Protocol):
+    """The part of `store.leases` that compaction needs."""
+
+    def hold(self, root: str, key: str, wait_seconds: float) -> AbstractAsyncContextManager[Lease]:
+        """Claim a key and keep it while the block runs.
+
+        Raises:
+            ConversationBusy: somebody else kept it for longer than `wait_seconds`.
+            StoreUnavailable: the database does not answer.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of one range."""
+
+    chunk: Chunk | None
+    outcome: Outcome
+    stored: bool = True
+    summary: Summary | None = None
+    warning: str | None = None
+
+
+class ChunkMaker:
+    """Makes the chunk of a range.
+
+    Args:
+        store: where chunks are kept.
+        leases: keeps other processes from making the same chunk.
+        summarizer: asks the model.
+        counter_for: the token counter of an encoding.
+        clock: the time that chunks are dated with, aware.
+        new_id: makes chunk ids.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        summarizer: Summarizer,
+        *,
+        counter_for: Callable[[str], Counter],
+        clock: Callable[[], datetime],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._summarizer = summarizer
+        self._counter_for = counter_for
+        self._clock = clock
+        self._new_id = new_id
+
+    async def make(self, job: CompactionJob, spot: Spot, on_start: Callable[[], None]) -> Made:
+        """A chunk for a range: somebody else's if there is one by now, otherwise a new one.
+
+        Args:
+            on_start: called right before the model is asked.
+        """
+        try:
+            async with self._lease(job, spot) as lease:
+                found = await self._find(job, spot) if lease else None
+                if found is not None:
+                    return Made(found, "found")
+                on_start()
+                return await self._kept(job, spot, await self._summarized(job, spot), lease)
+        except ConversationBusy:
+            found = await self._find(job, spot)
+            if found is not None:
+                return Made(found, "found")
+            made = await self._mechanical(job, spot, "another process has been at it for too long")
+            return replace(made, stored=False)
+
+    @asynccontextmanager
+    async def _lease(self, job: CompactionJob, spot: Spot) -> AsyncIterator[Lease | None]:
+        """The lease on the range; None when the store is away, which must not keep a client from its answer."""
+        held = self._leases.hold(job.root, spot.lease_key, job.wait_seconds)
+        try:
+            lease = await held.__aenter__()
+        except StoreUnavailable:
+            yield None
+            return
+        try:
+            yield lease
+        finally:
+            await _released(held)
+
+    async def _find(self, job: CompactionJob, spot: Spot) -> Chunk | None:
+        """A stored chunk over exactly this range, a model's before a mechanical one."""
+        try:
+            chunks = await self._store.chunks(root=job.root, links=[spot.to_link])
+        except StoreUnavailable:
+            return None
+        same = [chunk for chunk in chunks if spot.is_covered_by(chunk)]
+        return min(same, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
+
+    async def _summarized(self, job: CompactionJob, spot: Spot) -> Made:
+        """A model's summary, or a mechanical one where that fails."""
+        try:
+            summary = await self._summarizer.summarize(self._request(job, spot))
+        except UpstreamRefused as refusal:
+            made = await self._mechanical(job, spot, f"the summarizer answered with status {refusal.status}")
+            return replace(made, stored=made.stored and refusal.status not in REFUSED_TO_CALLER)
+        except (SummaryRefused, GatewayError) as error:
+            return await self._mechanical(job, spot, str(error).rstrip("."))
+        return Made(self._chunk(job, spot, summary.text, summary), "made", summary=summary)
+
+    async def _mechanical(self, job: CompactionJob, spot: Spot, reason: str) -> Made:
+        """A chunk without a model; none where even that would gain nothing."""
+        count = self._counter_for(job.encoding)
+        gaining = int(spot.replaced_tokens * (1 - job.policy.min_gain_ratio)) - empty_section_tokens(count)
+        limit = min(summary_limit(job.policy, job.window), gaining)
+        if spot.folded:
+            text = await asyncio.to_thread(joined_summaries, spot.folded, limit, count.count)
+        else:
+            text = await asyncio.to_thread(round_summary, spot.messages, limit, count.count)
+        if not text or count.count(text) > limit:
+            return Made(None, "none", stored=False, warning=f"Nothing was summarized: {reason}.")
+        return Made(self._chunk(job, spot, text, None), "mechanical", warning=f"Summarized without a model: {reason}.")
+
+    async def _kept(self, job: CompactionJob, spot: Spot, made: Made, lease: Lease | None) -> Made:
+        """The result after its chunk was appended; what cannot be appended still serves this request."""
+        if made.chunk is None or not made.stored:
+            return made
+        unstored = replace(made, stored=False, warning=made.warning or "The summary could not be stored.")
+        if lease is None:
+            return unstored
+        try:
+            await self._store.add_chunk(tenant=job.tenant, root=job.root, chunk=made.chunk, fence=lease)
+        except LeaseLost:
+            found = await self._find(job, spot)
+            return unstored if found is None else replace(made, chunk=found)
+        except StoreUnavailable:
+            return unstored
+        return made
+
+    def _request(self, job: CompactionJob, spot: Spot) -> SummaryRequest:
+        return SummaryRequest(
+            messages=spot.messages,
+            folded=spot.folded,
+            policy=job.policy,
+            model=job.model,
+            limit_tokens=summary_limit(job.policy, job.window),
+            replaced_tokens=spot.replaced_tokens,
+            encoding=job.encoding,
+            authorization=job.authorization,
+            focus=job.focus,
+        )
+
+    def _chunk(self, job: CompactionJob, spot: Spot, text: str, summary: Summary | None) -> Chunk:
+        return Chunk(
+            id=self._new_id(),
+            conversation_id=job.conversation_id,
+            from_seq=spot.from_seq,
+            to_seq=spot.boundary.to_seq,
+            from_link=spot.from_link,
+            to_link=spot.to_link,
+            to_skeleton=spot.to_skeleton,
+            text=text,
+            tokens=section_tokens(text, through_turn=spot.boundary.through_turn, count=self._counter_for(job.encoding)),
+            tokens_total=spot.boundary.tokens_total,
+            anchor_seq=spot.boundary.anchor_seq,
+            anchor_tokens=spot.boundary.anchor_tokens,
+            through_turn=spot.boundary.through_turn,
+            kind="mechanical" if summary is None else "model",
+            model="" if summary is None else summary.model,
+            prompt_version=MECHANICAL_VERSION if summary is None else summary.prompt_version,
+            created_at=self._clock(),
+            folds=tuple(chunk.id for chunk in spot.folded),
+            duration_ms=0 if summary is None else summary.duration_ms,
+            usage=None if summary is None else summary.usage,
+        )
+
+
+async def _released(held: AbstractAsyncContextManager[Lease]) -> None:
+    """Leave a lease's block; one that cannot be given back runs out by itself."""
+    try:
+        await held.__aexit__(None, None, None)
+    except (StoreUnavailable, LeaseLost):
+        return

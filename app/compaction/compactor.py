@@ -1,0 +1,188 @@
+"""Old turns become one additive chunk, once, whoever asks.
+
+The work for a range runs in a task that this room owns: a caller that goes away does not stop it, a second caller for
+the same range waits for the same task, and another process is kept out by a lease on the range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from app.compaction.chunkmaker import ChunkMaker, Leases, Made
+from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
+from app.compaction.summarizer import Summarizer
+from app.context.view import Counter
+from app.store.base import Store
+
+PARALLEL_SUMMARIES = 4
+"""Summary calls at a time on behalf of one job."""
+REMEMBERED_SECONDS = 30.0
+"""How long a chunk that could not be stored, or the failure to make one, stands for its range."""
+REMEMBERED_RANGES = 1024
+DRAIN_SECONDS = 10.0
+
+RangeKey = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A caller that is told when a model is asked on its behalf: at most once, and never after it has gone."""
+
+    call: Callable[[], None] | None
+
+    def tell(self) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A range being worked on."""
+
+    task: asyncio.Task[Made] = field(init=False)
+    started: bool = False
+    listeners: list[_Listener] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.started = True
+        for listener in self.listeners:
+            listener.tell()
+
+    def listen(self, listener: _Listener) -> None:
+        self.listeners.append(listener)
+        if self.started:
+            listener.tell()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_chunk_id() -> str:
+    return f"sum_{uuid.uuid4().hex}"
+
+
+class Compactor:
+    """Makes chunks, each range once at a time.
+
+    Args:
+        store: where chunks are kept.
+        leases: keeps other processes from making the same chunk.
+        summarizer: asks the model.
+        counter_for: the token counter of an encoding.
+        clock: the time that chunks are dated with, aware.
+        new_id: makes chunk ids.
+        monotonic: seconds, for durations and for how long failures are remembered.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        leases: Leases,
+        summarizer: Summarizer,
+        counter_for: Callable[[str], Counter],
+        clock: Callable[[], datetime] = _now,
+        new_id: Callable[[], str] = _new_chunk_id,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._maker = ChunkMaker(store, leases, summarizer, counter_for=counter_for, clock=clock, new_id=new_id)
+        self._monotonic = monotonic
+        self._flights: dict[RangeKey, _Flight] = {}
+        self._remembered: dict[RangeKey, tuple[float, Made]] = {}
+
+    async def compact(self, job: CompactionJob, on_start: Callable[[], None] | None = None) -> CompactionResult:
+        """Chunks for the ranges of a job, made or found. A failing model is no failure of the job.
+
+        Args:
+            on_start: called before the first summary call that the job waits for, exactly once; not at all when
+                everything is there already.
+        """
+        began = self._monotonic()
+        listener = _Listener(on_start)
+        turns = asyncio.Semaphore(PARALLEL_SUMMARIES)
+        flights = [self._join(job, spot, listener, turns) for spot in spots_of(job)]
+        try:
+            results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in flights))
+        finally:
+            listener.call = None
+        return _result(results, round((self._monotonic() - began) * 1000))
+
+    async def aclose(self, timeout_seconds: float = DRAIN_SECONDS) -> None:
+        """Wait for what is running, then cancel what is left."""
+        running = [flight.task for flight in self._flights.values()]
+        if not running:
+            return
+        _, late = await asyncio.wait(running, timeout=timeout_seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def _join(self, job: CompactionJob, spot: Spot, listener: _Listener, turns: asyncio.Semaphore) -> _Flight:
+        """The flight of a range: the running one, or a new one."""
+        key = (job.root, spot.key)
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight()
+            work = self._work(job, spot, flight, turns)
+            flight.task = asyncio.create_task(work)  # noqa: TID251  owned by the flight; aclose awaits and cancels it
+            flight.task.add_done_callback(lambda task: self._land(key, task))
+        flight.listen(listener)
+        return flight
+
+    async def _work(self, job: CompactionJob, spot: Spot, flight: _Flight, turns: asyncio.Semaphore) -> Made:
+        recalled = self._recall((job.root, spot.key))
+        if recalled is not None:
+            return recalled
+        async with turns:
+            return await self._maker.make(job, spot, flight.start)
+
+    def _land(self, key: RangeKey, task: asyncio.Task[Made]) -> None:
+        """Forget a finished flight, and remember for a while what could not be stored."""
+        del self._flights[key]
+        if task.cancelled() or task.exception() is not None:
+            return
+        made = task.result()
+        if made.stored:
+            return
+        while len(self._remembered) >= REMEMBERED_RANGES:
+            del self._remembered[next(iter(self._remembered))]
+        again = Made(made.chunk, "found" if made.chunk else "none", stored=False, warning=made.warning)
+        self._remembered.setdefault(key, (self._monotonic() + REMEMBERED_SECONDS, again))
+
+    def _recall(self, key: RangeKey) -> Made | None:
+        """What a recent attempt at this range came to, if that could not be stored."""
+        if key not in self._remembered:
+            return None
+        until, made = self._remembered[key]
+        if self._monotonic() < until:
+            return made
+        del self._remembered[key]
+        return None
+
+
+def _result(results: Sequence[Made], duration_ms: int) -> CompactionResult:
+    summaries = [made.summary for made in results if made.summary is not None]
+    ran = any(made.outcome in {"made", "mechanical"} for made in results)
+    return CompactionResult(
+        chunks=tuple(made.chunk for made in results if made.chunk is not None),
+        ran=ran,
+        outcome=_outcome({made.outcome for made in results}),
+        duration_ms=duration_ms if ran else 0,
+        model=summaries[0].model if summaries else None,
+        usage=summed([summary.usage for summary in summaries if summary.usage]),
+        warnings=tuple(dict.fromkeys(made.warning for made in results if made.warning)),
+    )
+
+
+def _outcome(outcomes: set[Outcome]) -> Outcome:
+    """The outcome of a job from those of its ranges: the one that says most."""
+    ranked: tuple[Outcome, ...] = ("mechanical", "made", "found", "none")
+    return next((one for one in ranked if one in outcomes), "none")

@@ -1,0 +1,141 @@
+"""What a compaction is asked and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.context.outline import Range
+from app.context.partition import Boundary, Tail
+from app.context.policy import Policy
+from app.conversation.messages import Chunk, LogMessage
+
+Outcome = Literal["found", "made", "mechanical", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionJob:
+    """Ranges of one conversation that are to become chunks."""
+
+    tenant: str
+    root: str
+    conversation_id: str
+    tail: Tail
+    """The log after the last active chunk; covers every range that is no fold."""
+    start_link: bytes
+    """Link of the message before the tail; the tenant's seed when it begins at 0."""
+    ranges: Sequence[Range]
+    policy: Policy
+    window: int
+    """Context window of the model that the chunks are made for: bounds their size."""
+    model: str
+    """The model that the request asks for."""
+    encoding: str
+    """Name of the encoding that tokens are counted in."""
+    folded: Sequence[Chunk] = ()
+    """Has at least the chunks that fold ranges name."""
+    authorization: str | None = None
+    focus: str | None = None
+    """What the summaries should pay attention to."""
+    wait_seconds: float = 30.0
+    """How long to wait for somebody else who is making the same chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A range with everything that its chunk must remember of its ends."""
+
+    from_seq: int
+    from_link: bytes
+    to_link: bytes
+    to_skeleton: bytes | None
+    boundary: Boundary
+    replaced_tokens: int
+    messages: tuple[LogMessage, ...] = ()
+    """What is to be summarized …"""
+    folded: tuple[Chunk, ...] = ()
+    """… or the chunks that are folded."""
+
+    @property
+    def key(self) -> str:
+        """Names the range among all of a root: two ranges with the same links hold the same messages."""
+        return f"{'fold' if self.folded else 'range'}:{self.from_link.hex()}:{self.to_link.hex()}"
+
+    def is_covered_by(self, chunk: Chunk) -> bool:
+        """Whether a stored chunk is over exactly this range, and a fold exactly if this is one."""
+        ends = (chunk.from_link, chunk.to_link)
+        return ends == (self.from_link, self.to_link) and bool(chunk.folds) == bool(self.folded)
+
+    @property
+    def lease_key(self) -> str:
+        """One holder for all ranges that begin at the same place, whatever their end."""
+        return f"{'fold' if self.folded else 'range'}:{self.from_link.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What came of a job."""
+
+    chunks: tuple[Chunk, ...]
+    """In the order of the job's ranges; a range for which nothing could be made has none."""
+    ran: bool
+    """Whether a summary was written, or waited for, on behalf of this job."""
+    outcome: Outcome
+    """`made` by a model, `mechanical` at least in part, all `found` in the store, or `none`."""
+    duration_ms: int = 0
+    model: str | None = None
+    usage: Mapping[str, Any] | None = None
+    """Sum over the summary calls of this job."""
+    warnings: tuple[str, ...] = ()
+
+
+def spots_of(job: CompactionJob) -> list[Spot]:
+    """Where each range of a job begins and ends."""
+    return [_fold_spot(job, wanted) if wanted.folds else _spot(job, wanted) for wanted in job.ranges]
+
+
+def _spot(job: CompactionJob, wanted: Range) -> Spot:
+    tail = job.tail
+    last = tail.message(wanted.to_seq - 1)
+    before_tokens = tail.total_before(wanted.from_seq)
+    boundary = tail.boundary(wanted.to_seq)
+    return Spot(
+        from_seq=wanted.from_seq,
+        from_link=job.start_link if wanted.from_seq == tail.start_seq else tail.message(wanted.from_seq - 1).link,
+        to_link=last.link,
+        to_skeleton=last.skeleton if last.in_skeleton else None,
+        boundary=boundary,
+        replaced_tokens=boundary.tokens_total - before_tokens,
+        messages=tuple(tail.message(seq) for seq in range(wanted.from_seq, wanted.to_seq)),
+    )
+
+
+def _fold_spot(job: CompactionJob, wanted: Range) -> Spot:
+    """A fold spans the chunks that it names, from the beginning of the first to the end of the last."""
+    named = set(wanted.folds)
+    folded = sorted((chunk for chunk in job.folded if chunk.id in named), key=lambda chunk: chunk.to_seq)
+    first, last = folded[0], folded[-1]
+    return Spot(
+        from_seq=first.from_seq,
+        from_link=first.from_link,
+        to_link=last.to_link,
+        to_skeleton=last.to_skeleton,
+        boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
+        replaced_tokens=sum(chunk.tokens for chunk in folded),
+        folded=tuple(folded),
+    )
+
+
+def summed(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Usage objects added up, details included; None for none."""
+    if not usages:
+        return None
+    total: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if isinstance(value, Mapping):
+                total[name] = summed([total.get(name) or {}, value])
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                total[name] = total.get(name, 0) + value
+    return total

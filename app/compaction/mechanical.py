@@ -1,0 +1,106 @@
+"""A summary without a model: a line for each text and each tool call, thinned to a limit. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import orjson
+
+from app.compaction.transcript import Count, call_of, id_of, spoken
+from app.conversation.messages import Chunk, LogMessage, Message
+
+MECHANICAL_VERSION = "mechanical-1"
+
+TEXT_CHARS = 200
+ARGUMENT_CHARS = 80
+HEAD_SHARE = 0.25
+"""Of the lines that are kept, those from the beginning, where the task was set."""
+
+_ERROR = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
+
+
+def round_summary(messages: Sequence[LogMessage], limit_tokens: int, count: Count) -> str:
+    """A stretch of the log in lines: `user: …`, `assistant: …`, `name(arguments): …`, `name(arguments): ERROR: …`."""
+    return thinned(list(_lines([logged.message for logged in messages])), limit_tokens, count)
+
+
+def joined_summaries(chunks: Sequence[Chunk], limit_tokens: int, count: Count) -> str:
+    """Summaries in place of their fold: their lines, thinned."""
+    return thinned([line for chunk in chunks for line in chunk.text.splitlines() if line.strip()], limit_tokens, count)
+
+
+def thinned(lines: Sequence[str], limit_tokens: int, count: Count) -> str:
+    """Lines within `limit_tokens`: the first and the newest stay, a line says how many between them were left out."""
+    sizes = [count(line) + 1 for line in lines]
+    if sum(sizes) <= limit_tokens:
+        return "\n".join(lines)
+    room = limit_tokens - count(_left_out(len(lines))) - 1
+    head = _taken(sizes, int(room * HEAD_SHARE))
+    tail = len(lines) - _taken(sizes[head:][::-1], room - sum(sizes[:head]))
+    return "\n".join([*lines[:head], _left_out(tail - head), *lines[tail:]])
+
+
+def _left_out(lines: int) -> str:
+    return f"[{lines} lines left out]"
+
+
+def _taken(sizes: Sequence[int], room: int) -> int:
+    """How many sizes from the first on fit into `room`."""
+    taken = 0
+    for size in sizes:
+        room -= size
+        if room < 0:
+            break
+        taken += 1
+    return taken
+
+
+def _lines(messages: Sequence[Message]) -> Iterator[str]:
+    """A line for each text, and one for each call with its result, paired by id and else by position in the round."""
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        text = _short(spoken(message), TEXT_CHARS)
+        if message.role in {"tool", "function"}:
+            yield f"tool: {_outcome(text)}"
+            continue
+        if text:
+            yield f"{message.role or 'user'}: {text}"
+        results = []
+        while message.tool_calls and at < len(messages) and messages[at].role in {"tool", "function"}:
+            results.append(messages[at])
+            at += 1
+        for call in message.tool_calls:
+            name, arguments = call_of(call)
+            result = _result_of(id_of(call), results)
+            told = "no result" if result is None else _outcome(spoken(result))
+            yield f"{name}({_short(arguments, ARGUMENT_CHARS)}): {told}"
+
+
+def _result_of(call_id: object, results: list[Message]) -> Message | None:
+    at = next((at for at, result in enumerate(results) if result.body.get("tool_call_id") == call_id), 0)
+    return results.pop(at) if results else None
+
+
+def _outcome(text: str) -> str:
+    short = _short(text, TEXT_CHARS)
+    return f"ERROR: {short}" if _is_error(text) and not short.startswith("ERROR") else short
+
+
+def _is_error(text: str) -> bool:
+    if _ERROR.match(text.lstrip()):
+        return True
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        decoded = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(decoded, dict) and bool(decoded.get("error") or decoded.get("is_error"))
+
+
+def _short(text: str, limit_chars: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit_chars else flat[: limit_chars - 1] + "…"
