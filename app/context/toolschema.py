@@ -1,0 +1,109 @@
+"""Tool schemas as the text that OpenAI shows its models: a TypeScript namespace, one type per function.
+
+The form is published in OpenAI's "harmony response format", function calling: descriptions as comments above what they
+describe, `?` after what is not required, enumerations as alternatives, an empty line after each function.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+MAX_DEPTH: Final = 24
+"""Schemas nested deeper are shown as JSON."""
+
+INDENT: Final = "  "
+
+_TYPES: Final = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
+
+
+def render_functions(functions: list[Any]) -> str:
+    """The namespace for functions given as `{name, description, parameters}`; odd values are shown as JSON."""
+    lines = ["namespace functions {", ""]
+    for function in functions:
+        lines += [*_function_lines(function), ""]
+    lines.append("} // namespace functions")
+    return "\n".join(lines)
+
+
+def render_custom_tool(custom: Any) -> str:
+    """A tool that takes free text: name, description, and its grammar where it has one."""
+    if not isinstance(custom, dict):
+        return as_json(custom)
+    lines = [*_comment(custom.get("description")), f"type {custom.get('name')} = (_: string) => any;"]
+    match custom.get("format"):
+        case {"grammar": {"definition": str(definition)}}:
+            lines.append(definition)
+    return "\n".join(lines)
+
+
+def render_response_format(schema: dict[str, Any]) -> str:
+    """A `json_schema`, as the same publication writes one: a heading, its name, its description, its JSON."""
+    lines = ["# Response Formats", "", f"## {schema.get('name')}", "", *_comment(schema.get("description"))]
+    return "\n".join([*lines, as_json(schema.get("schema"))])
+
+
+def as_json(value: object) -> str:
+    """Compact JSON; nothing for a value that has none."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return ""
+
+
+def _function_lines(function: Any) -> list[str]:
+    if not isinstance(function, dict):
+        return [as_json(function)]
+    lines = _comment(function.get("description"))
+    parameters = function.get("parameters")
+    if not isinstance(parameters, dict) or not parameters.get("properties"):
+        return [*lines, f"type {function.get('name')} = () => any;"]
+    lines += [f"type {function.get('name')} = (_: {{", *_property_lines(parameters, 0), "}) => any;"]
+    for definitions in (parameters.get("$defs"), parameters.get("definitions")):
+        if isinstance(definitions, dict):
+            lines += [f"type {name} = {_type_of(schema, 0)}" for name, schema in definitions.items()]
+    return lines
+
+
+def _property_lines(schema: dict[str, Any], depth: int) -> list[str]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return [as_json(properties)] if properties else []
+    needed = required if isinstance(required, list) else []
+    lines: list[str] = []
+    for name, value in properties.items():
+        described = value if isinstance(value, dict) else {}
+        default = f" // default: {as_json(described['default'])}" if described.get("default") is not None else ""
+        mark = "" if name in needed else "?"
+        lines += [*_comment(described.get("description")), f"{name}{mark}: {_type_of(value, depth)},{default}"]
+    return [INDENT * depth + line for line in lines]
+
+
+def _type_of(schema: Any, depth: int) -> str:
+    if not isinstance(schema, dict) or depth >= MAX_DEPTH:
+        return as_json(schema)
+    for alternatives in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(alternatives, list) and alternatives:
+            return " | ".join(_type_of(item, depth + 1) for item in alternatives)
+    match schema:
+        case {"$ref": str(reference)}:
+            return reference.rsplit("/", 1)[-1]
+        case {"enum": [*values]}:
+            return " | ".join(as_json(value) for value in values)
+        case {"const": value}:
+            return as_json(value)
+        case {"type": [*types]}:
+            names = dict.fromkeys(name for name in types if isinstance(name, str))
+            return " | ".join(_type_of({**schema, "type": name}, depth + 1) for name in names)
+        case {"type": "array"}:
+            return f"{_type_of(schema['items'], depth + 1)}[]" if schema.get("items") else "any[]"
+        case {"type": str(name)} if name != "object":
+            return _TYPES.get(name, name)
+        case {"type": "object"} | {"properties": _}:
+            return "\n".join(["{", *_property_lines(schema, depth + 1), "}"]) if schema.get("properties") else "object"
+    return "any"
+
+
+def _comment(description: object) -> list[str]:
+    return [f"// {description}"] if isinstance(description, str) and description else []
