@@ -73,6 +73,10 @@ def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     simulate = commands.add_parser("simulate", help="run the simulated model as a server of its own")
     simulate.add_argument("--host", default="127.0.0.1", help="address to listen on")
     simulate.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for any free one")
+    simulate.add_argument("--first-token-seconds", type=float, default=0.0, help="pause before an answer begins")
+    simulate.add_argument("--seconds-per-token", type=float, default=0.0, help="pause between streamed words")
+    simulate.add_argument("--summary-seconds", type=float, default=0.0, help="further pause before a summary")
+    simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "app").rglob("*.py"))
 
 LINES = [
-    {"main", "__main__", "commands"},
+    {"main", "server", "__main__", "commands"},
     {"api"},
     {"exchange"},
     {"compaction"},
@@ -33,7 +33,7 @@ HOME_OF_LIBRARY = {
     "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
-    "fastapi": {"api", "main"},
+    "fastapi": {"api", "main", "server"},
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},

@@ -50,8 +50,8 @@ def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
         usable = False
     if not usable:
         yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
-    elif parts.query or parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
-        yield path, "expected the part before '/chat/completions', without '?' or '#', such as 'http://localhost:8080/v1'"
+    elif parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
+        yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
 
 
 def _models(settings: Settings) -> Iterator[Contradiction]:

@@ -4,6 +4,7 @@ once. The only place that reads the process environment."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path as File
@@ -16,6 +17,7 @@ from app.settings.checks import contradictions
 from app.settings.environment import CONFIG_VARIABLE, environment_layer
 from app.settings.faults import ConfigurationError, Fault, Path, fault_from, is_misplaced_section, source_of
 from app.settings.layers import Layer
+from app.settings.schema import child, children, is_map
 from app.settings.sections import Settings
 from app.settings.yaml_file import yaml_layer
 
@@ -43,7 +45,7 @@ def load(
     merged = environment_layer(environ, merged.values).over(merged)
     given = Layer()
     for path, value in (arguments or {}).items():
-        given.put(path, value, f"--{path[-1]}")
+        given.put(path, copy.deepcopy(value), f"--{path[-1]}")
     return _validated(given.over(merged))
 
 
@@ -58,6 +60,7 @@ def _validated(layer: Layer) -> Settings:
     What cannot be read is put aside before the parts are held against each other, so that one bad value hides no
     contradiction elsewhere.
     """
+    _open_empty_sections(layer.values, Settings)
     faults = list(layer.faults)
     put_aside: set[Path] = set()
     while True:
@@ -76,6 +79,16 @@ def _validated(layer: Layer) -> Settings:
     if faults:
         raise ConfigurationError(faults)
     return settings
+
+
+def _open_empty_sections(values: dict[str, Any], node: Any) -> None:
+    """Turn sections whose lines are all commented out, which YAML reads as null, into empty ones."""
+    for key, value in values.items():
+        below = child(node, key)
+        if value is None and (children(below) or is_map(below)):
+            values[key] = {}
+        elif isinstance(value, dict):
+            _open_empty_sections(value, below)
 
 
 def _put_aside(values: Any, details: ErrorDetails) -> None:

@@ -58,9 +58,9 @@ class Auth(Section):
 
 
 class Timeouts(Section):
-    connect_seconds: Seconds = 10.0
+    connect_seconds: Seconds = 5.0
     first_byte_seconds: Seconds = 600.0
-    between_bytes_seconds: Seconds = 120.0
+    between_bytes_seconds: Seconds = 300.0
     total_seconds: Seconds = 3600.0
 
 
@@ -86,6 +86,8 @@ class Provider(Section):
     auth_header: str = "authorization"
     """`authorization` carries `Bearer <key>`, any other header the key alone."""
     headers: dict[str, SecretStr] = {}
+    proxy: SecretStr | None = None
+    """Address of an HTTP proxy; secret because it may carry a password."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 

@@ -13,6 +13,7 @@ from app.settings.faults import Fault, Path
 from app.settings.layers import Layer
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAPPING_TAG, _SEQUENCE_TAG, _NULL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null"))
 _MAX_DEPTH = 32
 """Deeper than any setting; an anchor that contains itself ends here."""
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
@@ -54,7 +55,7 @@ class _Reading:
             root = loader.get_single_node()
             if isinstance(root, yaml.MappingNode):
                 self._layer.values = self._mapping(loader, root, ())
-            elif root is not None:
+            elif root is not None and root.tag != _NULL_TAG:
                 self._refuse((), "expected sections such as 'server:' at the top", root)
         except yaml.MarkedYAMLError as error:
             line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -69,9 +70,9 @@ class _Reading:
         self._layer.sources.setdefault(path, self._at(node))
         if len(path) > _MAX_DEPTH:
             return self._refuse(path[:3], "nested too deeply", node)
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self._mapping(loader, node, path)
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
             return [self._value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
         value = loader.construct_object(node)
         return self._expanded(value, path, node) if isinstance(value, str) else value

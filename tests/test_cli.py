@@ -1,0 +1,131 @@
+"""The command line: what it prints, and with which status it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from app.errors import StoreUnavailable
+from app.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+SLOW_TO_IMPORT = {"aiohttp", "alembic", "asyncpg", "fastapi", "sqlalchemy", "tiktoken", "uvicorn"}
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module_name: str, **members: object) -> None:
+    """Put a module in the place of one that need not be loaded here."""
+    module = types.ModuleType(module_name)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, module_name, module)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: file.name)
+def test_check_config_tells_what_a_configuration_amounts_to(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"{file}: ok\n")
+    assert "policy additive" in told
+
+
+def test_check_config_says_which_key_is_used_and_not_which_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("providers: {a: {base_url: 'http://a/v1', api_key: sk-secret}}")
+    assert main(["check-config", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "provider a: http://a/v1, called with its own key" in told
+    assert "sk-secret" not in told
+
+
+def test_a_configuration_that_cannot_be_used_ends_with_2_and_without_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("server: {prot: 1}\npolicy: none")
+    assert main(["check-config", str(file)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "concertina: 2 faults in the configuration:",
+        "  server.prot (c.yaml:1): unknown setting; did you mean 'server.port'?",
+        "  policy (c.yaml:2): there is no policy 'none'; valid: 'additive'",
+    ]
+
+
+def test_a_command_that_fails_ends_with_1_and_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: object) -> int:
+        raise StoreUnavailable("No database there.")
+
+    stand_in(monkeypatch, "app.commands.migrate", run=run)
+    assert main(["migrate"]) == 1
+    assert capsys.readouterr().err == "concertina: No database there.\n"
+
+
+def test_an_interrupted_command_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: object) -> int:
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, "app.commands.migrate", run=run)
+    assert main(["migrate"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Settings]]:
+    """The settings that `serve` was called with, in place of a server."""
+    calls: list[Settings] = []
+
+    def serve(settings: Settings) -> int:
+        calls.append(settings)
+        return 0
+
+    stand_in(monkeypatch, "app.main", serve=serve)
+    sys.modules.pop("app.commands.serve", None)
+    yield calls
+    sys.modules.pop("app.commands.serve", None)
+
+
+def test_arguments_of_serve_win_over_the_file(served: list[Settings], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("server: {port: 1, host: 0.0.0.0, workers: 1}")
+    assert main(["serve", "--config", str(file), "--port", "2"]) == 0
+    assert (served[0].server.port, served[0].server.host) == (2, "0.0.0.0")
+
+
+def test_a_bad_argument_of_serve_is_told_as_such(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "http"]) == 2
+    assert "server.port (--port): expected a whole number, got 'http'" in capsys.readouterr().err
+    assert served == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["serve", "--help"], ["--version"]])
+def test_help_is_told_without_loading_the_server(arguments: list[str]) -> None:
+    program = (
+        "import sys; from app.__main__ import main\n"
+        "try: status = main(sys.argv[1:])\n"
+        "except SystemExit as ended: status = ended.code\n"
+        f"assert not {SLOW_TO_IMPORT!r} & set(sys.modules), sys.modules\n"
+        "sys.exit(status)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == (0 if arguments else 2), ended.stderr
+    assert "concertina" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["serv"], ["check-config"], ["serve", "--prot", "1"]])
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: concertina" in capsys.readouterr().err

@@ -1,0 +1,355 @@
+"""Where settings come from, and how what is wrong with them is told."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.settings import ConfigurationError, Settings, load
+from app.settings.schema import known_paths
+
+OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "concertina.yaml"
+
+
+def refusal(text: str, file: Path, **environ: str) -> str:
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(file), environ=environ)
+    return str(caught.value)
+
+
+def loaded(text: str, file: Path, **environ: str) -> Settings:
+    file.write_text(text)
+    return load(str(file), environ=environ)
+
+
+def test_nothing_configured_is_enough() -> None:
+    settings = load(environ={})
+    assert settings == Settings()
+    assert settings.uses_simulated_model
+
+
+def test_a_provider_ends_the_simulation(file: Path) -> None:
+    assert not loaded(OPENAI, file).uses_simulated_model
+
+
+def test_later_sources_win(file: Path) -> None:
+    file.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2}")
+    environ = {"CONCERTINA_CONFIG": str(file), "CONCERTINA_SERVER__PORT": "2222", "CONCERTINA_SERVER__WORKERS": "3"}
+    server = load(environ=environ, arguments={("server", "workers"): "4"}).server
+    assert (server.host, server.port, server.workers) == ("0.0.0.0", 2222, 4)
+
+
+def test_a_named_file_wins_over_the_variable(file: Path) -> None:
+    file.write_text("policy: additive")
+    assert load(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
+
+
+def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
+    settings = loaded("policies: {additive: {threshold_ratio: 0.6}, mine: {buffer_turns: 2}}", file)
+    assert settings.policies["additive"].threshold_ratio == 0.6
+    assert settings.policies["additive"].fold_ratio == 0.3
+    assert settings.policies["mine"].buffer_turns == 2
+
+
+def test_adding_a_policy_keeps_the_built_in_ones(file: Path) -> None:
+    assert set(loaded("policies: {mine: {}}", file).policies) == {"additive", "mine"}
+
+
+def test_a_section_whose_lines_are_all_commented_out_changes_nothing(file: Path) -> None:
+    text = "server:\n#  port: 1\nproviders:\nmodels:\npolicies:\n  additive:\n    summarizer:\n"
+    assert loaded(text, file) == Settings()
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "\ufeffpolicy: additive"])
+def test_an_empty_file_is_a_file(text: str, file: Path) -> None:
+    assert loaded(text, file) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("${KEY}", "sk-1"),
+        ("${KEY:-other}", "sk-1"),
+        ("${NONE:-other}", "other"),
+        ("${EMPTY:-other}", "other"),
+        ("${NONE:-}", ""),
+        ("a-${KEY}-${KEY}", "a-sk-1-sk-1"),
+        ("$${KEY}", "${KEY}"),
+        ("pa$$word$", "pa$$word$"),
+    ],
+)
+def test_variables_are_put_into_values(written: str, key: str, file: Path) -> None:
+    text = f"providers: {{a: {{base_url: 'http://h/v1', api_key: '{written}'}}}}"
+    secret = loaded(text, file, KEY="sk-1", EMPTY="").providers["a"].api_key
+    assert secret is not None
+    assert secret.get_secret_value() == key
+
+
+def test_a_variable_holds_text_and_never_structure(file: Path) -> None:
+    value = "x, port: 1}\nserver: {port: 2"
+    assert loaded("server: {host: '${HOST}'}", file, HOST=value).server.host == value
+
+
+def test_a_reference_to_nothing_is_refused_by_path_and_name(file: Path) -> None:
+    told = refusal("providers:\n  a:\n    base_url: ${BASE}\n    api_key: ${KEY", file)
+    assert "providers.a.base_url (concertina.yaml:3): the environment variable BASE is not set" in told
+    assert "providers.a.api_key (concertina.yaml:4): '${KEY' is not a reference" in told
+
+
+def test_numbers_and_claims_may_come_from_variables(file: Path) -> None:
+    settings = loaded("{server: {port: '${P}'}, database: {auto_migrate: '${M}'}}", file, P="81", M="false")
+    assert (settings.server.port, settings.database.auto_migrate) == (81, False)
+
+
+def test_deep_settings_have_variables(file: Path) -> None:
+    settings = loaded(
+        OPENAI + "models: {gpt-4o-mini: {provider: openai}, big: {provider: openai}}",
+        file,
+        CONCERTINA_POLICIES__ADDITIVE__SUMMARIZER__MODEL="gpt-4o-mini",
+        CONCERTINA_MODELS__GPT_4O_MINI__CONTEXT_WINDOW="1000",
+        CONCERTINA_MODELS__BIG__FALLBACKS="[gpt-4o-mini]",
+        CONCERTINA_POLICY="additive",
+        CONCERTINA_DATABASE__URL="",
+    )
+    assert settings.policies["additive"].summarizer.model == "gpt-4o-mini"
+    assert settings.models["gpt-4o-mini"].context_window == 1000
+    assert settings.models["big"].fallbacks == ("gpt-4o-mini",)
+    assert settings.database == Settings().database
+
+
+def test_variables_alone_can_configure_a_provider() -> None:
+    settings = load(
+        environ={
+            "CONCERTINA_PROVIDERS__OPENAI__BASE_URL": "https://api.openai.com/v1",
+            "CONCERTINA_PROVIDERS__OPENAI__API_KEY": "12345",
+        }
+    )
+    assert settings.providers["openai"].base_url == "https://api.openai.com/v1"
+
+
+def test_what_a_cluster_puts_into_the_environment_is_no_setting() -> None:
+    tcp = "tcp://10.0.0.1:8000"
+    names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR"]
+    assert load(environ={f"CONCERTINA_{name}": tcp for name in names}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("CONCERTINA_SERVER_PORT", "did you mean CONCERTINA_SERVER__PORT?"),
+        ("CONCERTINA_SERVER__PROT", "did you mean CONCERTINA_SERVER__PORT?"),
+        ("CONCERTINA_POLICIES__ADDITIVE__FOLD_RATE", "did you mean CONCERTINA_POLICIES__ADDITIVE__FOLD_RATIO?"),
+        ("CONCERTINA_SERVER__PORT__X", "unknown variable"),
+        ("CONCERTINA_SOMETHING_ELSE", "variables are named CONCERTINA_<SECTION>__<NAME>"),
+    ],
+)
+def test_a_misspelt_variable_is_refused(variable: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=variable) as caught:
+        load(environ={variable: "1"})
+    assert told in str(caught.value)
+
+
+def test_a_bad_value_of_a_variable_names_the_variable() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ={"CONCERTINA_SERVER__PORT": "http", "CONCERTINA_MODELS": "[a", "CONCERTINA_AUTH": "open"})
+    told = str(caught.value)
+    assert "server.port (CONCERTINA_SERVER__PORT): expected a whole number, got 'http'" in told
+    assert "models (CONCERTINA_MODELS): expected YAML in one line" in told
+    assert "auth (CONCERTINA_AUTH): expected a section" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("server: {prot: 1}", "server.prot (concertina.yaml:1): unknown setting; did you mean 'server.port'?"),
+        ("servers: {}", "servers (concertina.yaml:1): unknown setting; did you mean 'server'?"),
+        ("auth: {\n zzz: 1}", "auth.zzz (concertina.yaml:2): unknown setting; valid: 'mode'"),
+        ("threshold_ratio: 0.5", "unknown setting here; did you mean 'policies.<name>.threshold_ratio'?"),
+        ("server: {port: 70000}", "server.port (concertina.yaml:1): expected less than or equal to 65535, got 70000"),
+        ("server: {port: null}", "server.port (concertina.yaml:1): expected a whole number, got None"),
+        ("server: [1]", "server (concertina.yaml:1): expected a section with keys of its own"),
+        ("server: {host: 1}", "server.host (concertina.yaml:1): expected text (put numbers"),
+        ("database: {auto_migrate: perhaps}", "expected true or false, got 'perhaps'"),
+        ("database: {timeout_seconds: .inf}", "database.timeout_seconds (concertina.yaml:1): expected a finite number"),
+        ("database: {timeout_seconds: 0}", "expected greater than 0, got 0"),
+        ("database: {url: postgre://h/d}", "did you mean 'postgres://…'?"),
+        ("database: {url: data/concertina.db}", "expected 'sqlite+aiosqlite:///FILE'"),
+        ("{database: {url: 'memory://'}, server: {workers: 2}}", "several workers cannot share memory://"),
+        ("auth: {mode: keys}", "auth.mode (concertina.yaml:1): 'keys' is not available in this version"),
+        ("degraded_mode: serv", "expected 'serve' or 'refuse', got 'serv'; did you mean 'serve'?"),
+        ("policy: aditive", "policy (concertina.yaml:1): there is no policy 'aditive'; did you mean 'additive'?"),
+        ("providers: {'my provider': {}}", "expected a name of letters, digits"),
+        ("providers:\n  a:\n", "providers.a.base_url (concertina.yaml:2): expected the address of an API"),
+        ("providers: {a: {}}", "providers.a.base_url (concertina.yaml:1): expected the address of an API"),
+        ("providers: {a: {base_url: 'api.openai.com/v1'}}", "expected the address of an API"),
+        ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
+        ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
+        ("models: {a: {provider: x}}", "models.a.provider (concertina.yaml:1): no provider is configured"),
+        (OPENAI + "models: {a: {}}", "models.a.provider (concertina.yaml:2): missing: name a provider"),
+        (OPENAI + "models: {a: {provider: opnai}}", "there is no provider 'opnai'; did you mean 'openai'?"),
+        (
+            OPENAI + "models: {a: {provider: openai, deployments: [{}, {provider: opnai}]}}",
+            "models.a.deployments[1].provider (concertina.yaml:2): there is no provider 'opnai'",
+        ),
+        (OPENAI + "models: {a: {provider: openai, encoding: o200k}}", "did you mean 'o200k_base'?"),
+        (OPENAI + "models: {gpt-4.1: {provider: openai, context_window: 0}}", 'models."gpt-4.1".context_window'),
+        (
+            OPENAI + "models: {gpt-4o: {provider: openai, fallbacks: [gpt4o]}, gpt-4: {provider: openai}}",
+            "there is no model 'gpt4o'; did you mean 'gpt-4'?",
+        ),
+        (OPENAI + "models: {a: {provider: openai, fallbacks: [a]}}", "goes round in a circle: 'a' → 'a'"),
+        (
+            OPENAI + "models: {a: {provider: openai, fallbacks: [b]}, b: {provider: openai, fallbacks: [a]}}",
+            "models.a.fallbacks (concertina.yaml:2): goes round in a circle: 'a' → 'b' → 'a'",
+        ),
+        (OPENAI + "models: {'*': {provider: openai, fallbacks: [b, b]}}", "'b' is named twice"),
+        (OPENAI + "models: {'*': {provider: openai, model: gpt-4o}}", "passes the requested name on"),
+        ("providers: {a: {base_url: 'http://a'}, b: {base_url: 'http://b'}}", "several providers: say which has what"),
+        ("policies: {additive: {kind: additve}}", "expected 'additive', got 'additve'; did you mean 'additive'?"),
+        ("policies: {additive: {threshold_ratio: 0.95}}", "expected less than 0.95, which is what reserve_ratio 0.05"),
+        ("policies: {additive: {reserve_ratio: 1}}", "policies.additive.reserve_ratio"),
+        ("policies: {additive: {min_gain_ratio: 0}}", "policies.additive.min_gain_ratio"),
+        ("policies: {additive: {buffer_max_ratio: 0.7}}", "expected less than threshold_ratio (0.7)"),
+        ("policies: {additive: {fold_ratio: 0.8}}", "policies.additive.fold_ratio"),
+        ("policies: {additive: {summarizer: {prompt: ' '}}}", "policies.additive.summarizer.prompt"),
+        (OPENAI + "models: {a: {provider: openai}}\npolicies: {additive: {summarizer: {model: b}}}", "no model 'b'"),
+        ("a: 1\na: 2", "a (concertina.yaml:2): given twice, first in line 1"),
+        ("4: 1", "the key 4 is not text: put it in quotes"),
+        ("server: {port: 1", "not valid YAML"),
+        ("models: {*: {}}", "concertina.yaml:1: not valid YAML"),
+        ("server: !!python/object:os.system {}", "not valid YAML"),
+        ("a: &a [*a]", "nested too deeply"),
+        ("- server", "expected sections such as 'server:' at the top"),
+        ("just text", "expected sections such as 'server:' at the top"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_remedy(text: str, told: str, file: Path) -> None:
+    assert told in refusal(text, file)
+
+
+def test_merge_keys_are_no_doubled_keys(file: Path) -> None:
+    text = "providers:\n  a: &a {base_url: 'http://a', auth_header: x}\n  b: {<<: *a, base_url: 'http://b'}\n"
+    providers = loaded(text + "models: {'*': {provider: a}}", file).providers
+    assert (providers["b"].base_url, providers["b"].auth_header) == ("http://b", "x")
+
+
+def test_everything_wrong_is_told_at_once(file: Path) -> None:
+    text = "server: {port: x}\nprovider: {}\nmodels: {a: {provider: b, context_window: -1}}\npolicy: c\n"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(file), environ={"CONCERTINA_AUTH__MODE": "none", "CONCERTINA_NONE": "1"})
+    assert [fault.source for fault in caught.value.faults] == [
+        "CONCERTINA_NONE",
+        "concertina.yaml:1",
+        "CONCERTINA_AUTH__MODE",
+        "concertina.yaml:3",
+        "concertina.yaml:2",
+        "concertina.yaml:3",
+        "concertina.yaml:4",
+    ]
+
+
+def test_one_mistake_is_told_once(file: Path) -> None:
+    file.write_text("providers: {openai: 'https://api.openai.com/v1'}\nmodels: {a: {provider: openai}}")
+    with pytest.raises(ConfigurationError) as caught:
+        load(str(file), environ={})
+    assert [fault.path for fault in caught.value.faults] == [("providers", "openai")]
+
+
+def test_a_missing_file_is_told_without_a_trace() -> None:
+    with pytest.raises(ConfigurationError, match=r"/nowhere/c\.yaml: cannot read the file: No such file"):
+        load("/nowhere/c.yaml", environ={})
+
+
+def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\x00policy")
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        load(str(file), environ={})
+
+
+def test_no_secret_is_ever_shown(file: Path) -> None:
+    secret = "hunter2hunter2"
+    text = (
+        f"database: {{url: 'postgresql+asyncpg://u:{secret}@h/d?password={secret}'}}\n"
+        f"providers: {{a: {{base_url: 'http://h', api_key: {secret}, headers: {{x: {secret}}}, proxy: 'http://{secret}@p'}}}}"
+    )
+    settings = loaded(text, file)
+    assert secret not in repr(settings) + str(settings) + settings.model_dump_json() + settings.database.location
+    assert settings.database.location == "postgresql+asyncpg://h/d"
+    wrong = (
+        "server: {port: '${KEY}'}\n"
+        f"providers: {{a: {{api_key: [{secret}], base_url: {secret}, apikey: {secret}}}, b: {secret}}}"
+    )
+    assert secret not in refusal(wrong, file, KEY=secret)
+
+
+def test_settings_can_be_handed_to_another_process(file: Path) -> None:
+    settings = loaded(OPENAI + "models: {'*': {provider: openai}}", file)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().policy = "other"
+
+
+def test_a_deployment_takes_from_its_model_what_it_leaves_out(file: Path) -> None:
+    text = """
+        providers: {a: {base_url: "http://a"}, b: {base_url: "http://b"}}
+        models:
+          m:
+            provider: a
+            context_window: 1000
+            quirks: {merge_same_role: true}
+            deployments: [{}, {provider: b, model: n, quirks: {developer_to_system: true}}]
+        """
+    first, second = loaded(text, file).models["m"].expanded()
+    assert (first.provider, first.model, first.context_window) == ("a", None, 1000)
+    assert (second.provider, second.model, second.context_window) == ("b", "n", 1000)
+    assert (second.quirks.merge_same_role, second.quirks.developer_to_system) == (True, True)
+
+
+def test_quirks_of_a_model_win_where_they_are_set(file: Path) -> None:
+    text = """
+        providers: {a: {base_url: "http://a", quirks: {merge_same_role: true, stream_usage: false}}}
+        models: {m: {provider: a, quirks: {merge_same_role: false}}}
+        """
+    settings = loaded(text, file)
+    quirks = settings.models["m"].quirks.over(settings.providers["a"].quirks)
+    assert (quirks.merge_same_role, quirks.stream_usage) == (False, False)
+
+
+keys = st.sampled_from(sorted({name for path in known_paths() for name in path} | {"x"}))
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+trees = st.recursive(values, lambda below: st.lists(below, max_size=3) | st.dictionaries(keys, below, max_size=4))
+
+
+@given(st.dictionaries(keys, trees, max_size=5))
+def test_any_values_are_either_taken_or_refused_with_faults(tree: dict[str, object]) -> None:
+    try:
+        settings = load(environ={}, arguments={(key,): value for key, value in tree.items()})
+    except ConfigurationError as error:
+        assert error.faults
+        assert all(fault.message for fault in error.faults)
+    else:
+        assert isinstance(settings, Settings)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_either_taken_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(text, encoding="utf-8", errors="replace")
+    try:
+        load(str(file), environ={})
+    except ConfigurationError as error:
+        assert error.faults
