@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.context.policy import Policy as ContextPolicy
+from app.context.policy import SummarizerPolicy
+from app.context.vocabulary import VOCABULARIES
 from app.settings import ConfigurationError, Settings, load
 from app.settings.schema import known_paths
+from app.settings.sections import Encoding, Quirks
+from app.upstream.base import Quirks as UpstreamQuirks
+from app.upstream.router import RetryPolicy
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
 
@@ -184,6 +191,9 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("database: {timeout_seconds: 0}", "expected greater than 0, got 0"),
         ("database: {url: postgre://h/d}", "did you mean 'postgres://…'?"),
         ("database: {url: data/concertina.db}", "expected 'sqlite+aiosqlite:///FILE'"),
+        ("database: {url: 'sqlite+aiosqlite://data.db'}", "expected a file after three slashes"),
+        ("database: {url: 'sqlite:///:memory:'}", "in memory is 'memory://'"),
+        ("database: {url: 'sqlite:///?mode=memory'}", "expected a file after three slashes"),
         ("{database: {url: 'memory://'}, server: {workers: 2}}", "several workers cannot share memory://"),
         ("auth: {mode: keys}", "auth.mode (concertina.yaml:1): 'keys' is not available in this version"),
         ("degraded_mode: serv", "expected 'serve' or 'refuse', got 'serv'; did you mean 'serve'?"),
@@ -212,7 +222,11 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
             OPENAI + "models: {a: {provider: openai, fallbacks: [b]}, b: {provider: openai, fallbacks: [a]}}",
             "models.a.fallbacks (concertina.yaml:2): goes round in a circle: 'a' → 'b' → 'a'",
         ),
-        (OPENAI + "models: {'*': {provider: openai, fallbacks: [b, b]}}", "'b' is named twice"),
+        (
+            OPENAI + "models: {'*': {provider: openai, fallbacks: [b]}, b: {provider: openai, fallbacks: [other]}}",
+            """models."*".fallbacks (concertina.yaml:2): goes round in a circle: '*' → 'b' → 'other'""",
+        ),
+        (OPENAI + "models: {a: {provider: openai, fallbacks: [b, b]}, b: {provider: openai}}", "'b' is named twice"),
         (OPENAI + "models: {'*': {provider: openai, model: gpt-4o}}", "passes the requested name on"),
         ("providers: {a: {base_url: 'http://a'}, b: {base_url: 'http://b'}}", "several providers: say which has what"),
         ("policies: {additive: {kind: additve}}", "expected 'additive', got 'additve'; did you mean 'additive'?"),
@@ -353,3 +367,13 @@ def test_any_text_is_either_taken_or_refused(tmp_path_factory: pytest.TempPathFa
         load(str(file), environ={})
     except ConfigurationError as error:
         assert error.faults
+
+
+def test_settings_have_the_names_and_defaults_of_what_they_set() -> None:
+    settings = Settings()
+    assert RetryPolicy(**settings.retries.model_dump()) == RetryPolicy()
+    assert UpstreamQuirks(**Quirks().model_dump()) == UpstreamQuirks()
+    additive = settings.policies["additive"].model_dump(exclude={"prepare_ratio"})
+    additive["summarizer"] = SummarizerPolicy(**additive["summarizer"])
+    assert ContextPolicy(**additive) == ContextPolicy()
+    assert set(get_args(Encoding)) == set(VOCABULARIES)

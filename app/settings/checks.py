@@ -3,6 +3,7 @@ merely unwise is the operator's business."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -32,12 +33,14 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _database(settings: Settings) -> Iterator[Contradiction]:
-    scheme = settings.database.url.get_secret_value().partition("://")[0]
+    scheme, _, rest = settings.database.url.get_secret_value().partition("://")
     path: Path = ("database", "url")
     if scheme not in _DATABASE_SCHEMES:
         near = nearest(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
         meant = f"; did you mean '{near}://…'?" if near else ""
         yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{meant}"
+    elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", rest):
+        yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
         yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
 
@@ -93,7 +96,7 @@ def _fallbacks(path: Path, name: str, model: Model, settings: Settings) -> Itera
         elif fallback in model.fallbacks[:index]:
             yield (*path, "fallbacks", index), f"{fallback!r} is named twice"
     circle = _circle(name, settings)
-    if circle and name == min(circle):
+    if circle and name == min(_entry(member, settings) for member in circle):
         yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, circle))}"
 
 
@@ -103,14 +106,18 @@ def _circle(start: str, settings: Settings) -> list[str]:
     visited: set[str] = set()
     while ways:
         way = ways.pop()
-        model = settings.models.get(way[-1])
+        model = settings.models.get(_entry(way[-1], settings))
         for fallback in model.fallbacks if model else ():
-            if fallback == start:
-                return [*way, start]
+            if _entry(fallback, settings) == start:
+                return [*way, fallback]
             if fallback not in visited:
                 visited.add(fallback)
                 ways.append([*way, fallback])
     return []
+
+
+def _entry(model: str, settings: Settings) -> str:
+    return model if model in settings.models else EVERY_MODEL
 
 
 def _is_served(model: str, settings: Settings) -> bool:

@@ -126,8 +126,10 @@ class Retries(Section):
     base_seconds: Seconds = 0.5
     max_seconds: Seconds = 8.0
     retry_after_max_seconds: Seconds = 20.0
+    total_wait_seconds: Seconds = 60.0
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     breaker_seconds: Seconds = 30.0
+    breaker_max_seconds: Seconds = 600.0
 
 
 class Summarizer(Section):
