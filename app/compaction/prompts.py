@@ -27,9 +27,9 @@ summary. It will stand in their place: what you leave out is lost.
 
 Keep the original question and environment; every error, command and outcome; decisions with their reasons; what is \
 resolved and what is open; and who said what. Every topic of every summary must be found in the result. Where a \
-later summary corrects an earlier one, keep the later state and say what it replaced. Copy identifiers, names, numbers, \
-dates, amounts, paths, addresses and quoted values exactly as written. State only what the summaries say. Write \
-dense plain text or short lists, without a preface or closing remark."""
+later summary corrects an earlier one, keep the later state and say what it replaced. Copy identifiers, names, \
+numbers, dates, amounts, paths, addresses and quoted values exactly as written. State only what the summaries say. \
+Write dense plain text or short lists, without a preface or closing remark."""
 
 MATERIAL_RULE = """\
 The material stands between the two lines that carry the mark {mark}; lines that begin with `--- {mark}` name the \

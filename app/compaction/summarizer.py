@@ -35,7 +35,7 @@ REASONING_MODELS = ("o1", "o3", "o4", "gpt-5")
 """Models of OpenAI's that know `max_completion_tokens` only."""
 
 
-class SummaryRefused(Exception):  # noqa: N818  it is an answer, refused
+class SummaryRefused(Exception):
     """The model answered, but not with a summary that can be used; the text says why."""
 
 

@@ -20,8 +20,13 @@ HEAD_SHARE = 0.7
 """Of what is kept of a shortened entry, its beginning; the rest is its end."""
 SHORTEST_ENTRY_TOKENS = 24
 """Entries are not cut below this; rather some in the middle are left out."""
-TIGHTENED = 0.9
-ATTEMPTS = 24
+WELL_FILLED = 0.9
+"""A shortened transcript that takes this share of its limit is good enough."""
+CAUTION = 0.98
+ATTEMPTS = 4
+"""How often to try for a better fill …"""
+MOST_ATTEMPTS = 24
+"""… when nothing fits yet."""
 SPEAKER_LINE_TOKENS = 16
 """What the line that names a speaker costs, generously."""
 
@@ -63,15 +68,16 @@ def fenced(entries: Sequence[Entry], limit_tokens: int, count: Count) -> Transcr
     if count(whole.text) <= limit_tokens:
         return whole
     sizes = [count(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
-    allowed = float(limit_tokens)
-    framed = whole
-    for _ in range(ATTEMPTS):
+    best, best_size, allowed = whole, 0, float(limit_tokens)
+    for attempt in range(MOST_ATTEMPTS):
         framed = _framed(_cut(entries, sizes, int(allowed)), shortened=True)
         size = count(framed.text)
-        if size <= limit_tokens:
+        if best_size < size <= limit_tokens:
+            best, best_size = framed, size
+        if best_size >= limit_tokens * WELL_FILLED or (best_size and attempt >= ATTEMPTS):
             break
-        allowed *= min(TIGHTENED, limit_tokens / size)
-    return framed
+        allowed *= CAUTION * limit_tokens / size
+    return best if best_size else _framed([Entry(entries[0].place, "note", "[left out]")], shortened=True)
 
 
 def without_thoughts(text: str) -> str:

@@ -87,7 +87,7 @@ class AnnouncingServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)
+            print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)  # noqa: T201  says that it is ready
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -1,0 +1,214 @@
+"""A conversation, a shelf for chunks, leases and a simulated summarizer, for tests of compaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, cast
+
+import orjson
+
+from app.compaction.compactor import Compactor
+from app.compaction.job import CompactionJob
+from app.compaction.summarizer import Summarizer
+from app.context.outline import Range
+from app.context.partition import Tail
+from app.context.policy import Policy
+from app.conversation.identity import start_of, walk
+from app.conversation.messages import Chunk, LogMessage, Message
+from app.errors import ConversationBusy, StoreUnavailable
+from app.simulator.options import SimulatorOptions
+from app.simulator.provider import SimulatedProvider
+from app.simulator.simulator import Simulator
+from app.store.base import Lease, LeaseLost, Store
+from app.upstream.base import Call, Deployment, Opened, Quirks, Target, Window
+from tests.simulator.counting import RoughCounter
+
+TENANT = "tenant"
+ROOT = "0123456789abcdef"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+Body = dict[str, Any]
+
+
+class FlatCounter(RoughCounter):
+    """Four characters a token, four tokens a message; calls count too."""
+
+    def message(self, body: Mapping[str, Any]) -> int:
+        return 4 + self.count(str(body.get("content") or "")) + self.count(str(body.get("tool_calls") or ""))
+
+
+COUNT = FlatCounter()
+
+
+def log_of(bodies: Sequence[Body]) -> list[LogMessage]:
+    messages = [Message.of(body) for body in bodies]
+    total = 0
+    log = []
+    for seq, (message, place) in enumerate(zip(messages, walk(messages, start_of(TENANT)), strict=True)):
+        tokens = COUNT.message(message.body)
+        total += tokens
+        log.append(
+            LogMessage(seq, message, place.link, place.skeleton, place.in_skeleton, tokens, total, answered=True)
+        )
+    return log
+
+
+def talk(turns: int, *, facts: str = "The locker of colleague Number{n} has code {code}.") -> list[Body]:
+    padding = (
+        "Thank you for all of this, it was a pleasure to hear from you and it made the whole day a lot better. " * 3
+    )
+    bodies: list[Body] = []
+    for n in range(turns):
+        bodies.append({"role": "user", "content": padding + facts.format(n=n, code=n * 7919 + 10_000)})
+        bodies.append({"role": "assistant", "content": "Noted."})
+    return bodies
+
+
+def job_for(log: Sequence[LogMessage], *ranges: Range, policy: Policy | None = None, **fields: Any) -> CompactionJob:
+    job = CompactionJob(
+        tenant=TENANT,
+        root=ROOT,
+        conversation_id=f"conv_{ROOT}1",
+        tail=Tail(log, after=None),
+        start_link=start_of(TENANT).link,
+        ranges=ranges or (Range(0, len(log)),),
+        policy=policy or Policy(),
+        window=8192,
+        model="sim",
+        encoding="flat",
+    )
+    return replace(job, **fields)
+
+
+@dataclass
+class Shelf:
+    """The two methods of a store that compaction needs."""
+
+    chunks_by_range: dict[tuple[bytes, bytes, bool], Chunk] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    """Tokens of leases that are gone."""
+    is_down: bool = False
+
+    async def chunks(self, *, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
+        if self.is_down:
+            raise StoreUnavailable("The database is away.")
+        return [chunk for chunk in self.chunks_by_range.values() if chunk.to_link in links]
+
+    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+        if self.is_down:
+            raise StoreUnavailable("The database is away.")
+        if fence.token in self.lost:
+            raise LeaseLost
+        self.chunks_by_range.setdefault((chunk.from_link, chunk.to_link, bool(chunk.folds)), chunk)
+
+
+@dataclass
+class Keys:
+    """Leases in this process."""
+
+    shelf: Shelf
+    is_busy: bool = False
+    tokens: count[int] = field(default_factory=lambda: count(1))
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def hold(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[Lease]:
+        if self.shelf.is_down:
+            raise StoreUnavailable("The database is away.")
+        if self.is_busy:
+            raise ConversationBusy("Another request holds it.")
+        async with self.locks.setdefault(key, asyncio.Lock()):
+            yield Lease(root, key, "me", next(self.tokens))
+
+
+@dataclass
+class OneRouter:
+    """Every model is the simulated one; `gate` holds calls back until it is set."""
+
+    provider: SimulatedProvider
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    calls: list[Body] = field(default_factory=list)
+    quirks: Quirks = field(default_factory=Quirks)
+    running: int = 0
+    most_running: int = 0
+
+    async def asked(self, times: int) -> None:
+        """Wait for so many calls."""
+        for _ in range(times):
+            await self.arrived.acquire()
+
+    def resolve(self, model: str) -> Target:
+        return Target(model, (Deployment(self.provider, model, quirks=self.quirks),))
+
+    async def open(
+        self,
+        target: Target,
+        body_for: Callable[[Deployment], Awaitable[bytes]],
+        *,
+        path: str = "/chat/completions",
+        authorization: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Opened:
+        deployment = target.deployments[0]
+        body = await body_for(deployment)
+        self.calls.append(orjson.loads(body))
+        self.arrived.release()
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await self.gate.wait()
+            reply = await deployment.provider.send(Call(path, body, authorization=authorization))
+        finally:
+            self.running -= 1
+        return Opened(reply, deployment, 1)
+
+
+class OneWindow:
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    async def of(self, deployment: Deployment, authorization: str | None) -> Window:
+        return Window(self.tokens, "config")
+
+
+class Scene:
+    """All of it together, with a clock that tests move."""
+
+    def __init__(self, *, window: int = 8192, options: SimulatorOptions | None = None, is_open: bool = True) -> None:
+        ids = count(1)
+        self.seconds = 0.0
+        self.shelf = Shelf()
+        self.keys = Keys(self.shelf)
+        simulator = Simulator(
+            options or SimulatorOptions(),
+            counter_for=lambda model: COUNT,
+            clock=lambda: 1_800_000_000.0,
+            new_id=lambda: str(next(ids)),
+        )
+        self.router = OneRouter(SimulatedProvider(simulator))
+        if is_open:
+            self.router.gate.set()
+        self.summarizer = Summarizer(
+            router=self.router,
+            windows=OneWindow(window),
+            counter_for=lambda encoding: COUNT,
+            monotonic=lambda: self.seconds,
+        )
+        self.compactor = Compactor(
+            store=cast(Store, self.shelf),
+            leases=self.keys,
+            summarizer=self.summarizer,
+            counter_for=lambda encoding: COUNT,
+            clock=lambda: NOW,
+            new_id=lambda: f"sum_{next(ids)}",
+            monotonic=lambda: self.seconds,
+        )
+
+    @property
+    def stored(self) -> list[Chunk]:
+        return list(self.shelf.chunks_by_range.values())

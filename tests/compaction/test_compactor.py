@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.compaction.prompts import PROMPT_VERSION
+from app.context.outline import Range
+from app.context.policy import Policy, SummarizerPolicy
+from app.context.view import section_tokens
+from app.conversation.identity import start_of
+from app.simulator.options import Faults, SimulatorOptions
+from tests.compaction.scenery import COUNT, TENANT, Scene, job_for, log_of, talk
+
+
+async def test_a_range_becomes_a_stored_chunk_with_everything_known_of_its_ends() -> None:
+    scene, log = Scene(), log_of(talk(12))
+    result = await scene.compactor.compact(job_for(log, Range(0, 20)))
+    [chunk] = result.chunks
+    assert scene.stored == [chunk]
+    assert (chunk.from_seq, chunk.to_seq, chunk.kind, chunk.model) == (0, 20, "model", "sim")
+    assert (chunk.from_link, chunk.to_link) == (start_of(TENANT).link, log[19].link)
+    assert (chunk.tokens_total, chunk.through_turn, chunk.anchor_seq) == (log[19].tokens_total, 10, None)
+    assert chunk.tokens == section_tokens(chunk.text, through_turn=10, count=COUNT)
+    assert chunk.prompt_version == PROMPT_VERSION
+    assert "Number3 has code 33757" in chunk.text
+    assert (result.ran, result.outcome, result.model, result.warnings) == (True, "made", "sim", ())
+    assert result.usage is not None
+    assert result.usage["prompt_tokens"] > 0
+
+
+async def test_a_chunk_that_ends_inside_a_turn_remembers_its_question() -> None:
+    log = log_of([*talk(4), {"role": "user", "content": "Go."}, *[{"role": "assistant", "content": "Step."}] * 4])
+    [chunk] = (await Scene().compactor.compact(job_for(log, Range(0, 10)))).chunks
+    assert (chunk.anchor_seq, chunk.anchor_tokens, chunk.through_turn) == (8, log[8].tokens, 5)
+
+
+async def test_twenty_callers_cost_one_call() -> None:
+    scene, job = Scene(), job_for(log_of(talk(10)))
+    results = await asyncio.gather(*(scene.compactor.compact(job) for _ in range(20)))
+    assert len(scene.router.calls) == 1
+    assert len({result.chunks[0].id for result in results}) == 1
+    assert len(scene.stored) == 1
+
+
+async def test_what_is_stored_already_is_used_without_a_word_to_the_client() -> None:
+    scene, job = Scene(), job_for(log_of(talk(10)))
+    await scene.compactor.compact(job)
+    told: list[str] = []
+    again = await scene.compactor.compact(job, on_start=lambda: told.append("started"))
+    assert (again.ran, again.outcome, told) == (False, "found", [])
+    assert len(scene.router.calls) == 1
+
+
+async def test_the_client_is_told_before_the_model_answers_and_once_only() -> None:
+    scene, log = Scene(is_open=False), log_of(talk(20))
+    told: list[int] = []
+    job = job_for(log, Range(0, 20), Range(20, 40))
+    running = asyncio.create_task(scene.compactor.compact(job, on_start=lambda: told.append(len(scene.router.calls))))
+    await scene.router.asked(1)
+    assert told == [0]
+    joined: list[str] = []
+    second = asyncio.create_task(scene.compactor.compact(job, on_start=lambda: joined.append("started")))
+    await asyncio.sleep(0)
+    assert joined == ["started"]
+    scene.router.gate.set()
+    await asyncio.gather(running, second)
+    assert told == [0]
+    assert joined == ["started"]
+
+
+async def test_a_chunk_is_stored_although_its_caller_has_gone() -> None:
+    scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
+    caller = asyncio.create_task(scene.compactor.compact(job))
+    await scene.router.asked(1)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    scene.router.gate.set()
+    await scene.compactor.aclose(5.0)
+    assert len(scene.stored) == 1
+
+
+async def test_closing_waits_no_longer_than_told() -> None:
+    scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
+    caller = asyncio.create_task(scene.compactor.compact(job))
+    await scene.router.asked(1)
+    await scene.compactor.aclose(0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert scene.stored == []
+
+
+async def test_ranges_are_summarized_side_by_side_within_bounds() -> None:
+    scene, log = Scene(is_open=False), log_of(talk(36))
+    ranges = [Range(at, at + 12) for at in range(0, 72, 12)]
+    running = asyncio.create_task(scene.compactor.compact(job_for(log, *ranges)))
+    await scene.router.asked(4)
+    scene.router.gate.set()
+    result = await running
+    assert [(chunk.from_seq, chunk.to_seq) for chunk in result.chunks] == [(at, at + 12) for at in range(0, 72, 12)]
+    assert all(one.to_link == other.from_link for one, other in zip(result.chunks, result.chunks[1:], strict=False))
+    assert scene.router.most_running == 4
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(empty=True),
+        Faults(status=500),
+        Faults(status=429),
+        Faults(garbage=True),
+        Faults(break_after=1),
+    ],
+    ids=["empty", "error", "busy", "garbage", "broken off"],
+)
+async def test_a_failing_summarizer_is_replaced_by_a_mechanical_summary(faults: Faults) -> None:
+    scene = Scene(options=SimulatorOptions(faults=faults))
+    result = await scene.compactor.compact(job_for(log_of(talk(20))))
+    [chunk] = result.chunks
+    assert (chunk.kind, result.outcome, result.ran) == ("mechanical", "mechanical", True)
+    assert len(result.warnings) == 1
+    assert scene.stored == [chunk]
+    assert chunk.text.startswith("user: Thank you")
+    assert COUNT.count(chunk.text) <= 512
+
+
+async def test_a_summarizer_that_never_answers_is_given_up() -> None:
+    scene, policy = Scene(is_open=False), Policy(summarizer=SummarizerPolicy(timeout_seconds=0.0))
+    result = await scene.compactor.compact(job_for(log_of(talk(20)), policy=policy))
+    assert result.outcome == "mechanical"
+    assert "did not answer within" in result.warnings[0]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_callers_bad_key_leaves_no_chunk_behind(status: int) -> None:
+    scene = Scene(options=SimulatorOptions(faults=Faults(status=status)))
+    result = await scene.compactor.compact(job_for(log_of(talk(20))))
+    assert len(result.chunks) == 1
+    assert scene.stored == []
+
+
+async def test_a_lost_lease_keeps_the_summary_for_this_request_only() -> None:
+    scene = Scene()
+    scene.shelf.lost.add(1)
+    result = await scene.compactor.compact(job_for(log_of(talk(20))))
+    assert len(result.chunks) == 1
+    assert result.warnings
+    assert scene.stored == []
+
+
+async def test_a_lost_lease_yields_to_the_chunk_of_who_took_it() -> None:
+    scene, other, job = Scene(is_open=False), Scene(), job_for(log_of(talk(20)))
+    theirs = replace((await other.compactor.compact(job)).chunks[0], id="sum_theirs")
+    scene.shelf.lost.add(1)
+    running = asyncio.create_task(scene.compactor.compact(job))
+    await scene.router.asked(1)
+    scene.shelf.chunks_by_range[theirs.from_link, theirs.to_link, False] = theirs
+    scene.router.gate.set()
+    assert (await running).chunks == (theirs,)
+
+
+async def test_without_the_store_a_summary_serves_the_request_and_is_not_asked_for_again_at_once() -> None:
+    scene, job = Scene(), job_for(log_of(talk(20)))
+    scene.shelf.is_down = True
+    first = await scene.compactor.compact(job)
+    again = await scene.compactor.compact(job)
+    assert first.chunks == again.chunks
+    assert first.warnings == ("The summary could not be stored.",)
+    assert len(scene.router.calls) == 1
+    scene.seconds += 31
+    scene.shelf.is_down = False
+    await scene.compactor.compact(job)
+    assert len(scene.router.calls) == 2
+    assert len(scene.stored) == 1
+
+
+async def test_another_process_that_takes_too_long_does_not_hold_up_the_request() -> None:
+    scene = Scene()
+    scene.keys.is_busy = True
+    result = await scene.compactor.compact(job_for(log_of(talk(20))))
+    assert [chunk.kind for chunk in result.chunks] == ["mechanical"]
+    assert scene.stored == []
+    assert scene.router.calls == []
+
+
+async def test_a_range_that_nothing_can_shorten_is_left_alone() -> None:
+    log = log_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
+    result = await Scene(options=SimulatorOptions(faults=Faults(status=500))).compactor.compact(job_for(log))
+    assert (result.chunks, result.outcome, result.ran) == ((), "none", False)
+
+
+async def test_a_fold_stands_for_its_chunks_and_names_them() -> None:
+    scene, log = Scene(), log_of(talk(40))
+    made = (await scene.compactor.compact(job_for(log, Range(0, 40), Range(40, 80)))).chunks
+    wanted = Range(0, 80, tuple(chunk.id for chunk in made))
+    [fold] = (await scene.compactor.compact(job_for(log, wanted, folded=made))).chunks
+    assert fold.folds == tuple(chunk.id for chunk in made)
+    assert (fold.from_link, fold.to_link, fold.to_seq) == (made[0].from_link, made[1].to_link, 80)
+    assert (fold.tokens_total, fold.through_turn) == (made[1].tokens_total, made[1].through_turn)
+    assert fold.tokens < made[0].tokens + made[1].tokens
+    assert "Merge the summaries" in scene.router.calls[-1]["messages"][0]["content"]
+    assert len(scene.stored) == 3
+
+
+async def test_a_fold_that_a_model_refuses_keeps_lines_of_its_chunks() -> None:
+    scene, failing, log = Scene(), Scene(options=SimulatorOptions(faults=Faults(status=500))), log_of(talk(40))
+    made = (await scene.compactor.compact(job_for(log, Range(0, 40), Range(40, 80)))).chunks
+    wanted = Range(0, 80, tuple(chunk.id for chunk in made))
+    [fold] = (await failing.compactor.compact(job_for(log, wanted, folded=made))).chunks
+    assert fold.kind == "mechanical"
+    assert fold.text.splitlines()[0] == made[0].text.splitlines()[0]
+    assert fold.text.splitlines()[-1] == made[1].text.splitlines()[-1]
