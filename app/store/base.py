@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
+
+MAX_MATCHES: Final = 8
+"""The most matches of each kind that `Store.find` returns."""
+NEAR_LINKS: Final = 2
+"""A match among this many last links settles a search: nothing shallower is looked for."""
+WINDOW_LINKS: Final = 128
+"""How many of the deepest links are looked for before the others."""
 
 
 class HeadMoved(Exception):
@@ -99,6 +106,10 @@ class Store(Protocol):
         client named itself. Where several conversations keep the same link, those whose head it is come first, then
         the most recently updated. Skeleton matches are messages with `in_skeleton`.
         `links` and `skeletons` may hold thousands; order is that of the request.
+
+        Where the last link or the one before it is kept (with `within`: there), that settles it and only its keepers
+        are returned. Otherwise the deepest `WINDOW_LINKS` are looked for first, and the others only if none of those
+        is kept; skeletons likewise.
         """
 
     async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
@@ -114,13 +125,14 @@ class Store(Protocol):
         """Add messages to the end of a log and update its conversation.
 
         Raises:
-            HeadMoved: the log does not end at `after_seq` (or the conversation to create exists); nothing was written.
+            HeadMoved: the log does not end at `after_seq`; or the conversation to create, or one for the client's
+                own id, exists; or the one it branches from is gone. Nothing was written.
             LeaseLost: the fence is no longer held; nothing was written.
         """
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        """Erase a conversation's row, own messages, chunks made in it and leases. Messages that a branch still
-        shares stay readable through that branch. Whether there was one."""
+        """Erase a conversation's row, own messages, chunks made in it, leases and the client's ids for it. Messages
+        that a branch still shares, and chunks that end at one, pass to that branch. Whether there was one."""
 
     async def chunks(
         self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()

@@ -75,6 +75,9 @@ def erasure(conversation_id: str, family: Mapping[str, Lineage]) -> Erasure:
 def _handed_over(member: str, lineage: Lineage, erased: str, heir: str) -> Lineage:
     renamed = [(heir if ancestor == erased else ancestor, upto_seq) for ancestor, upto_seq in lineage]
     followers = [ancestor for ancestor, _ in renamed[1:]] + [member]
-    return tuple(
-        entry for entry, follower in zip(renamed, followers, strict=True) if not entry[0] == heir == follower
-    )
+    return tuple(entry for entry, follower in zip(renamed, followers, strict=True) if not entry[0] == heir == follower)
+
+
+def deepest_first(links: Sequence[bytes]) -> list[bytes]:
+    """Links of a request without repeats, which messages that the chain looks through leave."""
+    return list(dict.fromkeys(reversed(links)))

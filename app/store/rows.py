@@ -98,7 +98,13 @@ def moment_of(value: datetime | str) -> datetime:
 def conversation_of(row: Sequence[Any]) -> Conversation:
     """A row of `CONVERSATION_COLUMNS`."""
     (
-        *identity_and_head,
+        conversation_id,
+        root,
+        tenant,
+        head_seq,
+        head_link,
+        head_skeleton,
+        head_tokens_total,
         answered,
         encoding,
         lineage,
@@ -111,7 +117,13 @@ def conversation_of(row: Sequence[Any]) -> Conversation:
         updated_at,
     ) = row
     return Conversation(
-        *identity_and_head,
+        conversation_id,
+        root,
+        tenant,
+        head_seq,
+        head_link,
+        head_skeleton,
+        head_tokens_total,
         bool(answered),
         encoding,
         lineage_of(lineage),
@@ -145,14 +157,12 @@ def log_message_of(row: Sequence[Any]) -> LogMessage:
 
 def chunk_of(row: Sequence[Any]) -> Chunk:
     """A row of `CHUNK_COLUMNS`."""
-    *leading, created_at, folds, duration_ms, usage = row
-    return Chunk(
-        *leading,
-        moment_of(created_at),
-        tuple(orjson.loads(folds)),
-        duration_ms,
-        None if usage is None else orjson.loads(usage),
-    )
+    values: dict[str, Any] = dict(zip(CHUNK_COLUMNS, row, strict=True))
+    usage = values["usage"]
+    values["created_at"] = moment_of(values["created_at"])
+    values["folds"] = tuple(orjson.loads(values["folds"]))
+    values["usage"] = None if usage is None else orjson.loads(usage)
+    return Chunk(**values)
 
 
 def chunk_values(chunk: Chunk, created_at: datetime | str) -> tuple[Any, ...]:

@@ -9,32 +9,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.store import sqlite_jobs as jobs
+from app.store import sqlite_reads as reads
+from app.store import sqlite_writes as writes
 from app.store.base import Append, Lease, Match, StoreInfo
 from app.store.lineage import expected_count, stretches
-from app.store.sqlite_lanes import Lane, commit_together, read_each
+from app.store.sqlite_lanes import Lane, SqliteOptions, commit_together, open_file, read_each
 from app.store.tables import SCHEMA_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class SqliteOptions:
-    """How the file is used.
-
-    `synchronous`: ``NORMAL`` keeps every commit through a crash of the process, ``FULL`` through a power cut as well
-    (one more fsync for each batch of commits). `busy_timeout_seconds` bounds the wait for another process's commit.
-    """
-
-    synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
-    busy_timeout_seconds: float = 5.0
 
 
 class SqliteStore:
@@ -44,22 +32,10 @@ class SqliteStore:
         self._path = path
         self._clock = clock
         self._options = options or SqliteOptions()
-        self._writer = Lane("store-writer", self._connect, commit_together)
-        self._lookups = Lane("store-lookups", self._connect, read_each)
-        self._ranges = Lane("store-ranges", self._connect, read_each)
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path,
-            timeout=self._options.busy_timeout_seconds,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {self._options.synchronous}")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
-        return connection
+        connect = partial(open_file, path, self._options)
+        self._writer = Lane("store-writer", connect, commit_together)
+        self._lookups = Lane("store-lookups", connect, read_each)
+        self._ranges = Lane("store-ranges", connect, read_each)
 
     async def open(self) -> None:
         await self._writer.start()
@@ -88,14 +64,16 @@ class SqliteStore:
         skeletons: Sequence[bytes],
         within: str | None = None,
     ) -> list[Match]:
-        return await self._lookups.run(lambda connection: jobs.find(connection, tenant, root, links, skeletons, within))
+        return await self._lookups.run(
+            lambda connection: reads.find(connection, tenant, root, links, skeletons, within)
+        )
 
     async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
         root = root_of_conversation(conversation_id)
-        return await self._lookups.run(lambda connection: jobs.get(connection, tenant, conversation_id, root))
+        return await self._lookups.run(lambda connection: reads.get(connection, tenant, conversation_id, root))
 
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._writer.run(partial(jobs.point, tenant=tenant, external_id=external_id, conversation=conversation))
+        await self._writer.run(partial(writes.point, tenant=tenant, external_id=external_id, conversation=conversation))
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         found = await self._read(conversation, from_seq, to_seq)
@@ -109,42 +87,42 @@ class SqliteStore:
         wanted = stretches(conversation.path, max(from_seq, 0), to_seq)
         if not wanted:
             return []
-        return await self._ranges.run(lambda connection: jobs.read(connection, conversation.root, wanted))
+        return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
 
     async def append(self, write: Append) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: jobs.append(connection, write, now))
+        await self._writer.run(lambda connection: writes.append(connection, write, now))
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         root = root_of_conversation(conversation_id)
-        return await self._writer.run(lambda connection: jobs.delete(connection, tenant, conversation_id, root))
+        return await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
 
     async def chunks(
         self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
-        return await self._ranges.run(lambda connection: jobs.chunks(connection, root, path, links))
+        return await self._ranges.run(lambda connection: reads.chunks(connection, root, path, links))
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: jobs.add_chunk(connection, tenant, root, chunk, fence, now))
+        await self._writer.run(lambda connection: writes.add_chunk(connection, tenant, root, chunk, fence, now))
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()
-        return await self._writer.run(lambda connection: jobs.claim(connection, root, key, holder, seconds, now))
+        return await self._writer.run(lambda connection: writes.claim(connection, root, key, holder, seconds, now))
 
     async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
         now = self._clock()
-        return await self._writer.run(lambda connection: jobs.renew(connection, leases, seconds, now))
+        return await self._writer.run(lambda connection: writes.renew(connection, leases, seconds, now))
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._writer.run(lambda connection: jobs.release(connection, lease))
+        await self._writer.run(lambda connection: writes.release(connection, lease))
 
     async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return await self._lookups.run(jobs.model_facts)
+        return await self._lookups.run(reads.model_facts)
 
     async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: jobs.learn(connection, model, facts, now))
+        await self._writer.run(lambda connection: writes.learn(connection, model, facts, now))
 
 
 def _schema_version(connection: sqlite3.Connection) -> str:

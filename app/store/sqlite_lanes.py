@@ -11,8 +11,10 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from app.errors import StoreUnavailable
 
@@ -38,6 +40,30 @@ _UNAVAILABLE: Final = frozenset(
         sqlite3.SQLITE_NOTADB,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteOptions:
+    """How the file is used.
+
+    `synchronous`: ``NORMAL`` keeps every commit through a crash of the process, ``FULL`` through a power cut as well
+    (one more fsync for each batch of commits). `busy_timeout_seconds` bounds the wait for another process's commit.
+    """
+
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    busy_timeout_seconds: float = 5.0
+
+
+def open_file(path: Path, options: SqliteOptions) -> sqlite3.Connection:
+    """A connection in autocommit mode to a file in write-ahead-log mode."""
+    connection = sqlite3.connect(
+        path, timeout=options.busy_timeout_seconds, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {options.synchronous}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    return connection
 
 
 def unavailable(error: BaseException) -> BaseException:
@@ -86,7 +112,7 @@ def _attempt(connection: sqlite3.Connection, job: Job) -> Outcome:
 def _outcome(connection: sqlite3.Connection, job: Job) -> Outcome:
     try:
         return job(connection), None
-    except BaseException as error:  # handed to whoever waits for the job
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the job
         return None, error
 
 
@@ -139,8 +165,7 @@ class Lane:
             return
         while True:
             batch = [self._queue.get()]
-            for _ in range(min(self._queue.qsize(), MAX_BATCH - 1)):
-                batch.append(self._queue.get())
+            batch += [self._queue.get() for _ in range(min(self._queue.qsize(), MAX_BATCH - 1))]
             entries = [entry for entry in batch if entry is not None]
             if entries:
                 outcomes = self._work(connection, [job for _, job in entries])

@@ -7,6 +7,8 @@ each statement. SQLAlchemy itself is never called while a request is served.
 SQLite, and SQLite must be told the join order.
 """
 
+# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
+
 from __future__ import annotations
 
 import re
@@ -15,20 +17,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Table, Text, bindparam, delete, exists, func, insert, literal_column, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.expression import ClauseElement
 
+from app.store.base import MAX_MATCHES
 from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.tables import chunks, conversations, external_ids, leases, messages, model_facts
-
-MAX_MATCHES: Final = 8
-"""Of each kind that `Store.find` returns."""
-NEAR_LINKS: Final = 2
-"""A match among this many last links settles a search: nothing shallower is looked for."""
-WINDOW_LINKS: Final = 128
-"""How many of the deepest links are looked for before the rest."""
 
 MESSAGE_ROW: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
 CHUNK_ROW: Final = ("root", "tenant", "is_fold", *CHUNK_COLUMNS)
@@ -106,6 +103,8 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
 
     named = [c if c.name != "external_id" else external_ids.c.external_id for c in conversations.c]
     by_name = {column.name: column for column in named}
+    id_length = func.length(bindparam("id", type_=Text))
+    key_start = func.substr(leases.c.key, literal_column("1"), id_length)
     return Statements(
         by_id=sql(
             select(*_columns(conversations, CONVERSATION_COLUMNS)).where(
@@ -192,10 +191,7 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
         erase_conversation=sql(delete(conversations).where(*_this_conversation), "root", "id"),
         erase_external_ids=sql(delete(external_ids).where(*_here(external_ids)), "root", "id"),
         erase_leases=sql(
-            delete(leases).where(
-                leases.c.root == bindparam("root"),
-                func.substr(leases.c.key, literal_column("1"), func.length(bindparam("id", type_=Text))) == bindparam("id", type_=Text),
-            ),
+            delete(leases).where(leases.c.root == bindparam("root"), key_start == bindparam("id", type_=Text)),
             "root",
             "id",
         ),
@@ -220,19 +216,17 @@ def _insert(table: Table, names: Sequence[str]) -> ClauseElement:
 
 
 def sqlite_statements() -> Statements:
-    return compiled(sqlite.dialect(paramstyle="named"), "?")
+    return compiled(SQLiteDialect(paramstyle="named"), "?")
 
 
 def postgres_statements() -> Statements:
-    return compiled(postgresql.dialect(paramstyle="named"), "$")
+    return compiled(PGDialect(paramstyle="named"), "$")  # type: ignore[no-untyped-call]
 
 
 _MATCH_COLUMNS: Final = ", ".join(
-    [*(f"m.{name} AS m_{name}" for name in MESSAGE_COLUMNS), *(f"c.{name} AS c_{name}" for name in CONVERSATION_COLUMNS)]
+    [f"m.{name} AS m_{name}" for name in MESSAGE_COLUMNS] + [f"c.{name} AS c_{name}" for name in CONVERSATION_COLUMNS]
 )
-_OF_THE_NAMED: Final = (
-    "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
-)
+_OF_THE_NAMED: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
 def matches(*, wanted: str, join: str, yes: str, by_skeleton: bool, within: bool) -> str:

@@ -1,0 +1,46 @@
+"""Where a store is: a database URL taken apart. Imports no driver, so that it is cheap to ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+_ACCEPTED = "sqlite+aiosqlite:///FILE, postgresql+asyncpg://USER:PASSWORD@HOST:PORT/NAME or memory://"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """`path` of an SQLite file, or `dsn` of a PostgreSQL database as its driver wants it."""
+
+    backend: Literal["memory", "sqlite", "postgresql"]
+    path: Path = Path()
+    dsn: str = ""
+
+
+def location_of(url: str) -> Location:
+    """Take a database URL apart.
+
+    `sqlite+aiosqlite:///data/c.db` is relative to the working directory, four slashes make it absolute. PostgreSQL
+    URLs are libpq's: `postgresql:///name?host=/run/postgresql` goes through a Unix socket.
+
+    Raises:
+        ValueError: it is none of the accepted forms; the URL itself, which may hold a password, is not repeated.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise ValueError(f"A database URL needs '://'; accepted are {_ACCEPTED}.")
+    if scheme == "memory":
+        return Location("memory")
+    if scheme in ("sqlite", "sqlite+aiosqlite"):
+        file = unquote(rest.partition("?")[0])
+        if not file.startswith("/") or file in ("/", "/:memory:"):
+            raise ValueError(
+                f"{scheme}:// needs a file after three slashes, or four for an absolute path; "
+                f"for a store in memory use memory://. Accepted are {_ACCEPTED}."
+            )
+        return Location("sqlite", path=Path(file[1:]))
+    if scheme in ("postgres", "postgresql", "postgresql+asyncpg"):
+        return Location("postgresql", dsn=f"postgresql://{rest}")
+    raise ValueError(f"Unknown database scheme {scheme!r}; accepted are {_ACCEPTED}.")

@@ -1,0 +1,279 @@
+"""Conversations in a dict: for tests and for throw-away use. The same contract, nothing survives the process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from app.conversation.identity import root_of_conversation
+from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.store.base import MAX_MATCHES, NEAR_LINKS, Append, HeadMoved, Lease, LeaseLost, Match, StoreInfo
+from app.store.lineage import deepest_first, erasure, stretches
+
+Place = tuple[str, str]
+"""Root and conversation id."""
+_Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
+"""(root, link) → where it is kept: (conversation id, seq), oldest first."""
+
+
+class MemoryStore:
+    """`Store` in this process's memory."""
+
+    def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._conversations: dict[Place, Conversation] = {}
+        self._messages: dict[Place, dict[int, LogMessage]] = defaultdict(dict)
+        self._by_link: _Index = defaultdict(dict)
+        self._by_skeleton: _Index = defaultdict(dict)
+        self._external_ids: dict[tuple[str, str], Place] = {}
+        self._chunks: dict[str, dict[tuple[bytes, bytes, bool], Chunk]] = defaultdict(dict)
+        self._leases: dict[tuple[str, str], tuple[Lease, datetime]] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to disconnect."""
+
+    async def check(self) -> StoreInfo:
+        return StoreInfo("memory", "memory", {"conversations": len(self._conversations)})
+
+    async def find(
+        self,
+        *,
+        tenant: str,
+        root: str,
+        links: Sequence[bytes],
+        skeletons: Sequence[bytes],
+        within: str | None = None,
+    ) -> list[Match]:
+        near = self._near(tenant, root, links)
+        named = self._conversations.get((root, within or ""))
+        path = dict(named.path) if named is not None and named.tenant == tenant else {}
+        if near and (within is None or any(_is_on(path, match) for match in near)):
+            return near
+        by_link = self._matches(tenant, root, deepest_first(links), path, by_skeleton=False)
+        return by_link + self._matches(tenant, root, deepest_first(skeletons), path, by_skeleton=True)
+
+    def _near(self, tenant: str, root: str, links: Sequence[bytes]) -> list[Match]:
+        for link in deepest_first(links[-NEAR_LINKS:]):
+            found = self._matches(tenant, root, [link], {}, by_skeleton=False)
+            if found:
+                return found
+        return []
+
+    def _matches(
+        self, tenant: str, root: str, links: Sequence[bytes], path: Mapping[str, int], *, by_skeleton: bool
+    ) -> list[Match]:
+        index = self._by_skeleton if by_skeleton else self._by_link
+        found: list[Match] = []
+        for link in links:
+            keepers = [self._match(root, place, by_skeleton) for place in index.get((root, link), ())]
+            counting = [
+                match
+                for match in keepers
+                if match.conversation.tenant == tenant and (match.message.answered or _is_on(path, match))
+            ]
+            found += sorted(counting, key=_preference, reverse=True)
+            if len(found) >= MAX_MATCHES:
+                break
+        return found[:MAX_MATCHES]
+
+    def _match(self, root: str, place: tuple[str, int], by_skeleton: bool) -> Match:
+        conversation_id, seq = place
+        here = (root, conversation_id)
+        return Match(self._conversations[here], self._messages[here][seq], by_skeleton)
+
+    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        root = root_of_conversation(conversation_id)
+        if root is not None:
+            found = self._conversations.get((root, conversation_id))
+            return found if found is not None and found.tenant == tenant else None
+        place = self._external_ids.get((tenant, conversation_id))
+        return None if place is None else replace(self._conversations[place], external_id=conversation_id)
+
+    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        previous = self._external_ids.get((tenant, external_id))
+        if previous is not None:
+            self._conversations[previous] = replace(self._conversations[previous], external_id=None)
+        here = (conversation.root, conversation.id)
+        self._external_ids[tenant, external_id] = here
+        self._conversations[here] = replace(self._conversations[here], external_id=external_id)
+
+    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        current = self._conversations.get((conversation.root, conversation.id), conversation)
+        end = min(to_seq, conversation.head_seq + 1)
+        return [
+            self._messages[conversation.root, stretch.conversation_id][seq]
+            for stretch in stretches(current.path, max(from_seq, 0), end)
+            for seq in range(stretch.from_seq, stretch.to_seq)
+            if seq in self._messages.get((conversation.root, stretch.conversation_id), ())
+        ]
+
+    async def append(self, write: Append) -> None:
+        now = self._clock()
+        if write.fence is not None:
+            self._require(write.fence, now)
+        after = write.conversation
+        here = (after.root, after.id)
+        if write.creates:
+            self._create(after, now)
+        else:
+            stored = self._conversations.get(here)
+            if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
+                raise HeadMoved
+            self._conversations[here] = _advanced(stored, after, now)
+        for message in write.messages:
+            self._keep(here, message if message.created_at is not None else replace(message, created_at=now))
+        if write.releases and write.fence is not None:
+            await self.release_lease(write.fence)
+
+    def _create(self, new: Conversation, now: datetime) -> None:
+        here = (new.root, new.id)
+        if here in self._conversations:
+            raise HeadMoved
+        if new.lineage:
+            parent_id, upto_seq = new.lineage[-1]
+            parent = self._conversations.get((new.root, parent_id))
+            if parent is None or parent.tenant != new.tenant or parent.head_seq < upto_seq:
+                raise HeadMoved
+        elif new.external_id is not None:
+            if (new.tenant, new.external_id) in self._external_ids:
+                raise HeadMoved
+            self._external_ids[new.tenant, new.external_id] = here
+        self._conversations[here] = replace(new, created_at=new.created_at or now, updated_at=now)
+
+    def _keep(self, here: Place, message: LogMessage) -> None:
+        root, conversation_id = here
+        self._messages[here][message.seq] = message
+        self._by_link[root, message.link][conversation_id, message.seq] = None
+        if message.in_skeleton:
+            self._by_skeleton[root, message.skeleton][conversation_id, message.seq] = None
+
+    def _forget(self, here: Place, message: LogMessage) -> None:
+        root, conversation_id = here
+        del self._messages[here][message.seq]
+        del self._by_link[root, message.link][conversation_id, message.seq]
+        if message.in_skeleton:
+            del self._by_skeleton[root, message.skeleton][conversation_id, message.seq]
+
+    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
+        doomed = await self.get(tenant=tenant, conversation_id=conversation_id)
+        if doomed is None:
+            return False
+        root, here = doomed.root, (doomed.root, doomed.id)
+        family = {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
+        plan = erasure(doomed.id, family)
+        for message in list(self._messages.pop(here, {}).values()):
+            self._messages[here][message.seq] = message
+            self._forget(here, message)
+            if plan.heir is not None and message.seq <= plan.kept_through:
+                self._keep((root, plan.heir), message)
+        self._messages.pop(here, None)
+        for member, lineage in plan.lineages.items():
+            self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
+        del self._conversations[here]
+        self._external_ids = {name: place for name, place in self._external_ids.items() if place != here}
+        self._leases = {
+            (lease_root, key): held
+            for (lease_root, key), held in self._leases.items()
+            if lease_root != root or not key.startswith(doomed.id)
+        }
+        self._settle_chunks(root, doomed.id)
+        return True
+
+    def _settle_chunks(self, root: str, erased: str) -> None:
+        """Chunks made in an erased conversation pass to who keeps the message they end at, or go with it."""
+        for key, chunk in list(self._chunks[root].items()):
+            if chunk.conversation_id != erased:
+                continue
+            keepers = [conversation_id for conversation_id, _ in self._by_link.get((root, chunk.to_link), ())]
+            if keepers:
+                self._chunks[root][key] = replace(chunk, conversation_id=min(keepers))
+            else:
+                del self._chunks[root][key]
+
+    async def chunks(
+        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+    ) -> list[Chunk]:
+        upto, wanted = dict(path), set(links)
+        found = [
+            chunk
+            for chunk in self._chunks.get(root, {}).values()
+            if chunk.to_link in wanted
+            or any(seq <= upto.get(keeper, -1) for keeper, seq in self._by_link.get((root, chunk.to_link), ()))
+        ]
+        return sorted(found, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+
+    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+        self._require(fence, self._clock())
+        key = (chunk.from_link, chunk.to_link, bool(chunk.folds))
+        known = self._chunks[root].get(key)
+        if known is None or (known.kind == "mechanical" and chunk.kind == "model"):
+            self._chunks[root][key] = chunk
+
+    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
+        now = self._clock()
+        held, expires_at = self._leases.get((root, key), (None, now))
+        if held is not None and held.holder != holder and expires_at > now:
+            return None
+        token = int(now.timestamp() * 1_000_000)
+        lease = Lease(root, key, holder, token if held is None else max(held.token + 1, token))
+        self._leases[root, key] = (lease, now + timedelta(seconds=seconds))
+        return lease
+
+    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        expires_at = self._clock() + timedelta(seconds=seconds)
+        lost = []
+        for lease in leases:
+            if self._holds(lease):
+                self._leases[lease.root, lease.key] = (lease, expires_at)
+            else:
+                lost.append(lease)
+        return lost
+
+    async def release_lease(self, lease: Lease) -> None:
+        if self._holds(lease):
+            del self._leases[lease.root, lease.key]
+
+    def _holds(self, lease: Lease) -> bool:
+        return (lease.root, lease.key) in self._leases and self._leases[lease.root, lease.key][0] == lease
+
+    def _require(self, fence: Lease, now: datetime) -> None:
+        if not self._holds(fence) or self._leases[fence.root, fence.key][1] <= now:
+            raise LeaseLost
+
+    async def model_facts(self) -> dict[str, dict[str, Any]]:
+        return {model: dict(facts) for model, facts in self._facts.items()}
+
+    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        self._facts[model] = {**self._facts.get(model, {}), **facts}
+
+
+def _is_on(path: Mapping[str, int], match: Match) -> bool:
+    return match.message.seq <= path.get(match.conversation.id, -1)
+
+
+def _preference(match: Match) -> tuple[bool, datetime | None, int]:
+    """Heads first, then the most recently updated."""
+    conversation, message = match.conversation, match.message
+    return message.seq == conversation.head_seq, conversation.updated_at, message.seq
+
+
+def _advanced(stored: Conversation, after: Conversation, now: datetime) -> Conversation:
+    return replace(
+        stored,
+        head_seq=after.head_seq,
+        head_link=after.head_link,
+        head_skeleton=after.head_skeleton,
+        head_tokens_total=after.head_tokens_total,
+        answered=after.answered,
+        mode=after.mode,
+        chunk_count=after.chunk_count,
+        state=after.state,
+        updated_at=now,
+    )

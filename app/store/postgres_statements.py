@@ -1,0 +1,279 @@
+"""What differs on PostgreSQL: statements that do a whole step in one round trip, written by hand.
+
+SQLAlchemy Core can say these too (data-modifying CTEs, `unnest`), but not so that one can read them.
+"""
+
+# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.statements import CHUNK_ROW, HEAD, matches, numbered, postgres_statements
+
+SQL: Final = postgres_statements()
+
+FENCE: Final = ("lease_root", "lease_key", "holder", "token")
+_ARRAY_TYPES: Final = {
+    "seq": "int",
+    "body": "text",
+    "link": "bytea",
+    "skeleton": "bytea",
+    "in_skeleton": "bool",
+    "tokens": "int",
+    "tokens_total": "bigint",
+    "answered": "bool",
+    "incomplete": "bool",
+    "created_at": "timestamptz",
+    "meta": "text",
+}
+_MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
+_HELD: Final = """
+    held AS (
+        SELECT FROM leases
+        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token AND expires_at > now()
+        FOR SHARE)"""
+"""The fence, locked: nobody can take the lease over before this statement has committed."""
+_RELEASED: Final = """
+    released AS (
+        DELETE FROM leases
+        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token
+          AND EXISTS (SELECT FROM moved))"""
+_NAMED: Final = """
+    named (id, upto_seq) AS MATERIALIZED (
+        SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
+        UNION ALL
+        SELECT e ->> 0, (e ->> 1)::int
+        FROM conversations, json_array_elements(lineage::json) e
+        WHERE root = :root AND id = :within AND tenant = :tenant)"""
+
+
+@cache
+def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool) -> str:
+    """One statement: fence, head, messages, release. Returns (moved, held).
+
+    Args:
+        names: the new conversation brings the client's own id.
+        branches: the new conversation must find its parent unchanged as far as it shares it.
+        message_count: 0, 1, or 2 for any number.
+
+    A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
+    """
+    held = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    parts = [_HELD] if fenced else []
+    arguments: tuple[str, ...]
+    if creates:
+        arguments = CONVERSATION_COLUMNS
+        if branches:
+            # Locked so that the parent cannot be erased before the branch is there to inherit from it.
+            parts.append("""
+    parent AS (
+        SELECT FROM conversations
+        WHERE root = :root AND id = :parent AND tenant = :tenant AND head_seq >= :upto_seq FOR KEY SHARE)""")
+            held += " AND EXISTS (SELECT FROM parent)"
+            arguments += ("parent", "upto_seq")
+        parts.append(f"""
+    moved AS (
+        INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
+        SELECT {", ".join(f":{name}{_cast(name)}" for name in CONVERSATION_COLUMNS)}
+        WHERE true{held}
+        RETURNING 1)""")
+        if names:
+            parts.append("""
+    named AS (
+        INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+        SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
+    else:
+        arguments = ("root", "id", "tenant", "after_seq", *HEAD)
+        parts.append(f"""
+    moved AS (
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq{held}
+        RETURNING 1)""")
+    if message_count:
+        parts.append(f"""
+    added AS (
+        INSERT INTO messages (root, conversation_id, {", ".join(MESSAGE_COLUMNS)})
+        SELECT :root::text, :id::text, {_message_source(message_count)})""")
+        arguments += _MESSAGE_ARGUMENTS
+    if fenced:
+        arguments += FENCE
+        if releases:
+            parts.append(_RELEASED)
+    verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
+    return numbered(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
+
+
+_CONVERSATION_CASTS: Final = {
+    "head_seq": "int",
+    "head_link": "bytea",
+    "head_skeleton": "bytea",
+    "head_tokens_total": "bigint",
+    "answered": "bool",
+    "chunk_count": "int",
+    "created_at": "timestamptz",
+    "updated_at": "timestamptz",
+}
+
+
+def _cast(name: str) -> str:
+    return f"::{_CONVERSATION_CASTS.get(name, 'text')}"
+
+
+def _message_source(message_count: int) -> str:
+    if message_count == 1:
+        scalars = ", ".join(f":m_{name}::{_ARRAY_TYPES[name]}" for name in MESSAGE_COLUMNS)
+        return f"{scalars} WHERE EXISTS (SELECT FROM moved)"
+    arrays = ", ".join(f":m_{name}::{_ARRAY_TYPES[name]}[]" for name in MESSAGE_COLUMNS)
+    return f"added.* FROM unnest({arrays}) AS added WHERE EXISTS (SELECT FROM moved)"
+
+
+@cache
+def find_sql(*, within: bool, near: bool) -> str:
+    """Parameters: root, tenant, [within,] [near,] links, skeletons. Rows: by_skeleton, depth, message, conversation.
+
+    With `near`, the last few links are looked for first, and the others only if those settle nothing: PostgreSQL
+    evaluates the gate once and leaves the rest of the statement alone.
+    """
+
+    def hits(parameter: str, *, by_skeleton: bool) -> str:
+        wanted = f"(SELECT link, depth FROM unnest(:{parameter}::bytea[]) WITH ORDINALITY AS u (link, depth))"
+        return matches(wanted=wanted, join="JOIN", yes="", by_skeleton=by_skeleton, within=within)
+
+    names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
+    ctes = [_NAMED] if within else []
+    gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
+    settled_rows = ""
+    if near:
+        ctes.append(f"near_hits AS MATERIALIZED ({_near_hits()})")
+        ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
+        settled = "SELECT FROM near"
+        if within:
+            settled += " JOIN named ON named.id = near.c_id AND near.m_seq <= named.upto_seq"
+        gate = f"NOT EXISTS ({settled}) AND {gate}"
+        settled_rows = f"SELECT false AS by_skeleton, near.* FROM near WHERE EXISTS ({settled}) UNION ALL"
+        names += ("near",)
+    with_clause = f"WITH {', '.join(ctes)}" if ctes else ""
+    text = f"""{with_clause} {settled_rows}
+        SELECT false AS by_skeleton, f.* FROM ({hits("links", by_skeleton=False)}) f WHERE {gate}
+        UNION ALL
+        SELECT true, s.* FROM ({hits("skeletons", by_skeleton=True)}) s WHERE {gate}"""
+    return numbered(text, (*names, "links", "skeletons"), "$")
+
+
+def _near_hits() -> str:
+    wanted = "(SELECT link, depth FROM unnest(:near::bytea[]) WITH ORDINALITY AS u (link, depth))"
+    return matches(wanted=wanted, join="JOIN", yes="", by_skeleton=False, within=False)
+
+
+POINT: Final = numbered(
+    """
+    WITH previous AS (
+        SELECT root, conversation_id FROM external_ids WHERE tenant = :tenant AND external_id = :external_id),
+    renamed AS (
+        UPDATE conversations c
+        SET external_id = CASE WHEN c.root = :root AND c.id = :id THEN :external_id::text END
+        WHERE (c.root = :root AND c.id = :id)
+           OR (c.root, c.id) IN (SELECT p.root, p.conversation_id FROM previous p))
+    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+    VALUES (:tenant, :external_id, :root, :id)
+    ON CONFLICT (tenant, external_id) DO UPDATE
+    SET root = excluded.root, conversation_id = excluded.conversation_id""",
+    ("tenant", "external_id", "root", "id"),
+    "$",
+)
+
+READ_STRETCHES: Final = numbered(
+    f"""
+    SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
+    JOIN messages m
+      ON m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
+    ORDER BY m.seq""",
+    ("root", "ids", "from_seqs", "to_seqs"),
+    "$",
+)
+
+
+@cache
+def chunks_sql(*, on_path: bool, at_links: bool) -> str:
+    """Parameters: root, [ids and upto_seqs of a path,] [links]."""
+    conditions = []
+    names: tuple[str, ...] = ("root",)
+    if on_path:
+        conditions.append("""EXISTS (
+            SELECT FROM unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
+            JOIN messages m
+              ON m.root = :root AND m.link = k.to_link AND m.conversation_id = p.id AND m.seq <= p.upto_seq)""")
+        names += ("ids", "upto_seqs")
+    if at_links:
+        conditions.append("k.to_link = ANY (:links::bytea[])")
+        names += ("links",)
+    text = f"""
+        SELECT {", ".join(f"k.{name}" for name in CHUNK_COLUMNS)}
+        FROM chunks k
+        WHERE k.root = :root AND ({" OR ".join(conditions)})
+        ORDER BY k.to_seq, k.created_at, k.id"""
+    return numbered(text, names, "$")
+
+
+ADD_CHUNK: Final = numbered(
+    f"""
+    WITH {_HELD}, kept AS (
+        INSERT INTO chunks ({", ".join(CHUNK_ROW)})
+        SELECT {{values}} WHERE EXISTS (SELECT FROM held)
+        ON CONFLICT (root, from_link, to_link, is_fold) DO UPDATE
+        SET {", ".join(f"{name} = excluded.{name}" for name in CHUNK_COLUMNS)}
+        WHERE chunks.kind = 'mechanical' AND excluded.kind = 'model')
+    SELECT EXISTS (SELECT FROM held)""".format(
+        values=", ".join(
+            f":{name}::{kind}"
+            for name, kind in {
+                **dict.fromkeys(CHUNK_ROW, "text"),
+                "is_fold": "bool",
+                **dict.fromkeys(("from_link", "to_link", "to_skeleton"), "bytea"),
+                **dict.fromkeys(
+                    ("from_seq", "to_seq", "tokens", "anchor_seq", "anchor_tokens", "through_turn", "duration_ms"),
+                    "int",
+                ),
+                "tokens_total": "bigint",
+                "created_at": "timestamptz",
+            }.items()
+        )
+    ),
+    (*CHUNK_ROW, *FENCE),
+    "$",
+)
+
+CLAIM: Final = numbered(
+    """
+    INSERT INTO leases (root, key, holder, token, expires_at)
+    VALUES (:root, :key, :holder, (extract(epoch FROM now()) * 1000000)::bigint, now() + :seconds::interval)
+    ON CONFLICT (root, key) DO UPDATE
+    SET holder = excluded.holder, token = greatest(leases.token + 1, excluded.token), expires_at = excluded.expires_at
+    WHERE leases.expires_at <= now() OR leases.holder = excluded.holder
+    RETURNING token""",
+    ("root", "key", "holder", "seconds"),
+    "$",
+)
+
+RENEW: Final = numbered(
+    """
+    UPDATE leases l SET expires_at = now() + :seconds::interval
+    FROM unnest(:roots::text[], :keys::text[], :holders::text[], :tokens::bigint[]) AS w (root, key, holder, token)
+    WHERE l.root = w.root AND l.key = w.key AND l.holder = w.holder AND l.token = w.token
+    RETURNING l.root, l.key, l.token""",
+    ("seconds", "roots", "keys", "holders", "tokens"),
+    "$",
+)
+
+LEARN: Final = numbered(
+    """
+    INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, now())
+    ON CONFLICT (model) DO UPDATE
+    SET facts = (model_facts.facts::jsonb || excluded.facts::jsonb)::text, updated_at = excluded.updated_at""",
+    ("model", "facts"),
+    "$",
+)
