@@ -1,0 +1,74 @@
+"""The part of migrating that needs Alembic: walk the steps, on one connection, under a lock, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.store.location import Location
+
+LOCK_KEY: Final = 5_270_117_224_918_263
+"""Advisory lock of our migrations; any number that nobody else uses."""
+LOCK_WAIT_SECONDS: Final = 120
+"""How long one process waits for another that is migrating."""
+DDL_LOCK_WAIT_SECONDS: Final = 5
+"""How long a step waits for a table. Longer would queue everybody else behind it."""
+CONNECT_SECONDS: Final = 10.0
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def knows(version: str) -> bool:
+    """Whether a schema version is one of our steps."""
+    return any(script.revision == version for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+def upgrade_schema(location: Location, target: str = "head") -> None:
+    """Bring a database to a version. Whoever comes second waits, and then finds nothing to do."""
+    if location.backend == "sqlite":
+        _upgrade_sqlite(location, target)
+    else:
+        asyncio.run(_upgrade_postgres(location, target))
+
+
+def _upgrade_sqlite(location: Location, target: str) -> None:
+    engine = create_engine(
+        f"sqlite:///{location.path}", poolclass=NullPool, connect_args={"timeout": LOCK_WAIT_SECONDS}
+    )
+    event.listen(engine, "connect", _leave_transactions_to_us)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    with engine.begin() as connection:
+        command.upgrade(_config(connection), target)
+
+
+def _leave_transactions_to_us(connection: Any, record: Any) -> None:
+    connection.isolation_level = None
+
+
+async def _upgrade_postgres(location: Location, target: str) -> None:
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        poolclass=NullPool,
+        async_creator=lambda: asyncpg.connect(location.dsn, timeout=CONNECT_SECONDS, statement_cache_size=0),
+    )
+    async with engine.begin() as connection:
+        await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s'"))
+        await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
+        await connection.execute(text(f"SET LOCAL lock_timeout = '{DDL_LOCK_WAIT_SECONDS}s'"))
+        await connection.run_sync(lambda sync: command.upgrade(_config(sync), target))
+    await engine.dispose()
