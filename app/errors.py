@@ -32,6 +32,8 @@ class GatewayError(Exception):
         param: the request field at fault, such as ``messages[3].content``.
         hint: one more sentence on the remedy, appended to the message.
         retry_after_seconds: sent as ``Retry-After``.
+
+    `conversation_id` is set on the way out, where the conversation concerned is known.
     """
 
     status: int = 500
@@ -50,6 +52,7 @@ class GatewayError(Exception):
         super().__init__(f"{message} {hint}" if hint else message)
         self.param = param
         self.retry_after_seconds = retry_after_seconds
+        self.conversation_id: str | None = None
 
     @property
     def message(self) -> str:

@@ -55,7 +55,8 @@ class TokenCounter:
         self._count = tokenizer.count
         self.encoding = tokenizer.name
 
-    def text(self, text: str) -> int:
+    def count(self, text: str) -> int:
+        """Tokens of a text by itself."""
         return self._count(text) if text else 0
 
     def request(
@@ -76,7 +77,7 @@ class TokenCounter:
         text = self._content(body.get("content"))
         refusal, name = body.get("refusal"), body.get("name")
         if isinstance(refusal, str):
-            text += self.text(refusal)
+            text += self.count(refusal)
         if isinstance(name, str) and name:
             tokens += PER_NAME + self._count(name)
         if isinstance(body.get("audio"), dict):
@@ -94,7 +95,7 @@ class TokenCounter:
                 case {"function": function}:
                     rendered.append(function)
                 case _:
-                    tokens += self.text(as_json(tool))
+                    tokens += self.count(as_json(tool))
         return tokens + (TOOLS + self._count(render_functions(rendered)) if rendered else 0)
 
     def response_format(self, response_format: object) -> int:
@@ -119,12 +120,12 @@ class TokenCounter:
             case {"function": {} as called} | {"custom": {} as called}:
                 arguments = called.get("arguments", called.get("input"))
                 written = arguments if isinstance(arguments, str) else as_json(arguments)
-                return PER_TOOL_CALL + 2 * self._count(str(called.get("name", ""))) + self.text(written)
-        return PER_TOOL_CALL + self.text(as_json(call))
+                return PER_TOOL_CALL + 2 * self._count(str(called.get("name", ""))) + self.count(written)
+        return PER_TOOL_CALL + self.count(as_json(call))
 
     def _content(self, content: object) -> int:
         if isinstance(content, str):
-            return self.text(content)
+            return self.count(content)
         if isinstance(content, list):
             return sum(self._part(part) for part in content)
         return self._unknown(content) if content else 0
@@ -132,7 +133,7 @@ class TokenCounter:
     def _part(self, part: object) -> int:
         match part:
             case str(text) | {"text": str(text)} | {"refusal": str(text)}:
-                return self.text(text)
+                return self.count(text)
             case {"image_url": {"url": str(url)} as image}:
                 return image_tokens(url, image.get("detail"))
             case {"image_url": str(url)}:
@@ -140,13 +141,13 @@ class TokenCounter:
             case {"input_audio": {} as audio}:
                 return audio_tokens(audio)
             case {"file": {} as file}:
-                return file_tokens(file, self.text)
+                return file_tokens(file, self.count)
         return self._unknown(part)
 
     def _unknown(self, part: object) -> int:
         """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
         plain, binaries = _without_binaries(part)
-        return self.text(as_json(plain)) + binaries * UNKNOWN_BINARY
+        return self.count(as_json(plain)) + binaries * UNKNOWN_BINARY
 
 
 def _without_binaries(value: object, depth: int = 0) -> tuple[object, int]:

@@ -64,7 +64,7 @@ WEATHER_MESSAGES: list[dict[str, Any]] = [
 
 def text_message(text: str) -> int:
     """What a user message of this text costs by the published formula."""
-    return 3 + 1 + O200K.text(text)
+    return 3 + 1 + O200K.count(text)
 
 
 def user(*parts: object) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_custom_tools_and_response_formats_are_counted() -> None:
         "description": "Run a query",
         "format": {"type": "grammar", "grammar": {"definition": grammar}},
     }
-    assert O200K.tools([{"type": "custom", "custom": custom}]) > O200K.text(grammar)
+    assert O200K.tools([{"type": "custom", "custom": custom}]) > O200K.count(grammar)
     schema = {"name": "person", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}
     assert O200K.response_format({"type": "json_schema", "json_schema": schema}) > 20
     assert O200K.response_format({"type": "json_object"}) == O200K.response_format({"type": "text"}) == 0

@@ -1,0 +1,51 @@
+"""Read a request body within its limit, straight from ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.types import Receive, Scope
+
+from app.errors import InvalidRequest, RequestTooLarge
+
+
+class ClientDisconnected(Exception):
+    """The client hung up before its request was complete."""
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Header values by lower-case name; the last of a repeated one."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:
+    """The whole request body.
+
+    Raises:
+        RequestTooLarge: it is longer than `limit_bytes`.
+        ClientDisconnected: it did not arrive whole.
+    """
+    announced = headers.get("content-length")
+    if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _too_large(limit_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"The request body is larger than {limit_bytes} bytes.", hint="Raise `server.body_limit_bytes` to allow it."
+    )

@@ -1,0 +1,26 @@
+"""`POST /v1/context/count`: what a request would weigh, before it is sent."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.auth import authenticate
+from app.api.body import read_body
+from app.api.schemas import parse_chat_request
+from app.exchange.story import Exchange
+
+
+def context_routes(exchange: Exchange, *, body_limit_bytes: int) -> APIRouter:
+    """Endpoints on the context of a request."""
+    routes = APIRouter(prefix="/v1/context", tags=["context"])
+
+    @routes.post("/count", summary="Count the tokens of a request")
+    async def count(request: Request) -> Response:
+        headers = dict(request.headers)
+        body = await read_body(request.receive, headers, body_limit_bytes)
+        parsed = parse_chat_request(body, headers, authenticate(headers), request_id="")
+        return Response(orjson.dumps(await exchange.measure(parsed)), media_type="application/json")
+
+    return routes

@@ -1,0 +1,92 @@
+"""Errors → HTTP. Every path and status answers with OpenAI's error body and says whether a retry can help."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.errors import (
+    GatewayError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RequestTooLarge,
+    UpstreamRefused,
+)
+
+log = logging.getLogger(__name__)
+
+
+def error_headers(error: GatewayError) -> dict[str, str]:
+    """Headers that belong to an error: its own, and whether a retry can mend it."""
+    if isinstance(error, UpstreamRefused):
+        return dict(error.headers)
+    headers = {}
+    if error.retry_after_seconds is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+    if not error.retryable and error.status < 500:
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The body of an error answer; an upstream's own passes unchanged."""
+    return error.raw_body if isinstance(error, UpstreamRefused) else orjson.dumps(error.body())
+
+
+def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+    """A whole error answer."""
+    combined = {"content-type": "application/json", **error_headers(error), **(headers or {})}
+    return Response(error_body(error), status_code=error.status, headers=combined)
+
+
+def unexpected(error: Exception) -> InternalError:
+    """An error nobody foresaw: logged with its trace, told without."""
+    log.error("request failed unexpectedly", exc_info=error)
+    return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of the application answer in OpenAI's shape."""
+
+    async def gateway(request: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
+        return error_response(error)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_response(_from_status(error.status_code, request.url.path, request.method))
+
+    async def validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        return error_response(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
+
+    async def anything(request: Request, error: Exception) -> Response:
+        return error_response(unexpected(error))
+
+    app.add_exception_handler(GatewayError, gateway)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(Exception, anything)
+
+
+def _from_status(status: int, path: str, method: str) -> GatewayError:
+    if status == 404:
+        return NotFound(f"Unknown path {path!r}.", hint="See /docs for what there is.")
+    if status == 405:
+        return MethodNotAllowed(f"{method} is not allowed for {path!r}.")
+    if status == 413:
+        return RequestTooLarge("The request body is larger than `server.body_limit_bytes` allows.")
+    error = InvalidRequest(f"The request could not be handled (status {status}).")
+    error.status = status
+    return error

@@ -1,0 +1,38 @@
+"""`/healthz` says that the process lives, `/readyz` that it can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.errors import error_response
+from app.errors import Draining, StoreUnavailable
+from app.store.base import Store
+
+
+def health_routes(store: Store, *, version: str, is_draining: Callable[[], bool]) -> APIRouter:
+    """The two probes."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/healthz", summary="The process is alive")
+    async def healthz() -> Response:
+        return _json({"status": "ok", "version": version})
+
+    @routes.get("/readyz", summary="Store, schema and upstream are there")
+    async def readyz() -> Response:
+        if is_draining():
+            return error_response(Draining("The gateway is shutting down."))
+        try:
+            info = await store.check()
+        except StoreUnavailable as error:
+            return error_response(error)
+        return _json({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
+
+    return routes
+
+
+def _json(body: object) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

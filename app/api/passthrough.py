@@ -1,0 +1,79 @@
+"""Every other `/v1/*` path of a configured provider, passed through untouched in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import orjson
+from fastapi import APIRouter, Request
+
+from starlette.responses import Response, StreamingResponse
+
+from app.api.auth import authenticate
+from app.api.body import read_body
+from app.errors import NotFound
+from app.upstream.base import Call, Provider, Reply
+from app.upstream.router import Router
+
+METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+REQUEST_HEADERS: Final = ("content-type", "accept", "openai-organization", "openai-project", "openai-beta", "range")
+HOP_BY_HOP: Final = ("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "set-cookie")
+
+
+def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_limit_bytes: int) -> APIRouter:
+    """A catch-all below `/v1`; to be included last."""
+    routes = APIRouter(tags=["pass-through"])
+
+    @routes.api_route("/v1/{path:path}", methods=METHODS, summary="Pass through", include_in_schema=False)
+    async def pass_through(request: Request, path: str) -> Response:
+        headers = dict(request.headers)
+        body = await read_body(request.receive, headers, body_limit_bytes)
+        provider, body = _provider_for(router, providers, body, headers.get("content-type", ""))
+        if provider is None:
+            raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
+        call = Call(
+            path=f"/{path}",
+            method=request.method,
+            body=body,
+            authorization=authenticate(headers).authorization,
+            headers={name: headers[name] for name in REQUEST_HEADERS if name in headers},
+            query=request.url.query,
+        )
+        reply = await provider.send(call)
+        kept = {name: value for name, value in reply.headers.items() if name not in HOP_BY_HOP}
+        return StreamingResponse(_pieces(reply), status_code=reply.status, headers=kept)
+
+    return routes
+
+
+def _provider_for(
+    router: Router, providers: Sequence[Provider], body: bytes, content_type: str
+) -> tuple[Provider | None, bytes]:
+    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none."""
+    fields = _object(body) if content_type.startswith("application/json") else {}
+    model = fields.get("model")
+    if not isinstance(model, str):
+        return (providers[0] if providers else None), body
+    deployment = router.resolve(model).deployments[0]
+    if deployment.upstream_model == model:
+        return deployment.provider, body
+    return deployment.provider, orjson.dumps({**fields, "model": deployment.upstream_model})
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+async def _pieces(reply: Reply) -> AsyncIterator[bytes]:
+    try:
+        async for piece in reply.chunks():
+            yield piece
+    finally:
+        await reply.aclose()
+
+

@@ -1,0 +1,197 @@
+"""OpenAI bodies: bytes → `ChatRequest`, with errors that name the field. Messages are not decoded here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+import orjson
+
+from app.conversation.identity import is_valid_id
+from app.errors import InvalidRequest
+from app.exchange.request import Caller, ChatRequest, ContextMode, EventStyle
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+CONTEXT_MODES: Final = get_args(ContextMode)
+EVENT_STYLES: Final = get_args(EventStyle)
+SUMMARIZE: Final = ("auto", "never", "now")
+CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize")
+FORWARDED_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta", "traceparent", "tracestate")
+_HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
+
+
+def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, request_id: str) -> ChatRequest:
+    """Read a chat completion request.
+
+    Args:
+        body: the raw request body.
+        headers: lower-case names.
+
+    Raises:
+        InvalidRequest: the body or a header is not what it must be; `param` names the place.
+    """
+    fields = _fields(body)
+    context = _context(fields)
+    conversation_id, chat_ui = _conversation_id(fields, headers)
+    return ChatRequest(
+        caller=caller,
+        request_id=request_id,
+        body=body,
+        fields=fields,
+        raws=_messages(fields),
+        model=_model(fields),
+        stream=_boolean(fields, "stream") or False,
+        include_usage=_include_usage(fields),
+        choices=_positive_integer(fields, "n") or 1,
+        max_output_tokens=_positive_integer(fields, "max_completion_tokens") or _positive_integer(fields, "max_tokens"),
+        store=_boolean(fields, "store") is not False,
+        conversation_id=conversation_id,
+        chat_ui=chat_ui,
+        retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        mode=_choice(headers, "x-context-mode", CONTEXT_MODES, "auto"),
+        policy=headers.get("x-context-policy") or context.get("policy"),
+        summarize=context.get("summarize", "auto"),
+        instructions=context.get("instructions"),
+        events=_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
+        forwarded={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
+    )
+
+
+def _fields(body: bytes) -> dict[str, bytes]:
+    try:
+        return _decode_object(body)  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidRequest("The request body is nested too deeply.") from error
+
+
+def _model(fields: Mapping[str, bytes]) -> str:
+    model = _value(fields, "model")
+    if model is None:
+        raise InvalidRequest("You must provide a `model`.", code="missing_required_parameter", param="model")
+    if not isinstance(model, str) or not model:
+        raise InvalidRequest("`model` must be a non-empty string.", code="invalid_type", param="model")
+    return model
+
+
+def _messages(fields: Mapping[str, bytes]) -> list[bytes]:
+    raw = fields.get("messages")
+    if raw is None:
+        raise InvalidRequest("You must provide `messages`.", code="missing_required_parameter", param="messages")
+    try:
+        messages = _decode_array(raw)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("`messages` must be an array.", code="invalid_type", param="messages") from error
+    if not messages:
+        raise InvalidRequest("`messages` must not be empty.", code="empty_array", param="messages")
+    return messages  # type: ignore[return-value]
+
+
+def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The conversation id, first found wins, and whether it is a chat UI's."""
+    found = headers.get("x-conversation-id")
+    if found is not None:
+        return _valid_id(found, "X-Conversation-Id"), False
+    found = _value(fields, "conversation_id")
+    if found is not None:
+        return _valid_id(found, "conversation_id"), False
+    found = _value(fields, "conversation")
+    if found is not None:
+        if isinstance(found, dict):
+            return _valid_id(found.get("id"), "conversation.id"), False
+        return _valid_id(found, "conversation"), False
+    metadata = _value(fields, "metadata")
+    if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
+        return _valid_id(metadata["conversation_id"], "metadata.conversation_id"), False
+    found = headers.get("x-openwebui-chat-id")
+    return (_valid_id(found, "X-OpenWebUI-Chat-Id"), True) if found else (None, False)
+
+
+def _valid_id(value: object, param: str) -> str:
+    if isinstance(value, str) and is_valid_id(value):
+        return value
+    raise InvalidRequest(
+        f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
+        code="invalid_value",
+        param=param,
+    )
+
+
+def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
+    context = _value(fields, "context")
+    if context is None:
+        return {}
+    if not isinstance(context, dict):
+        raise InvalidRequest("`context` must be an object.", code="invalid_type", param="context")
+    for name, value in context.items():
+        if name not in CONTEXT_FIELDS:
+            raise InvalidRequest(
+                f"Unknown field {name!r} in `context`; known are {', '.join(CONTEXT_FIELDS)}.",
+                code="unknown_parameter",
+                param=f"context.{name}",
+            )
+        if value is not None and not isinstance(value, str):
+            raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
+    summarize = context.get("summarize") or "auto"
+    if summarize not in SUMMARIZE:
+        raise InvalidRequest(
+            f"`context.summarize` must be one of {', '.join(SUMMARIZE)}, not {summarize!r}.",
+            code="invalid_value",
+            param="context.summarize",
+        )
+    return {**context, "summarize": summarize}
+
+
+def _include_usage(fields: Mapping[str, bytes]) -> bool:
+    options = _value(fields, "stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidRequest("`stream_options` must be an object.", code="invalid_type", param="stream_options")
+    return bool(options.get("include_usage"))
+
+
+def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
+    value = _value(fields, name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
+
+
+def _positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
+    """The field's value; None where absent or not positive (some local servers read -1 as "no limit")."""
+    value = _value(fields, name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"`{name}` must be an integer.", code="invalid_type", param=name)
+    return value if value > 0 else None
+
+
+def _choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> Any:
+    value = headers.get(name)
+    if value is None:
+        return default
+    if value in allowed:
+        return value
+    shown = value if _HEADER_SAFE.match(value) else "its value"
+    raise InvalidRequest(
+        f"Header {name} must be one of {', '.join(allowed)}, not {shown!r}.", code="invalid_value", param=name
+    )
+
+
+def _value(fields: Mapping[str, bytes], name: str) -> Any:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return orjson.loads(bytes(raw))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"`{name}` is not valid JSON: {error}.", param=name) from error

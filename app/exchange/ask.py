@@ -1,0 +1,177 @@
+"""Put a view to the upstream, and get over an answer that says it is too long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from app.context.calibration import Calibration
+from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.exchange.body import upstream_body
+from app.exchange.report import passed_on
+from app.exchange.tasks import Tasks
+from app.exchange.views import Turn, View, Views
+from app.store.base import Store
+from app.upstream.base import Deployment, Reply
+from app.upstream.overflow import Overflow, recognise
+from app.upstream.router import Router
+from app.upstream.windows import Windows
+
+log = logging.getLogger(__name__)
+
+RECOVERIES: Final = 2
+"""After an overflow: once without any model call, once more with compaction."""
+UNSTATED_LIMIT_SHARE: Final = 0.75
+"""Where an overflow does not state its limit, the next view is this share of the one that was refused."""
+DOUBTFUL_SHARE: Final = 0.5
+"""An answer that may mean an overflow is taken for one if the prompt is above this share of the window."""
+OUTPUT_MARGIN_TOKENS: Final = 64
+SEED_DRIFT: Final = 0.02
+"""A calibration that is this far from what new conversations start with becomes the new seed."""
+STREAM_TYPE: Final = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An upstream that has begun to answer with success."""
+
+    reply: Reply
+    deployment: Deployment
+
+
+class Compacts(Protocol):
+    """Makes room by summarizing (the exchange)."""
+
+    async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View: ...
+
+
+class Ask:
+    """Sends a view to the first deployment that answers, and learns from what it answers."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        windows: Windows,
+        views: Views,
+        store: Store,
+        tasks: Tasks,
+        seeds: dict[str, Calibration],
+    ) -> None:
+        self._router = router
+        self._windows = windows
+        self._views = views
+        self._store = store
+        self._tasks = tasks
+        self._seeds = seeds
+
+    async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, View]:
+        """Ask; on an overflow answer learn its limit, plan again and ask again, at most twice.
+
+        Raises:
+            UpstreamRefused: the upstream's own error, as it came.
+            UpstreamUnavailable: no deployment answered.
+        """
+        for attempt in range(RECOVERIES + 1):
+            opened = await self._router.open(
+                turn.target,
+                self._body_for(turn, view),
+                authorization=turn.request.caller.authorization,
+                headers=turn.request.forwarded,
+            )
+            reply = opened.reply
+            if reply.status < 400 and _is_expected_type(reply, stream=turn.request.stream):
+                return Asked(reply, opened.deployment), view
+            try:
+                body = await reply.read()
+            finally:
+                await reply.aclose()
+            overflow = _overflow(reply.status, body, view)
+            if overflow is None or attempt == RECOVERIES:
+                raise _refusal(reply, body, turn.model_key)
+            view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
+        raise AssertionError("unreachable")
+
+    def calibrated(self, model_key: str, calibration: Calibration) -> None:
+        """Take note of how a model counts; new conversations start with it, here and on other replicas."""
+        seed = self._seeds.get(model_key)
+        if seed is None or abs(seed.ratio - calibration.ratio) > SEED_DRIFT:
+            self._seeds[model_key] = calibration
+            self._learn(model_key, {"calibration": calibration.to_dict()})
+
+    def _body_for(self, turn: Turn, view: View) -> Callable[[Deployment], Awaitable[bytes]]:
+        """The body for a deployment: a fallback with a smaller window gets a smaller view, made without a model."""
+
+        async def body_for(deployment: Deployment) -> bytes:
+            shown = view
+            if deployment is not turn.target.deployments[0]:
+                window = await self._windows.of(deployment, turn.request.caller.authorization)
+                if window.tokens < view.budget.window:
+                    budget = self._views.budget(replace(turn, window=window))
+                    shown = await self._views.make(turn, budget, summarize="never")
+            return upstream_body(turn.request, shown.messages, deployment, shown.max_output_tokens)
+
+        return body_for
+
+    async def _recovered(
+        self,
+        turn: Turn,
+        view: View,
+        overflow: Overflow,
+        deployment: Deployment,
+        compacts: Compacts,
+        attempt: int,
+    ) -> View:
+        """A smaller view, after an upstream said that this one is too long."""
+        refused = view.budget.calibrated(view.plan.prompt_tokens)
+        limit = overflow.limit_tokens
+        if overflow.only_output and limit is not None:
+            room = limit - (overflow.prompt_tokens or refused) - OUTPUT_MARGIN_TOKENS
+            if room > 0:
+                return replace(view, max_output_tokens=room, recovered=True)
+        if limit is not None and limit < view.budget.window:
+            self._windows.learned(deployment.key, limit)
+            self._learn(deployment.key, {"window": limit})
+        window = min(limit or view.budget.window, view.budget.window)
+        ratio = view.budget.ratio
+        if overflow.prompt_tokens is not None and view.plan.prompt_tokens:
+            ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
+        elif limit is None or refused < limit:
+            window = max(1, int(min(window, refused) * UNSTATED_LIMIT_SHARE))
+        budget = self._views.budget(turn, window=window, ratio=ratio)
+        smaller = await self._views.make(turn, budget, summarize="never" if attempt == 0 else "auto")
+        if smaller.plan.to_summarize and attempt > 0 and turn.place.keeps:
+            smaller = await compacts.compact(turn, smaller)
+        log.info("recovering from an overflow: window %d, view of %d tokens", window, smaller.plan.prompt_tokens)
+        return replace(smaller, recovered=True, compaction=smaller.compaction if attempt else view.compaction)
+
+    def _learn(self, model_key: str, facts: dict[str, object]) -> None:
+        self._tasks.spawn(self._keep(model_key, facts))
+
+    async def _keep(self, model_key: str, facts: dict[str, object]) -> None:
+        try:
+            await self._store.learn(model=model_key, facts=facts)
+        except GatewayError as error:
+            log.warning("what was learned of %s could not be stored: %s", model_key, error.message)
+
+
+def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
+    found = recognise(status, body)
+    if found is None or found.certain:
+        return found
+    return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
+
+
+def _is_expected_type(reply: Reply, *, stream: bool) -> bool:
+    """A stream was asked for and is one, or was not and is not."""
+    return reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
+
+
+def _refusal(reply: Reply, body: bytes, source: str) -> GatewayError:
+    """What the client gets for an answer that is of no use."""
+    if reply.status >= 400:
+        content_type = reply.headers.get("content-type", "application/json")
+        return UpstreamRefused(reply.status, body, {"content-type": content_type, **passed_on(reply.headers)})
+    return UpstreamUnavailable(f"{source!r} did not answer in the form that was asked for.")

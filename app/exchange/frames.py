@@ -1,0 +1,94 @@
+"""Frames of the client's stream: only `data: {json}` lines with LF, and `[DONE]` at the end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from app.errors import GatewayError, UpstreamRefused
+from app.exchange.request import EventStyle
+
+DONE_FRAME: Final = b"data: [DONE]\n\n"
+
+
+def spliced(data: bytes, fields: bytes) -> bytes:
+    """A JSON object with our fields added at its end, where they win over same-named ones of a gateway behind us."""
+    body = data.rstrip()
+    separator = b"" if body[:-1].rstrip().endswith(b"{") else b","
+    return body[:-1] + separator + fields + b"}"
+
+
+def error_frames(error: GatewayError) -> bytes:
+    """A failure after the start of a stream, then the end."""
+    return b"data: " + orjson.dumps(_error_body(error)) + b"\n\n" + DONE_FRAME
+
+
+class EarlyStream:
+    """A stream that began before the upstream did, because a compaction runs: its frames until then, and the upstream's
+    chunks made to look as if they belonged to one completion from first to last.
+
+    Args:
+        completion_id, created, model: of the completion; `created` in Unix seconds.
+        style: how progress is told.
+    """
+
+    def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
+        self._identity = {
+            "id": completion_id,
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._style = style
+        self._fields = fields
+
+    def started(self, event: Mapping[str, Any]) -> bytes:
+        """The first chunk, which says that a compaction has started."""
+        return self._told(event, {"role": "assistant", "content": ""})
+
+    def waiting(self) -> bytes:
+        """A chunk without content, so that no reader times out."""
+        return self._chunk({"content": ""})
+
+    def ended(self, event: Mapping[str, Any]) -> bytes:
+        """The chunk that says how the compaction ended."""
+        return self._told(event, {"content": ""})
+
+    def adopted(self, data: bytes, fields: bytes) -> bytes:
+        """An upstream chunk as part of this completion: the identity is ours, the role was already sent."""
+        chunk = orjson.loads(data)
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta")
+            if isinstance(delta, dict) and choice.get("index", 0) == 0:
+                delta.pop("role", None)
+        return b"data: " + spliced(orjson.dumps({**chunk, **self._identity}), fields) + b"\n\n"
+
+    def _told(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
+        if self._style == "chunk":
+            return self._chunk(delta, {"context_event": dict(event)})
+        frame = self._chunk(delta)
+        if self._style == "named":
+            return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
+        if self._style == "comment":
+            return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
+        return frame
+
+    def _chunk(self, delta: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
+        choice = {"index": 0, "delta": dict(delta), "finish_reason": None}
+        body = {**self._identity, "choices": [choice], **(extra or {})}
+        return b"data: " + spliced(orjson.dumps(body), self._fields) + b"\n\n"
+
+
+def _error_body(error: GatewayError) -> Mapping[str, Any]:
+    """An OpenAI error body with `error` as its only key; an upstream's own error where it has that shape."""
+    if isinstance(error, UpstreamRefused):
+        try:
+            body = orjson.loads(error.raw_body)
+        except orjson.JSONDecodeError:
+            return error.body()
+        inner = body.get("error") if isinstance(body, dict) else None
+        if isinstance(inner, dict):
+            return {"error": {**error.body()["error"], **inner}}  # type: ignore[dict-item]
+    return error.body()

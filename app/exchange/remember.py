@@ -1,0 +1,195 @@
+"""Store what a turn adds to a conversation: the user's messages while the model is asked, its answer before the last
+byte reaches the client. Whoever comes second finds the head moved and goes on as a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
+from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.validation import leaves_calls_open
+from app.errors import ConversationBusy
+from app.exchange.counting import Counting
+from app.exchange.recall import (
+    CALLS_OPEN,
+    INSTRUCTIONS,
+    PENDING,
+    Recollection,
+    Remembered,
+    lineage_through,
+)
+from app.store.base import Append, HeadMoved, LeaseLost, Store
+from app.store.leases import LeaseKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer to be stored: the assistant message, whether it is whole, facts about it, and state that changes."""
+
+    message: dict[str, Any]
+    incomplete: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    chunk_count: int = 0
+
+
+class Remember:
+    """Appends turns. Never called while a database transaction or connection is held."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        leases: LeaseKeeper,
+        counting: Counting,
+        prefixes: PrefixMemory[Remembered],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._counting = counting
+        self._prefixes = prefixes
+        self._random_bytes = random_bytes
+
+    async def question(self, turn: Recollection) -> Recollection:
+        """Store the new messages of a request; returns the turn with its conversation as it then stands.
+
+        Raises:
+            ConversationBusy: an append's lease was lost to another request.
+            StoreUnavailable: nothing was stored.
+        """
+        if not turn.keeps or (not turn.new and not turn.creates):
+            return turn
+        after = _after_question(turn)
+        try:
+            await self._store.append(
+                Append(
+                    conversation=after,
+                    after_seq=turn.conversation.head_seq,
+                    messages=turn.new,
+                    creates=turn.creates,
+                    fence=turn.lease,
+                )
+            )
+        except HeadMoved as moved:
+            if turn.appends:
+                raise _lost() from moved
+            turn = replace(turn, conversation=self._branch(turn.conversation), creates=True)
+            after = _after_question(turn)
+            await self._store.append(
+                Append(conversation=after, after_seq=turn.conversation.head_seq, messages=turn.new, creates=True)
+            )
+        except LeaseLost as lost:
+            raise _lost() from lost
+        if turn.points and turn.external_id is not None:
+            await self._store.point(
+                tenant=after.tenant, external_id=turn.external_id, conversation=after
+            )
+        if turn.remembers is not None:
+            position = Position(after.head_link, after.head_skeleton, False)
+            self._prefixes.remember(turn.remembers, Remembered(after.root, position))
+        return replace(turn, conversation=after, creates=False, new=())
+
+    async def answer(self, turn: Recollection, given: Given) -> Conversation:
+        """Store an answer after its question; returns the conversation that holds it.
+
+        Raises:
+            ConversationBusy: an append's lease was lost meanwhile.
+            StoreUnavailable: the answer was not stored.
+        """
+        conversation = turn.conversation
+        if not turn.keeps:
+            return conversation
+        message = Message.of(given.message)
+        head = Position(conversation.head_link, conversation.head_skeleton, False)
+        (position,) = walk([message], head)
+        (tokens,) = await self._counting.messages([message], conversation.encoding)
+        entry = LogMessage(
+            seq=conversation.head_seq + 1,
+            message=message,
+            link=position.link,
+            skeleton=position.skeleton,
+            in_skeleton=position.in_skeleton,
+            tokens=tokens,
+            tokens_total=conversation.head_tokens_total + tokens,
+            answered=True,
+            incomplete=given.incomplete,
+            meta=given.meta,
+        )
+        state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
+        state.pop(PENDING, None)
+        base = replace(conversation, state=state, chunk_count=max(conversation.chunk_count, given.chunk_count))
+        try:
+            after = _with_head(base, [entry])
+            await self._store.append(
+                Append(
+                    conversation=after,
+                    after_seq=base.head_seq,
+                    messages=[entry],
+                    fence=turn.lease,
+                    releases=turn.lease is not None,
+                )
+            )
+        except HeadMoved as moved:
+            if turn.appends:
+                raise _lost() from moved
+            after = _with_head(self._branch(base), [entry])
+            await self._store.append(
+                Append(conversation=after, after_seq=base.head_seq, messages=[entry], creates=True)
+            )
+        except LeaseLost as lost:
+            raise _lost() from lost
+        if turn.lease is not None:
+            self._leases.released(turn.lease)
+        return after
+
+    async def nothing(self, turn: Recollection) -> None:
+        """A question got no answer. A conversation that began with it, and whose id its client does not know, is
+        taken back: the retry would begin another."""
+        conversation = turn.conversation
+        if turn.keeps and turn.is_first_attempt and conversation.external_id is None:
+            await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+
+    def _branch(self, base: Conversation) -> Conversation:
+        """A branch off the place where `base` was seen to end."""
+        return replace(
+            base,
+            id=new_conversation_id(base.root, self._random_bytes),
+            lineage=lineage_through(base, base.head_seq),
+            external_id=None,
+        )
+
+
+def _after_question(turn: Recollection) -> Conversation:
+    conversation = turn.conversation
+    if not turn.new:
+        return conversation
+    pending = int(conversation.state.get(PENDING, 0)) + len(turn.new)
+    state = {
+        **conversation.state,
+        PENDING: pending,
+        CALLS_OPEN: leaves_calls_open(turn.new[-1].message),
+    }
+    if turn.appends and turn.instructions:
+        state[INSTRUCTIONS] = [message.raw.decode() for message in turn.instructions]
+    return _with_head(replace(conversation, state=state), turn.new)
+
+
+def _with_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
+    last = entries[-1]
+    return replace(
+        conversation,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+    )
+
+
+def _lost() -> ConversationBusy:
+    return ConversationBusy(
+        "Another request took over this conversation while this one was being answered.", retry_after_seconds=1
+    )

@@ -1,0 +1,108 @@
+"""What an answer says of itself: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import orjson
+
+from app.context.budget import Budget
+from app.context.outline import Plan
+from app.exchange.recall import Recollection
+
+ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
+UPSTREAM_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
+UPSTREAM_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The facts of one answer that its client is told.
+
+    `status` stands for all; a conversation is only named where the turn is kept.
+    """
+
+    status: ContextStatus
+    conversation_id: str | None
+    policy: str
+    plan: Plan
+    budget: Budget
+    next_seq: int
+    compaction: Mapping[str, Any]
+    recovered: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def fields(self) -> bytes:
+        """Our two fields as they are spliced into a JSON object, after a comma, without the braces."""
+        name = orjson.dumps(self.conversation_id)
+        return b'"context_status":"%b","conversation_id":%b' % (self.status.encode(), name)
+
+    def all_fields(self) -> bytes:
+        """All three."""
+        return b'%b,"context":%b' % (self.fields(), orjson.dumps(self.context()))
+
+    def context(self) -> dict[str, Any]:
+        """The `context` object. Token numbers are calibrated, those of summaries raw."""
+        plan, budget = self.plan, self.budget
+        return {
+            "policy": self.policy,
+            "window": budget.window,
+            "prompt_tokens": self.prompt_tokens,
+            "limit": budget.window - budget.reserve,
+            "pressure": round(self.prompt_tokens / max(1, budget.window - budget.reserve), 4),
+            "summaries": [
+                {
+                    "id": chunk.id,
+                    "from_seq": chunk.from_seq,
+                    "to_seq": chunk.to_seq,
+                    "through_turn": chunk.through_turn,
+                    "tokens": chunk.tokens,
+                }
+                for chunk in plan.chunks
+            ],
+            "verbatim_messages": self.next_seq - plan.boundary_seq - len(plan.replaced) + (plan.anchor_seq is not None),
+            "trimmed_messages": len(plan.replaced),
+            "dropped_messages": plan.dropped,
+            "pinned": 0,
+            "recovered": self.recovered,
+            "compaction": dict(self.compaction),
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.budget.calibrated(self.plan.prompt_tokens)
+
+    def headers(self, request_id: str, *, summarizing: bool = False) -> dict[str, str]:
+        """The headers of an answer; `summarizing` while a stream has only begun to."""
+        headers = {
+            "x-context-status": "summarizing" if summarizing else self.status,
+            "x-context-tokens": f"{self.prompt_tokens}/{self.budget.window - self.budget.reserve}",
+            "x-request-id": request_id,
+        }
+        if self.conversation_id is not None:
+            headers["x-conversation-id"] = self.conversation_id
+        return headers
+
+    def warned(self, warning: str, status: ContextStatus | None = None) -> Report:
+        return replace(self, warnings=(*self.warnings, warning), status=status or self.status)
+
+
+def status_of(turn: Recollection, plan: Plan, *, stateless: bool) -> ContextStatus:
+    """The one word for what the model saw. Trimming is said even where the store was left out."""
+    if turn.degraded:
+        return "degraded"
+    if stateless and plan.status == "full":
+        return "bypassed"
+    return plan.status
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Those of an upstream's headers that its client may see."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name in UPSTREAM_HEADERS or name.startswith(UPSTREAM_HEADER_PREFIXES)
+    }

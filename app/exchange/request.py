@@ -1,0 +1,67 @@
+"""What a client asked, as far as the gateway needs to know it. The rest of the body stays bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from app.context.outline import Summarize
+
+ContextMode = Literal["auto", "append", "resend", "stateless"]
+EventStyle = Literal["chunk", "named", "comment", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. Nothing of one tenant is ever seen by another."""
+
+    tenant: str
+    authorization: str | None = None
+    """The client's own credential, passed to providers that have no key configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A parsed body of `POST /v1/chat/completions` together with the headers that concern us.
+
+    `fields` holds each top-level field's JSON text in the client's order; `raws` the JSON text of each message.
+    """
+
+    caller: Caller
+    request_id: str
+    body: bytes
+    fields: Mapping[str, bytes]
+    raws: Sequence[bytes]
+    model: str
+    stream: bool = False
+    include_usage: bool = False
+    choices: int = 1
+    max_output_tokens: int | None = None
+    store: bool = True
+    conversation_id: str | None = None
+    chat_ui: bool = False
+    """The id came from a chat UI, which sends unrelated task calls under the same id."""
+    retry: bool = False
+    """The client's SDK says that this is not its first attempt."""
+    mode: ContextMode = "auto"
+    policy: str | None = None
+    summarize: Summarize = "auto"
+    instructions: str | None = None
+    """What a compaction should pay attention to."""
+    events: EventStyle = "chunk"
+    forwarded: Mapping[str, str] = field(default_factory=dict)
+    """Request headers that travel on to the provider."""
+
+    def value(self, name: str) -> Any:
+        """The decoded top-level field, None if absent."""
+        raw = self.fields.get(name)
+        return None if raw is None else decode(raw)
+
+
+def decode(raw: bytes) -> Any:
+    """Decode a JSON text that was already found to be well-formed."""
+    return orjson.loads(bytes(raw))
+

@@ -1,0 +1,36 @@
+"""Work that outlives the request it began in, and is finished or cancelled before the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Tasks:
+    """Owns tasks from their start to their end."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Start work whose caller may go away."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run work to its end even when the caller is cancelled meanwhile."""
+        return await asyncio.shield(self.spawn(work))
+
+    async def aclose(self, timeout_seconds: float) -> None:
+        """Wait for what is running, then cancel what is left."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=timeout_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)

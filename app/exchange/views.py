@@ -1,0 +1,219 @@
+"""From a recollection to the view that is sent: outline, plan, compaction, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.context.budget import Budget, budget_for
+from app.context.calibration import Calibration, seeded
+from app.context.chain import active_chain
+from app.context.outline import Outline, Plan, Summarize
+from app.context.plan import plan
+from app.context.policy import Policy
+from app.context.view import render
+from app.conversation.messages import Chunk, LogMessage
+from app.errors import ContextLengthExceeded
+from app.exchange.counting import Counting
+from app.exchange.recall import Recollection
+from app.exchange.request import ChatRequest
+from app.store.base import Store
+from app.upstream.base import Target, Window
+
+CALIBRATION, BOUNDARIES = "calibration", "boundaries"
+"""`Conversation.state`: calibration per `provider/model`; where the last view's verbatim part began, per window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request with everything that was found out about it before planning."""
+
+    request: ChatRequest
+    target: Target
+    policy: Policy
+    window: Window
+    calibration: Calibration
+    summarizer_input_tokens: int
+    place: Recollection
+
+    @property
+    def model_key(self) -> str:
+        return self.target.deployments[0].key
+
+    @property
+    def instructions_tokens(self) -> int:
+        """The raw count to plan with: ours, or what the provider was seen to make of it."""
+        return self.calibration.instructions_tokens(self.place.instructions_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is to be sent, and how it came about."""
+
+    outline: Outline
+    plan: Plan
+    budget: Budget
+    messages: Sequence[bytes] | None
+    """JSON text of each message; None for the client's own, untouched."""
+    compaction: Mapping[str, Any] = field(default_factory=lambda: {"ran": False})
+    recovered: bool = False
+    warnings: tuple[str, ...] = ()
+    max_output_tokens: int | None = None
+    """A lower bound for the answer than was asked for."""
+
+
+class Views:
+    """Plans views. Reads from the store only what a view needs: chunks if there are any, and the log behind them."""
+
+    def __init__(self, *, store: Store, counting: Counting) -> None:
+        self._store = store
+        self._counting = counting
+
+    def budget(self, turn: Turn, window: int | None = None, ratio: float | None = None) -> Budget:
+        """The budget of a turn, or of the same turn with another window or calibration."""
+        tokens = window or turn.window.tokens
+        budget = budget_for(
+            turn.policy,
+            window=tokens,
+            requested_output=turn.request.max_output_tokens,
+            ratio=turn.calibration.ratio if ratio is None else ratio,
+        )
+        longest = turn.window.max_input
+        if longest is None or longest >= budget.hard:
+            return budget
+        return replace(budget, hard=longest, soft=min(budget.soft, longest))
+
+    async def make(
+        self,
+        turn: Turn,
+        budget: Budget,
+        *,
+        summarize: Summarize,
+        more_chunks: Sequence[Chunk] = (),
+    ) -> View:
+        """Plan a view and render it.
+
+        Args:
+            more_chunks: chunks made for this request, whether or not the store could keep them.
+
+        Raises:
+            ContextLengthExceeded: instructions and newest message alone do not fit.
+            StoreUnavailable: the log or its chunks are needed and cannot be read.
+        """
+        place = turn.place
+        if not place.aligned and place.client_log is not None:
+            lossy = self._as_sent(turn, budget, summarize)
+            if lossy is not None:
+                return lossy
+        outline = await self._outline(turn, budget, more_chunks, forced=summarize == "now")
+        decided = self._plan(turn, outline, budget, summarize)
+        if decided.needs_tail:
+            outline = replace(outline, tail=await self._tail(place, outline))
+            decided = self._plan(turn, outline, budget, summarize)
+        if not decided.fits:
+            raise _too_long(decided, outline, budget)
+        return View(outline, decided, budget, await self._messages(place, decided, outline))
+
+    def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
+        """The client's own history, which is not the stored log message for message, if it fits untouched."""
+        place = turn.place
+        assert place.client_tokens is not None
+        tokens = turn.instructions_tokens + place.client_tokens
+        if summarize == "now" or budget.calibrated(tokens) > budget.soft:
+            return None
+        untouched = Plan(
+            status="full", chunks=(), boundary_seq=0, anchor_seq=None, prompt_tokens=tokens, fits=True
+        )
+        outline = Outline(
+            instructions_tokens=turn.instructions_tokens,
+            log_tokens=place.client_tokens,
+            next_seq=len(place.client_log or ()),
+        )
+        return View(outline, untouched, budget, None)
+
+    async def _outline(
+        self, turn: Turn, budget: Budget, more_chunks: Sequence[Chunk], *, forced: bool
+    ) -> Outline:
+        place = turn.place
+        over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
+        chunks: list[Chunk] = []
+        if place.conversation.chunk_count or ((over or forced) and place.keeps):
+            chunks = await self._chunks(place)
+        known = {chunk.id for chunk in chunks}
+        chain, folds = active_chain([*chunks, *(chunk for chunk in more_chunks if chunk.id not in known)])
+        boundaries = place.conversation.state.get(BOUNDARIES, {})
+        return Outline(
+            instructions_tokens=turn.instructions_tokens,
+            log_tokens=place.log_tokens,
+            next_seq=place.next_seq,
+            chunks=chain,
+            folds=folds,
+            tail=place.new if place.is_fresh and not chain else None,
+            new_from_seq=place.conversation.head_seq + 1,
+            last_boundary_seq=int(boundaries.get(str(budget.window), 0)),
+        )
+
+    async def _chunks(self, place: Recollection) -> list[Chunk]:
+        conversation = place.conversation
+        if place.is_fresh:
+            return await self._store.chunks(root=conversation.root, links=[entry.link for entry in place.new])
+        return await self._store.chunks(root=conversation.root, path=conversation.path)
+
+    def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
+        return plan(
+            outline,
+            budget,
+            turn.policy,
+            count=self._counting.counter(turn.place.conversation.encoding),
+            summarizer_input_tokens=turn.summarizer_input_tokens,
+            summarize=summarize,
+        )
+
+    async def _tail(self, place: Recollection, outline: Outline) -> list[LogMessage]:
+        """The log after the last chunk: what is stored of it, then what is new."""
+        start = outline.chunks[-1].to_seq if outline.chunks else 0
+        return await self._log(place, start)
+
+    async def _log(self, place: Recollection, start: int) -> list[LogMessage]:
+        head = place.conversation.head_seq
+        stored = [] if start > head else await self._store.read(place.conversation, start, head + 1)
+        return [*stored, *(entry for entry in place.new if entry.seq >= start)]
+
+    async def _messages(self, place: Recollection, decided: Plan, outline: Outline) -> list[bytes] | None:
+        untouched = decided.boundary_seq == 0 and not decided.replaced and not decided.chunks and not decided.dropped
+        if place.client_log is not None and place.aligned:
+            if untouched:
+                return None
+            raws: Mapping[int, bytes] | Sequence[bytes] = place.client_log
+        else:
+            start = decided.boundary_seq if decided.anchor_seq is None else decided.anchor_seq
+            raws = {entry.seq: entry.message.raw for entry in await self._log(place, start)}
+        return render(
+            decided,
+            instructions=[message.raw for message in place.instructions],
+            message_at=raws.__getitem__,
+            next_seq=outline.next_seq,
+        )
+
+
+def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:
+    """The calibration of a conversation for a model; `seed` before its first answer there."""
+    stored = state.get(CALIBRATION, {}).get(model_key)
+    return Calibration.from_dict(stored) if stored else seeded(seed)
+
+
+def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthExceeded:
+    """OpenAI's sentence, which clients look for, and the breakdown."""
+    prompt = budget.calibrated(decided.prompt_tokens)
+    instructions = budget.calibrated(outline.instructions_tokens)
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {budget.window} tokens. However, your messages resulted in {prompt} "
+        f"tokens. Please reduce the length of the messages.",
+        param="messages",
+        hint=(
+            f"The instructions and tools take {instructions} tokens and the newest message {prompt - instructions}; "
+            f"{budget.hard} are available beside the {budget.reserve + budget.output} kept for the answer."
+        ),
+    )
+

@@ -1,0 +1,290 @@
+"""Composition root: the only reader of settings, the only builder of clients, engines and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.metadata
+import logging
+import random
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from app.api.chat import ChatEndpoint
+from app.api.context import context_routes
+from app.api.errors import install_error_handlers
+from app.api.health import health_routes
+from app.api.models import model_routes
+from app.api.passthrough import passthrough_routes
+from app.compaction.compactor import Compactor
+from app.compaction.summarizer import Summarizer
+from app.context.calibration import Calibration
+from app.context.policy import Policy, SummarizerPolicy
+from app.context.tokenizers import tokenizer_for
+from app.context.tokens import TokenCounter
+from app.context.vocabulary import encoding_for
+from app.conversation.identity import PrefixMemory
+from app.exchange.ask import Ask
+from app.exchange.counting import Counting
+from app.exchange.recall import Recall, Remembered
+from app.exchange.remember import Remember
+from app.exchange.story import Clocks, Exchange
+from app.exchange.tasks import Tasks
+from app.exchange.views import Views
+from app.observability.log import configure as configure_logging
+from app.server import run_server
+from app.settings import Settings
+from app.settings.sections import EVERY_MODEL
+from app.settings.sections import Deployment as DeploymentSettings
+from app.settings.sections import Provider as ProviderSettings
+from app.simulator.options import SimulatorOptions
+from app.simulator.provider import SimulatedProvider
+from app.simulator.simulator import Simulator
+from app.simulator.window import window_of
+from app.store.base import Store
+from app.store.connect import open_store
+from app.store.leases import LeaseKeeper
+from app.upstream import registry
+from app.upstream.base import Provider, Quirks
+from app.upstream.catalogue import Catalogue
+from app.upstream.openai import OpenAIProvider, Timeouts
+from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
+from app.upstream.windows import Windows
+from migrations import run as migrations
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = importlib.metadata.version("concertina")
+SIMULATOR: Final = "simulator"
+SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
+"""Sent with every answer while no provider is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the process is made of, in the order in which it is closed."""
+
+    store: Store
+    leases: LeaseKeeper
+    compactor: Compactor
+    tasks: Tasks
+    providers: tuple[Provider, ...]
+
+
+def serve(settings: Settings) -> int:
+    """Migrate the database if it needs it, then serve until told to stop.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    configure_logging(settings.server.log_level, settings.server.log_format)
+    migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+    return run_server(functools.partial(create_app, settings), settings.server, greeting=_greeting(settings))
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The whole application of one worker process."""
+    configure_logging(settings.server.log_level, settings.server.log_format)
+    store = open_store(
+        settings.database.url.get_secret_value(),
+        synchronous=settings.database.synchronous,
+        timeout_seconds=settings.database.timeout_seconds,
+        pool_size=settings.database.pool_size,
+        statement_cache_size=settings.database.statement_cache_size,
+    )
+    providers = _providers(settings)
+    router = Router(
+        _routes(settings), providers, _retry_policy(settings), sleep=asyncio.sleep, clock=time.monotonic, random=random.random
+    )
+    seeds: dict[str, Calibration] = {}
+    windows = Windows(
+        default_tokens=settings.window_default,
+        known=_simulated_window if settings.uses_simulated_model else registry.find,
+        clock=time.monotonic,
+    )
+    leases = LeaseKeeper(store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds)
+    tasks = Tasks()
+    counting = Counting(_counter_for)
+    compactor = Compactor(
+        store=store,
+        leases=leases,
+        summarizer=Summarizer(router=router, windows=windows, counter_for=_counter_for),
+        counter_for=_counter_for,
+    )
+    parts = _Parts(store, leases, compactor, tasks, tuple(providers.values()))
+    views = Views(store=store, counting=counting)
+    prefixes: PrefixMemory[Remembered] = PrefixMemory()
+    exchange = Exchange(
+        recall=Recall(
+            store=store,
+            leases=leases,
+            counting=counting,
+            prefixes=prefixes,
+            random_bytes=secrets.token_bytes,
+            wait_seconds=settings.compaction.wait_seconds,
+            serves_degraded=settings.degraded_mode == "serve",
+        ),
+        views=views,
+        compactor=compactor,
+        ask=Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds),
+        remember=Remember(
+            store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=secrets.token_bytes
+        ),
+        router=router,
+        windows=windows,
+        policies={name: _policy(name, settings) for name in settings.policies},
+        default_policy=settings.policy,
+        calibration_seeds=seeds,
+        tasks=tasks,
+        clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
+    chat = ChatEndpoint(
+        exchange,
+        body_limit_bytes=settings.server.body_limit_bytes,
+        new_request_id=_new_request_id,
+        extra_headers=extra_headers,
+    )
+    application = FastAPI(
+        title="Concertina",
+        version=VERSION,
+        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
+        lifespan=functools.partial(_lifespan, parts, windows, seeds, settings),
+    )
+    application.router.routes.append(Route("/v1/chat/completions", chat, methods=["POST"], include_in_schema=False))
+    application.include_router(health_routes(store, version=VERSION, is_draining=lambda: False))
+    names = [name for name in settings.models if name != "*"]
+    catalogue = Catalogue(
+        router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
+    )
+    application.include_router(model_routes(catalogue))
+    application.include_router(context_routes(exchange, body_limit_bytes=settings.server.body_limit_bytes))
+    application.include_router(
+        passthrough_routes(router, parts.providers, body_limit_bytes=settings.server.body_limit_bytes)
+    )
+    install_error_handlers(application)
+    return application
+
+
+@asynccontextmanager
+async def _lifespan(
+    parts: _Parts, windows: Windows, seeds: dict[str, Calibration], settings: Settings, application: FastAPI
+) -> AsyncIterator[None]:
+    """Open what needs the event loop; at the end finish what runs, then close it in reverse."""
+    await parts.store.open()
+    parts.leases.start()
+    windows.prefetch(parts.providers)
+    for model_key, facts in (await parts.store.model_facts()).items():
+        if "window" in facts:
+            windows.learned(model_key, int(facts["window"]))
+        if "calibration" in facts:
+            seeds[model_key] = Calibration.from_dict(facts["calibration"])
+    try:
+        yield
+    finally:
+        await parts.tasks.aclose(settings.server.drain_seconds)
+        await parts.compactor.aclose()
+        await windows.aclose()
+        await parts.leases.aclose()
+        for provider in parts.providers:
+            await provider.aclose()
+        await parts.store.close()
+
+
+def _providers(settings: Settings) -> dict[str, Provider]:
+    """Every configured provider by name; the simulated model where there is none."""
+    if settings.uses_simulated_model:
+        simulator = Simulator(SimulatorOptions(), _counter_for_model, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+        return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
+    return {name: _provider(name, section) for name, section in settings.providers.items()}
+
+
+def _provider(name: str, section: ProviderSettings) -> Provider:
+    timeouts = section.timeouts
+    return OpenAIProvider(
+        name,
+        section.base_url,
+        section.api_key.get_secret_value() if section.api_key else None,
+        Timeouts(
+            connect_seconds=timeouts.connect_seconds,
+            first_byte_seconds=timeouts.first_byte_seconds,
+            between_bytes_seconds=timeouts.between_bytes_seconds,
+            whole_seconds=timeouts.total_seconds,
+        ),
+        headers={header: value.get_secret_value() for header, value in section.headers.items()},
+        auth_header=section.auth_header,
+    )
+
+
+def _routes(settings: Settings) -> dict[str, ModelRoute]:
+    """What each model name stands for."""
+    if settings.uses_simulated_model:
+        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR),))}
+    return {
+        name: ModelRoute(
+            tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks
+        )
+        for name, model in settings.models.items()
+    }
+
+
+def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
+    quirks = deployment.quirks.over(settings.providers[deployment.provider].quirks)
+    return Place(
+        provider=deployment.provider,
+        model=deployment.model,
+        context_window=deployment.context_window,
+        max_output_tokens=deployment.max_output_tokens,
+        encoding=deployment.encoding,
+        quirks=Quirks(**quirks.model_dump()),
+    )
+
+
+def _retry_policy(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(**settings.retries.model_dump())
+
+
+def _counter_for_model(model: str) -> TokenCounter:
+    return _counter_for(encoding_for(model))
+
+
+@functools.cache
+def _counter_for(encoding: str) -> TokenCounter:
+    return TokenCounter(tokenizer_for(encoding))
+
+
+def _policy(name: str, settings: Settings) -> Policy:
+    values = settings.policies[name].model_dump(exclude={"summarizer", "prepare_ratio"})
+    summarizer = SummarizerPolicy(**settings.policies[name].summarizer.model_dump())
+    return Policy(name=name, summarizer=summarizer, **values)
+
+
+def _greeting(settings: Settings) -> str:
+    """What the start line says beside the address."""
+    if settings.uses_simulated_model:
+        return "SIMULATED MODEL: no provider is configured, answers are made up"
+    return f"providers: {', '.join(settings.providers)}"
+
+
+def _simulated_window(model: str) -> tuple[int, None, None]:
+    return window_of(model), None, None
+
+
+def _new_request_id() -> str:
+    return f"req_{secrets.token_hex(16)}"
+
+
+def _new_completion_id() -> str:
+    return f"chatcmpl-{secrets.token_hex(14)}"

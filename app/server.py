@@ -1,0 +1,93 @@
+"""uvicorn around the application: one process or several, one line when it is ready, a bounded drain at the end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
+
+READY_POLL_SECONDS: Final = 0.02
+READY_WAIT_SECONDS: Final = 60.0
+FAILED: Final = 1
+
+
+class ServerSettings(Protocol):
+    """The part of the settings that concerns the server."""
+
+    host: str
+    port: int
+    workers: int
+    drain_seconds: float
+
+
+def run_server(create_app: Callable[[], FastAPI], settings: ServerSettings, *, greeting: str) -> int:
+    """Serve until SIGTERM or SIGINT; then running requests finish, for at most `drain_seconds`.
+
+    Args:
+        create_app: makes the application in each worker process; must be picklable.
+        greeting: added to the start line.
+
+    Returns:
+        The exit status: 1 when it could not start.
+    """
+    config = uvicorn.Config(
+        create_app,
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+    )
+    listening = config.bind_socket()
+    address = _address(listening)
+    if settings.workers > 1:
+        threading.Thread(target=_announce, args=(listening, address, greeting), daemon=True).start()
+        Multiprocess(config, sockets=[listening]).run()
+        return 0
+    server = _AnnouncingServer(config, f"Concertina is listening on {address} ({greeting})")
+    server.run(sockets=[listening])
+    return 0 if server.started else FAILED
+
+
+class _AnnouncingServer(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    def __init__(self, config: uvicorn.Config, line: str) -> None:
+        super().__init__(config)
+        self._line = line
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            print(self._line, flush=True)
+
+
+def _announce(listening: socket.socket, address: str, greeting: str) -> None:
+    """Print the start line once a worker answers."""
+    deadline = time.monotonic() + READY_WAIT_SECONDS
+    host, port = listening.getsockname()[:2]
+    probe = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}/readyz"
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(probe, timeout=1):
+                print(f"Concertina is listening on {address} ({greeting})", flush=True)
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(READY_POLL_SECONDS)
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,183 @@
+"""Applications behind real sockets in the test's own event loop, and an upstream that plays what a test wrote for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from app.main import create_app
+from app.settings import load
+
+DROP = object()
+"""In a script's pieces: cut the connection here."""
+
+
+@asynccontextmanager
+async def serving(app: Any, *, lifespan: str = "on") -> AsyncIterator[str]:
+    """Run an ASGI application; gives its address."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, lifespan=lifespan, log_config=None, access_log=False, timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    running = asyncio.ensure_future(server.serve())
+    while not server.started:
+        if running.done():
+            await running
+            raise RuntimeError("the application did not start")
+        await asyncio.sleep(0.005)
+    try:
+        yield "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+
+
+@asynccontextmanager
+async def gateway(upstream: str, *, database: str = "memory://", window: int = 8192, **sections: Any) -> AsyncIterator[str]:
+    """A gateway in front of `upstream`; gives its base URL. Every model has the same window."""
+    values: dict[str, Any] = {
+        "database": {"url": database},
+        "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-upstream"}},
+        "models": {"*": {"provider": "upstream", "context_window": window}},
+        "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+    }
+    merged = {**values, **sections}
+    settings = load(environ={}, arguments={(name,): value for name, value in merged.items()})
+    async with serving(create_app(settings)) as address:
+        yield f"{address}/v1"
+
+
+@dataclass
+class Reply:
+    """One scripted answer: a whole body, or `pieces` sent one by one (`DROP` cuts the connection, a number waits)."""
+
+    body: Any = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: Sequence[Any] | None = None
+
+
+def completion(content: str | None = "Fine.", *, prompt_tokens: int = 10, **message: Any) -> Reply:
+    """An ordinary whole answer."""
+    return Reply(
+        {
+            "id": "chatcmpl-upstream",
+            "object": "chat.completion",
+            "created": 1_700_000_000,
+            "model": "upstream-model",
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": content, "refusal": None, **message},
+                    "logprobs": None,
+                    "finish_reason": "tool_calls" if message.get("tool_calls") else "stop",
+                }
+            ],
+            "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 2, "total_tokens": prompt_tokens + 2},
+            "x_vendor": {"kept": True},
+        }
+    )
+
+
+def chunk(delta: dict[str, Any], finish_reason: str | None = None, **extra: Any) -> bytes:
+    """One event of an upstream's stream."""
+    body = {
+        "id": "chatcmpl-upstream",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": "upstream-model",
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
+        **extra,
+    }
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def usage_chunk(prompt_tokens: int = 10) -> bytes:
+    body = {
+        "id": "chatcmpl-upstream",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": "upstream-model",
+        "choices": [],
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 2, "total_tokens": prompt_tokens + 2},
+    }
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def stream(*words: str, usage: bool = True) -> Reply:
+    """An ordinary streamed answer."""
+    pieces = [chunk({"role": "assistant", "content": ""})]
+    pieces += [chunk({"content": word}) for word in words]
+    pieces += [chunk({}, "stop"), *([usage_chunk()] if usage else []), DONE]
+    return Reply(pieces=pieces)
+
+
+class ScriptedUpstream:
+    """An ASGI upstream: answers each call with the next scripted reply, or with what `default` makes of it.
+
+    `bodies` and `requests` hold what it was asked, raw and decoded; `hung_up` counts clients that left early.
+    """
+
+    def __init__(self, *replies: Reply, default: Callable[[dict[str, Any]], Reply] | None = None) -> None:
+        self.replies = list(replies)
+        self.default = default or (lambda body: stream("Fine.") if body.get("stream") else completion())
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.hung_up = 0
+        self.left = asyncio.Event()
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for body in self.bodies]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        if scope["method"] == "GET" and scope["path"].endswith("/models"):
+            await self._send(Reply({"object": "list", "data": [{"id": "upstream-model", "object": "model"}]}), send)
+            return
+        self.bodies.append(body)
+        self.paths.append(scope["path"])
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        reply = self.replies.pop(0) if self.replies else self.default(json.loads(body))
+        sending = asyncio.ensure_future(self._send(reply, send))
+        leaving = asyncio.ensure_future(receive())
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            self.hung_up += 1
+            self.left.set()
+            sending.cancel()
+        leaving.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send(self, reply: Reply, send: Any) -> None:
+        kind = "text/event-stream" if reply.pieces is not None else "application/json"
+        headers = {"content-type": kind, **reply.headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        if reply.pieces is None:
+            body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+            await send({"type": "http.response.body", "body": body})
+            return
+        for piece in reply.pieces:
+            if piece is DROP:
+                raise ConnectionError("the script cuts the connection here")
+            if isinstance(piece, int | float):
+                await asyncio.sleep(piece)
+            else:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
