@@ -8,6 +8,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from app.commands import CommandFailed
 from app.errors import GatewayError
 from app.settings import ConfigurationError
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         print(f"concertina: {error}", file=sys.stderr)
         return USAGE_ERROR
-    except GatewayError as error:
+    except (CommandFailed, GatewayError) as error:
         print(f"concertina: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

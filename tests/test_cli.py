@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import types
@@ -77,6 +79,27 @@ def test_an_interrupted_command_ends_quietly(
     stand_in(monkeypatch, "app.commands.migrate", run=run)
     assert main(["migrate"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_migrate_makes_a_database_that_is_then_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONCERTINA_DATABASE__URL", f"sqlite+aiosqlite:///{tmp_path}/c.db")
+    assert [main(["migrate"]), main(["migrate"])] == [0, 0]
+    assert "is up to date" in capsys.readouterr().out
+
+
+def test_a_newer_schema_is_refused_without_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CONCERTINA_DATABASE__URL", f"sqlite+aiosqlite:///{tmp_path}/c.db")
+    assert main(["migrate"]) == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "c.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = 'from_the_future'")
+    assert main(["migrate"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("concertina: The database's schema is 'from_the_future'")
+    assert len(told.splitlines()) == 1
 
 
 @pytest.fixture
