@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
 from app.compaction.job import CompactionJob, Outcome, Spot
 from app.compaction.mechanical import MECHANICAL_VERSION, joined_summaries, round_summary
@@ -17,21 +16,10 @@ from app.context.view import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused
 from app.store.base import Lease, LeaseLost, Store
+from app.store.leases import LeaseKeeper
 
 REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
-
-
-class Leases(Protocol):
-    """The part of `store.leases` that compaction needs."""
-
-    def hold(self, root: str, key: str, wait_seconds: float) -> AbstractAsyncContextManager[Lease]:
-        """Claim a key and keep it while the block runs.
-
-        Raises:
-            ConversationBusy: somebody else kept it for longer than `wait_seconds`.
-            StoreUnavailable: the database does not answer.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,7 @@ class ChunkMaker:
     def __init__(
         self,
         store: Store,
-        leases: Leases,
+        leases: LeaseKeeper,
         summarizer: Summarizer,
         *,
         counter_for: Callable[[str], Counter],

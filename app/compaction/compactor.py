@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from app.compaction.chunkmaker import ChunkMaker, Leases, Made
+from app.compaction.chunkmaker import ChunkMaker, Made
 from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
 from app.compaction.summarizer import Summarizer
 from app.context.view import Counter
 from app.store.base import Store
+from app.store.leases import LeaseKeeper
 
 PARALLEL_SUMMARIES = 4
 """Summary calls at a time on behalf of one job."""
@@ -85,7 +86,7 @@ class Compactor:
         self,
         *,
         store: Store,
-        leases: Leases,
+        leases: LeaseKeeper,
         summarizer: Summarizer,
         counter_for: Callable[[str], Counter],
         clock: Callable[[], datetime] = _now,

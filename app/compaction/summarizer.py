@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,8 +18,9 @@ from app.context.view import Counter
 from app.context.vocabulary import encoding_for
 from app.conversation.messages import Chunk, LogMessage, text_of
 from app.errors import UpstreamRefused, UpstreamUnavailable
-from app.upstream.base import Deployment, Opened, Target, Window
+from app.upstream.base import Deployment, Window
 from app.upstream.overflow import recognise
+from app.upstream.router import Router
 
 SAME_MODEL = "same"
 """As `SummarizerPolicy.model`: the request's own."""
@@ -27,8 +28,10 @@ CHAT_PATH = "/chat/completions"
 MARGIN_RATIO = 0.06
 """Of the window, left free because our count of a summarizer's prompt is an estimate."""
 SMALLEST_INPUT_TOKENS = 128
-INSTRUCTION_TOKENS = 700
+INSTRUCTION_TOKENS = 400
 """What instruction and fence take, generously, where ranges are cut before there is a call to count."""
+SPOKEN_SHARE = 0.85
+"""Of a transcript, what the messages themselves take; the rest is lines that name speakers."""
 THINKING_FACTOR = 4
 """A model that spent its whole allowance on thinking gets this many times as much, once."""
 REASONING_MODELS = ("o1", "o3", "o4", "gpt-5")
@@ -43,22 +46,6 @@ class Windows(Protocol):
     """The part of `upstream.windows` that a summary call needs."""
 
     async def of(self, deployment: Deployment, authorization: str | None) -> Window: ...
-
-
-class Router(Protocol):
-    """The part of `upstream.router` that a summary call needs."""
-
-    def resolve(self, model: str) -> Target: ...
-
-    async def open(
-        self,
-        target: Target,
-        body_for: Callable[[Deployment], Awaitable[bytes]],
-        *,
-        path: str = CHAT_PATH,
-        authorization: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Opened: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +171,14 @@ class Summarizer:
 
 
 def input_tokens(policy: Policy, window_tokens: int) -> int:
-    """The most tokens of material that one summary call may read, as the provider counts: what ranges are cut to.
+    """The most tokens of log that one summary call may read, as the provider counts: what ranges are cut to.
 
     Args:
         window_tokens: context window of the summarizer.
     """
     output_tokens = min(summary_limit(policy, window_tokens), window_tokens // 4)
-    return max(SMALLEST_INPUT_TOKENS, _room(window_tokens, output_tokens) - INSTRUCTION_TOKENS)
+    room = _room(window_tokens, output_tokens) - INSTRUCTION_TOKENS
+    return max(SMALLEST_INPUT_TOKENS, int(room * SPOKEN_SHARE))
 
 
 def body_of(
@@ -214,12 +202,10 @@ def body_of(
         material = fold_transcript(request.folded, limit_tokens, count.count)
     else:
         material = transcript(request.messages, limit_tokens, count.count)
-    body = {
-        "model": deployment.upstream_model,
-        "messages": messages_for(text, material.mark, material.text, limit_tokens=request.limit_tokens),
-        _limit_field(deployment): output_tokens,
-    }
-    return orjson.dumps(body)
+    messages = messages_for(text, material.mark, material.text, limit_tokens=request.limit_tokens)
+    limit = {_limit_field(deployment): output_tokens}
+    taken = {name: value for name, value in limit.items() if name not in deployment.quirks.strip_fields}
+    return orjson.dumps({"model": deployment.upstream_model, "messages": messages, **taken})
 
 
 def _room(window_tokens: int, output_tokens: int) -> int:

@@ -25,7 +25,9 @@ from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.base import Lease, LeaseLost, Store
+from app.store.leases import LeaseKeeper
 from app.upstream.base import Call, Deployment, Opened, Quirks, Target, Window
+from app.upstream.router import Router
 from tests.simulator.counting import RoughCounter
 
 TENANT = "tenant"
@@ -194,14 +196,14 @@ class Scene:
         if is_open:
             self.router.gate.set()
         self.summarizer = Summarizer(
-            router=self.router,
+            router=cast(Router, self.router),
             windows=OneWindow(window),
             counter_for=lambda encoding: COUNT,
             monotonic=lambda: self.seconds,
         )
         self.compactor = Compactor(
             store=cast(Store, self.shelf),
-            leases=self.keys,
+            leases=cast(LeaseKeeper, self.keys),
             summarizer=self.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,

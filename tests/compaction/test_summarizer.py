@@ -85,7 +85,7 @@ async def test_the_input_always_fits_the_summarizers_window(window: int) -> None
 async def test_ranges_are_cut_to_what_a_call_can_read_unshortened(window: int) -> None:
     log = log_of(talk(600))
     limit = input_tokens(Policy(), window)
-    fitting = [message for message in log if message.tokens_total <= limit * 0.9]
+    fitting = [message for message in log if message.tokens_total <= limit]
     scene = Scene(window=window)
     request = request_for(model=f"sim-{window}")
     await scene.summarizer.summarize(replace(request, messages=fitting))
