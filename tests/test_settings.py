@@ -15,9 +15,10 @@ from app.context.policy import SummarizerPolicy
 from app.context.vocabulary import VOCABULARIES
 from app.settings import ConfigurationError, Settings, load
 from app.settings.schema import known_paths
-from app.settings.sections import Encoding, Quirks
+from app.settings.sections import Encoding, Model, Quirks
 from app.upstream.base import Quirks as UpstreamQuirks
 from app.upstream.router import RetryPolicy
+from app.upstream.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
 
@@ -47,6 +48,13 @@ def test_nothing_configured_is_enough() -> None:
 
 def test_a_provider_ends_the_simulation(file: Path) -> None:
     assert not loaded(OPENAI, file).uses_simulated_model
+
+
+def test_one_provider_alone_has_every_model(file: Path) -> None:
+    assert loaded(OPENAI, file).served_models == {"*": Model(provider="openai")}
+    named = loaded(OPENAI + "models: {a: {provider: openai}}", file)
+    assert named.served_models == named.models
+    assert Settings().served_models == {}
 
 
 def test_later_sources_win(file: Path) -> None:
@@ -377,3 +385,4 @@ def test_settings_have_the_names_and_defaults_of_what_they_set() -> None:
     additive["summarizer"] = SummarizerPolicy(**additive["summarizer"])
     assert ContextPolicy(**additive) == ContextPolicy()
     assert set(get_args(Encoding)) == set(VOCABULARIES)
+    assert settings.window_default == DEFAULT_WINDOW_TOKENS

@@ -23,7 +23,7 @@ def summary(settings: Settings) -> Iterator[str]:
     for name, provider in settings.providers.items():
         own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
         yield f"provider {name}: {provider.base_url}, called with {'its own' if own_key else 'the client’s'} key"
-    for name, model in settings.models.items():
+    for name, model in settings.served_models.items():
         places = ", ".join(f"{at.provider}/{at.model or ('…' if name == '*' else name)}" for at in model.expanded())
         after = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""
         yield f"model {name}: {places}{after}"

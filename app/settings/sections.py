@@ -173,9 +173,16 @@ class Settings(Section):
     policies: dict[Name, Policy] = {"additive": Policy()}
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
-    window_default: Tokens = 32_768
+    window_default: Tokens = 8192
 
     @property
     def uses_simulated_model(self) -> bool:
         """Whether the built-in stand-in answers, because no provider is configured."""
         return not self.providers
+
+    @property
+    def served_models(self) -> dict[str, Model]:
+        """`models`; while there are none and just one provider, that provider has every model."""
+        if self.models or len(self.providers) != 1:
+            return self.models
+        return {EVERY_MODEL: Model(provider=next(iter(self.providers)))}
