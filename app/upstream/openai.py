@@ -7,12 +7,13 @@ provider and never an address, since a base URL may carry a secret in its query.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import aiohttp
 import orjson
@@ -32,6 +33,9 @@ _NOT_SENT = frozenset(
     | {"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 """Headers of the client's own connection, and those that are set here."""
+
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/_-]*")
+_QUERY_SAFE = "/?:@!$&'()*+,;=~%[]"
 
 _NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
 
@@ -170,14 +174,17 @@ class OpenAIProvider:
         return self._session
 
     def _url(self, call: Call) -> URL:
-        if "." in call.path or "%" in call.path:
-            _refuse_climbing(call.path)
-        query = "&".join(part for part in (self._query, call.query) if part)
-        return URL(f"{self._base}{call.path}?{query}" if query else self._base + call.path, encoded=True)
+        path = call.path
+        if _PLAIN_PATH.fullmatch(path) is None:
+            _refuse_climbing(path)
+            path = quote(path, safe="/:@!$&'()*+,;=~%")
+        query = "&".join(part for part in (self._query, quote(call.query, safe=_QUERY_SAFE)) if part)
+        return URL(f"{self._base}{path}?{query}" if query else self._base + path, encoded=True)
 
     def _headers_for(self, call: Call) -> dict[str, str]:
         headers = {name: value for name, value in call.headers.items() if name not in _NOT_SENT}
-        headers.setdefault("content-type", "application/json")
+        if call.body:
+            headers.setdefault("content-type", "application/json")
         headers["accept-encoding"] = "identity"
         headers.update(self._headers)
         key = f"Bearer {self._api_key}" if self._api_key else call.authorization

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ DEFAULT_WINDOW_TOKENS = 8192
 _SMALLEST_TOKENS = 256
 _LARGEST_TOKENS = 100_000_000
 
-_SERVED = ("max_model_len", "n_ctx", "loaded_context_length", "loaded_instances_context_length")
+_SERVED = ("max_model_len", "n_ctx", "loaded_context_length")
 """The window as it is served now: vLLM and SGLang, llama.cpp, LM Studio."""
 _STATED = (
     "context_window",
@@ -71,7 +72,7 @@ class Windows:
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
         lists: ListPolicy | None = None,
         known: Callable[[str], tuple[int, int | None, int | None] | None] = registry.find,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._learned = {key: tokens for key, tokens in (learned or {}).items() if _is_plausible(tokens)}
         self._default_tokens = default_tokens
@@ -92,7 +93,7 @@ class Windows:
         if listed is not None:
             return self._least(deployment, listed)
         known = self._known(deployment.upstream_model)
-        context, max_input, max_output = known if known else (self._default_tokens, None, None)
+        context, max_input, max_output = known or (self._default_tokens, None, None)
         taught = self._learned.get(deployment.key)
         if taught is not None:
             return Window(taught, "learned", deployment.max_output_tokens or max_output)
@@ -104,7 +105,7 @@ class Windows:
         if not _is_plausible(tokens) or self._learned.get(key) == tokens:
             return False
         self._learned[key] = tokens
-        log.warning("%s takes %d tokens, says an overflow", key, tokens)
+        log.info("%s is known to take %d tokens", key, tokens)
         return True
 
     def prefetch(self, providers: Iterable[Provider]) -> None:

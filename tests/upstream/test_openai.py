@@ -96,6 +96,18 @@ async def test_a_path_cannot_climb_out_of_the_base_url(path: str) -> None:
         await provider.send(Call(path))
 
 
+async def test_a_path_cannot_smuggle_a_header_or_a_query() -> None:
+    async with provider_at(answer_ok) as (provider, server):
+        call = Call("/files/a b?x=1#f%20 HTTP/1.1\r\nX-Evil: 1", method="GET", query="q=\r\nX-Evil: 1")
+        await (await provider.send(call)).read()
+
+    assert server.requests[0].line == (
+        "GET /v1/files/a%20b%3Fx=1%23f%20%20HTTP/1.1%0D%0AX-Evil:%201?q=%0D%0AX-Evil:%201 HTTP/1.1"
+    )
+    assert "x-evil" not in server.requests[0].headers
+    assert "content-type" not in server.requests[0].headers
+
+
 async def test_connections_are_reused_and_cookies_are_not() -> None:
     async def with_cookie(_: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(whole(b"{}", headers=b"Set-Cookie: tenant=one; Path=/\r\n"))
