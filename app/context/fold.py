@@ -33,7 +33,7 @@ class Folding:
         section = self.budget.raw(summary_limit(self.policy, self.budget.window)) + empty_section_tokens(self.count)
         gain = sum(chunk.tokens for chunk in folded) - section
         facts = {"chunks": len(folded), "chunk_tokens": self._weight, "gain_tokens": gain}
-        if gain < self.policy.min_gain_ratio * self.view_tokens:
+        if gain < self.policy.min_gain_ratio * min(self.view_tokens, self.budget.raw(self.budget.window)):
             return None, Note("fold_gains_nothing", facts)
         return Range(0, folded[-1].to_seq, tuple(chunk.id for chunk in folded)), Note("fold_needed", facts)
 

@@ -1,13 +1,14 @@
 """Leave out whole rounds, oldest first, in steps: what is cut stays cut for many turns.
 
-The amount is a multiple of a quarter of the limit and depends on cumulative token totals only, so between two steps
-each view begins with the bytes of the one before and a provider's prompt cache keeps working.
+The amount is a multiple of a quarter of the limit, moved on to the beginning of a turn, and depends on cumulative token
+totals only: between two steps each view begins with the bytes of the one before, and prompt caches keep working.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
+from itertools import accumulate
 
 from app.context.draft import Draft
 
@@ -45,16 +46,15 @@ def _last_cut(draft: Draft) -> Draft | None:
 
 def _next_cut(draft: Draft) -> Draft:
     """The first cut after a whole number of steps that makes the view fit; the newest round's start if none does."""
-    scene = draft.scene
-    starts = [entry.from_seq for entry in scene.tail.rounds]
-    dropped_before = [scene.tail.tokens - scene.tail.tokens_from(seq) for seq in starts]
-    step_tokens = max(1, scene.limit_tokens // STEPS_PER_LIMIT)
+    rounds = draft.scene.tail.rounds
+    dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
+    step_tokens = max(1, draft.scene.limit_tokens // STEPS_PER_LIMIT)
     steps = -(-draft.excess_tokens // step_tokens)
-    while True:
-        place = bisect_left(dropped_before, steps * step_tokens)
-        if place >= len(starts) - 1:
-            return draft.cut_at(starts[-1])
-        cut = draft.cut_at(starts[place])
+    while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
+        next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
+        opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)
+        cut = draft.cut_at(rounds[opening].from_seq)
         if cut.fits:
             return cut
         steps += 1
+    return draft.cut_at(rounds[-1].from_seq)

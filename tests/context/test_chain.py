@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.context.chain import active_chain, shown_at
+from app.conversation.messages import Chunk
+from tests.context.worlds import START, chunk_of
+
+
+def later(seconds: int) -> dict[str, Any]:
+    return {"created_at": START + timedelta(seconds=seconds)}
+
+
+def test_each_chunk_of_the_chain_begins_where_the_one_before_ended() -> None:
+    first, second, apart = chunk_of(4), chunk_of(9, from_seq=4), chunk_of(20, from_seq=12)
+    assert active_chain([apart, second, first]) == ((first, second), ())
+
+
+def test_without_a_chunk_from_the_start_there_is_no_chain() -> None:
+    assert active_chain([chunk_of(9, from_seq=4)]) == ((), ())
+
+
+def test_a_models_summary_goes_before_a_mechanical_one_then_the_oldest() -> None:
+    mechanical = chunk_of(4, id="a", kind="mechanical")
+    newer = chunk_of(5, id="b", **later(2))
+    older = chunk_of(6, id="c", **later(1))
+    assert active_chain([mechanical, newer, older])[0] == (older,)
+    assert active_chain([mechanical])[0] == (mechanical,)
+
+
+def test_the_id_settles_what_time_does_not() -> None:
+    assert active_chain([chunk_of(6, id="b"), chunk_of(5, id="a")])[0][0].id == "a"
+
+
+def test_a_fold_counts_only_where_a_chunk_of_the_chain_ends() -> None:
+    first, second = chunk_of(4), chunk_of(9, from_seq=4)
+    fold = chunk_of(9, id="fold", folds=("chunk_0_4", "chunk_4_9"))
+    astray = chunk_of(7, id="astray", folds=("x", "y"))
+    assert active_chain([fold, astray, second, first]) == ((first, second), (fold,))
+    assert active_chain([fold]) == ((), ())
+
+
+def test_the_longest_fold_within_reach_stands_for_what_it_folds() -> None:
+    chain = tuple(chunk_of(end, from_seq=end - 5) for end in (5, 10, 15, 20))
+    short = chunk_of(10, id="short", folds=("1", "2"))
+    long = chunk_of(15, id="long", folds=("short", "3"))
+    assert shown_at(chain, (short, long), 4) == (long, chain[3])
+    assert shown_at(chain, (short, long), 2) == (short,)
+    assert shown_at(chain, (short, long), 1) == (chain[0],)
+    assert shown_at(chain, (short, long), 0) == ()
+
+
+@given(st.permutations([chunk_of(end, from_seq=start) for start in (0, 3, 6) for end in (start + 3, start + 6)]))
+def test_the_order_in_which_chunks_are_read_does_not_matter(chunks: list[Chunk]) -> None:
+    assert active_chain(chunks) == active_chain(chunks[::-1])

@@ -1,0 +1,218 @@
+"""A conversation in memory with its log, its chunks and a summarizer made of words, for tests of planning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from app.context.budget import Budget, budget_for, summary_limit
+from app.context.chain import active_chain
+from app.context.outline import Outline, Plan, Range, Summarize
+from app.context.partition import Tail
+from app.context.plan import plan
+from app.context.policy import Policy
+from app.context.view import render, section_tokens
+from app.conversation.messages import Chunk, LogMessage, Message, text_of
+
+PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+INSTRUCTIONS = orjson.dumps({"role": "system", "content": "Answer briefly."})
+Body = dict[str, Any]
+
+
+class WordCounter:
+    """Counts pieces of words, signs and stretches of white space: additive wherever a section ends."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self, text: str) -> int:
+        self.calls += 1
+        return len(PIECE.findall(text))
+
+    def message(self, body: Body) -> int:
+        calls = [call.get("function", {}) for call in body.get("tool_calls") or ()]
+        arguments = sum(self.count(call.get("name", "")) + self.count(call.get("arguments", "")) for call in calls)
+        return 4 + self.count(text_of(body.get("content"))) + arguments
+
+
+COUNT = WordCounter()
+
+
+def words(tokens: int, word: str = "word") -> str:
+    """Text of about `tokens` tokens."""
+    return " ".join([word] * max(1, tokens // 2))
+
+
+def user(content: object) -> Body:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: object, **fields: object) -> Body:
+    return {"role": "assistant", "content": content, **fields}
+
+
+def calls(*names: str, arguments: str = "{}", content: object = None) -> Body:
+    return assistant(
+        content,
+        tool_calls=[
+            {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for place, name in enumerate(names)
+        ],
+    )
+
+
+def result(content: object, call_id: str = "call_0") -> Body:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def log_of(bodies: Sequence[Body], count: WordCounter = COUNT) -> list[LogMessage]:
+    log: list[LogMessage] = []
+    total = 0
+    for seq, body in enumerate(bodies):
+        tokens = count.message(body)
+        total += tokens
+        link = seq.to_bytes(16, "big")
+        log.append(LogMessage(seq, Message.of(body), link, link, True, tokens, total, False))
+    return log
+
+
+def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **fields: Any) -> Chunk:
+    through_turn = fields.pop("through_turn", to_seq)
+    facts: dict[str, Any] = {
+        "id": f"chunk_{from_seq}_{to_seq}",
+        "conversation_id": "conv",
+        "from_link": from_seq.to_bytes(16, "big"),
+        "to_link": to_seq.to_bytes(16, "big"),
+        "to_skeleton": None,
+        "tokens": section_tokens(text, through_turn=through_turn, count=COUNT),
+        "tokens_total": 0,
+        "anchor_seq": None,
+        "anchor_tokens": 0,
+        "kind": "model",
+        "model": "sim",
+        "prompt_version": "1",
+        "created_at": START,
+    }
+    return Chunk(from_seq=from_seq, to_seq=to_seq, text=text, through_turn=through_turn, **{**facts, **fields})
+
+
+@dataclass
+class World:
+    """A conversation that grows, is planned, and is compacted by a summarizer that always uses all it may."""
+
+    window: int = 8_192
+    policy: Policy = field(default_factory=Policy)
+    bodies: list[Body] = field(default_factory=list)
+    stored: list[Chunk] = field(default_factory=list)
+    ratio: float = 1.0
+    output: int = 0
+    last_boundary_seq: int = 0
+    new_from_seq: int | None = None
+    summarizer_share: float = 0.6
+    replans: int = 0
+
+    def __post_init__(self) -> None:
+        self.log = log_of(self.bodies)
+
+    @property
+    def budget(self) -> Budget:
+        return budget_for(self.policy, window=self.window, requested_output=self.output, ratio=self.ratio)
+
+    @property
+    def instructions_tokens(self) -> int:
+        return COUNT.message(orjson.loads(INSTRUCTIONS)) + 3
+
+    def say(self, *bodies: Body) -> None:
+        self.new_from_seq = len(self.bodies)
+        self.bodies.extend(bodies)
+        for body in bodies:
+            seq, tokens = len(self.log), COUNT.message(body)
+            total = tokens + (self.log[-1].tokens_total if self.log else 0)
+            link = seq.to_bytes(16, "big")
+            self.log.append(LogMessage(seq, Message.of(body), link, link, True, tokens, total, False))
+
+    def outline(self, *, loaded: bool = True) -> Outline:
+        chain, folds = active_chain(self.stored)
+        start = chain[-1].to_seq if chain else 0
+        return Outline(
+            instructions_tokens=self.instructions_tokens,
+            log_tokens=self.log[-1].tokens_total if self.log else 0,
+            next_seq=len(self.log),
+            chunks=chain,
+            folds=folds,
+            tail=self.log[start:] if loaded else None,
+            new_from_seq=max(0, len(self.log) - 1) if self.new_from_seq is None else self.new_from_seq,
+            last_boundary_seq=self.last_boundary_seq,
+        )
+
+    def plan(self, summarize: Summarize = "auto", *, loaded: bool = True) -> Plan:
+        return plan(
+            self.outline(loaded=loaded),
+            self.budget,
+            self.policy,
+            count=COUNT,
+            summarizer_input_tokens=int(self.window * self.summarizer_share),
+            summarize=summarize,
+        )
+
+    def settle(self, summarize: Summarize = "auto", most_replans: int = 50) -> Plan:
+        """Plan and compact until nothing more is asked for; the boundary is remembered as that of the last view."""
+        decided = self.plan(summarize)
+        self.replans = 0
+        while decided.to_summarize:
+            self.replans += 1
+            assert self.replans <= most_replans, decided.notes
+            for part in decided.to_summarize:
+                self.stored.append(self.summary_of(part))
+            decided = self.plan(summarize)
+        self.last_boundary_seq = decided.boundary_seq
+        return decided
+
+    def summary_of(self, part: Range, kind: str = "model") -> Chunk:
+        chain, _ = active_chain(self.stored)
+        if part.folds:
+            shown = {chunk.id: chunk for chunk in self.stored}
+            last = max((shown[name] for name in part.folds), key=lambda chunk: chunk.to_seq)
+            assert last.to_seq == part.to_seq
+            tokens = sum(shown[name].tokens for name in part.folds)
+            boundary = {
+                "tokens_total": last.tokens_total,
+                "anchor_seq": last.anchor_seq,
+                "anchor_tokens": last.anchor_tokens,
+                "through_turn": last.through_turn,
+            }
+        else:
+            before = next((chunk for chunk in chain if chunk.to_seq == part.from_seq), None)
+            end = Tail(self.log[part.from_seq :], after=before).boundary(part.to_seq)
+            tokens = sum(message.tokens for message in self.log[part.from_seq : part.to_seq])
+            boundary = {
+                "tokens_total": end.tokens_total,
+                "anchor_seq": end.anchor_seq,
+                "anchor_tokens": end.anchor_tokens,
+                "through_turn": end.through_turn,
+            }
+        limit = self.budget.raw(summary_limit(self.policy, self.window))
+        made = chunk_of(
+            part.to_seq,
+            from_seq=part.from_seq,
+            text=words(min(limit, tokens) - 1, "fact"),
+            created_at=START + timedelta(seconds=len(self.stored)),
+            kind=kind,
+            folds=part.folds,
+            **boundary,
+        )
+        return replace(made, id=f"chunk_{len(self.stored)}")
+
+    def render(self, decided: Plan) -> list[bytes]:
+        return render(
+            decided,
+            instructions=[INSTRUCTIONS],
+            message_at=lambda seq: self.log[seq].message.raw,
+            next_seq=len(self.log),
+        )
