@@ -105,7 +105,12 @@ def create_app(settings: Settings) -> FastAPI:
     )
     providers = _providers(settings)
     router = Router(
-        _routes(settings), providers, _retry_policy(settings), sleep=asyncio.sleep, clock=time.monotonic, random=random.random
+        _routes(settings),
+        providers,
+        _retry_policy(settings),
+        sleep=asyncio.sleep,
+        clock=time.monotonic,
+        random=random.random,
     )
     seeds: dict[str, Calibration] = {}
     windows = Windows(
@@ -165,7 +170,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     application.router.routes.append(Route("/v1/chat/completions", chat, methods=["POST"], include_in_schema=False))
     application.include_router(health_routes(store, version=VERSION, is_draining=lambda: False))
-    names = [name for name in settings.models if name != "*"]
+    names = [name for name in settings.served_models if name != EVERY_MODEL]
     catalogue = Catalogue(
         router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
     )
@@ -236,7 +241,7 @@ def _routes(settings: Settings) -> dict[str, ModelRoute]:
         name: ModelRoute(
             tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks
         )
-        for name, model in settings.models.items()
+        for name, model in settings.served_models.items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import time
@@ -51,12 +52,12 @@ def run_server(create_app: Callable[[], FastAPI], settings: ServerSettings, *, g
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
     )
     listening = config.bind_socket()
-    address = _address(listening)
+    line = f"Concertina is listening on {_address(listening)} ({greeting})"
     if settings.workers > 1:
-        threading.Thread(target=_announce, args=(listening, address, greeting), daemon=True).start()
+        threading.Thread(target=_announce, args=(_probe(listening), line), daemon=True).start()
         Multiprocess(config, sockets=[listening]).run()
         return 0
-    server = _AnnouncingServer(config, f"Concertina is listening on {address} ({greeting})")
+    server = _AnnouncingServer(config, line)
     server.run(sockets=[listening])
     return 0 if server.started else FAILED
 
@@ -74,18 +75,23 @@ class _AnnouncingServer(uvicorn.Server):
             print(self._line, flush=True)
 
 
-def _announce(listening: socket.socket, address: str, greeting: str) -> None:
+def _announce(probe: str, line: str) -> None:
     """Print the start line once a worker answers."""
     deadline = time.monotonic() + READY_WAIT_SECONDS
-    host, port = listening.getsockname()[:2]
-    probe = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}/readyz"
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(probe, timeout=1):
-                print(f"Concertina is listening on {address} ({greeting})", flush=True)
+                print(line, flush=True)
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(READY_POLL_SECONDS)
+
+
+def _probe(listening: socket.socket) -> str:
+    """Where this machine reaches the server; one that listens everywhere is reached on loopback."""
+    host, port = listening.getsockname()[:2]
+    host = "127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host
+    return f"http://[{host}]:{port}/readyz" if ":" in host else f"http://{host}:{port}/readyz"
 
 
 def _address(listening: socket.socket) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -19,7 +19,7 @@ DROP = object()
 
 
 @asynccontextmanager
-async def serving(app: Any, *, lifespan: str = "on") -> AsyncIterator[str]:
+async def serving(app: Any, *, lifespan: Literal["on", "off"] = "on") -> AsyncIterator[str]:
     """Run an ASGI application; gives its address."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, lifespan=lifespan, log_config=None, access_log=False, timeout_graceful_shutdown=2
@@ -32,14 +32,16 @@ async def serving(app: Any, *, lifespan: str = "on") -> AsyncIterator[str]:
             raise RuntimeError("the application did not start")
         await asyncio.sleep(0.005)
     try:
-        yield "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         await running
 
 
 @asynccontextmanager
-async def gateway(upstream: str, *, database: str = "memory://", window: int = 8192, **sections: Any) -> AsyncIterator[str]:
+async def gateway(
+    upstream: str, *, database: str = "memory://", window: int = 8192, **sections: Any
+) -> AsyncIterator[str]:
     """A gateway in front of `upstream`; gives its base URL. Every model has the same window."""
     values: dict[str, Any] = {
         "database": {"url": database},

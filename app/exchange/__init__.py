@@ -1,1 +1,1 @@
-"""The story of one chat completion: recall, plan, compact, ask, relay, remember. The only room that visits every other."""
+"""One chat completion from recall to remembering. The only room that visits every other."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from app.compaction.compactor import Compactor
 from app.compaction.job import CompactionJob, CompactionResult, summed
+from app.compaction.summarizer import SAME_MODEL, input_tokens
 from app.context.calibration import Calibration
 from app.context.outline import Summarize
 from app.context.partition import tail_of
@@ -20,7 +21,6 @@ from app.conversation.identity import start_of
 from app.conversation.messages import Chunk, Conversation
 from app.errors import GatewayError, PolicyNotFound, StoreUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
-from app.compaction.summarizer import SAME_MODEL, input_tokens
 from app.exchange.ask import Ask, Asked
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.recall import Recall, Recollection
@@ -30,8 +30,8 @@ from app.exchange.report import Report, passed_on, status_of
 from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
 from app.exchange.views import BOUNDARIES, CALIBRATION, Turn, View, Views, calibration_of
-from app.upstream.collect import Collector
 from app.upstream.base import Window
+from app.upstream.collect import Collector
 from app.upstream.router import Router
 from app.upstream.windows import Windows
 
@@ -424,7 +424,7 @@ class _Running:
 
     async def really_runs(self) -> bool:
         """Wait until a summary call is made, or there turns out to be nothing to wait for."""
-        started = asyncio.ensure_future(self._started.wait())
+        started = asyncio.create_task(self._started.wait())  # noqa: TID251 - ended below
         try:
             await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -17,7 +17,7 @@ class Tasks:
 
     def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Start work whose caller may go away."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)  # noqa: TID251 - owned until aclose
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
