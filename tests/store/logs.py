@@ -1,0 +1,196 @@
+"""Conversations to store in tests: logs written as lines, with the links that real messages have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from app.conversation.identity import Position, new_conversation_id, root_of, start_of, walk
+from app.conversation.messages import Chunk, Conversation, LogMessage, Message
+from app.store.base import Append, Lease, Store
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
+_numbers = itertools.count(1)
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def random_bytes(count: int) -> bytes:
+    return next(_numbers).to_bytes(count, "big")
+
+
+def fresh_tenant() -> str:
+    """A tenant of the test's own: nothing is ever cleaned away."""
+    return f"tenant-{next(_numbers)}"
+
+
+def message(line: str) -> Message:
+    """`user hi`, `assistant hello`, `call f` (an assistant's tool call), `result 42`, `assistant` (says nothing)."""
+    kind, _, text = line.partition(" ")
+    if kind == "call":
+        function = {"name": text, "arguments": "{}"}
+        return Message.of({"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]})
+    if kind == "result":
+        return Message.of({"role": "tool", "tool_call_id": "1", "content": text})
+    return Message.of({"role": kind, "content": text})
+
+
+def log_of(
+    tenant: str, lines: Sequence[str], *, after: LogMessage | None = None, imported: bool = False
+) -> list[LogMessage]:
+    """Log messages that follow `after`. Assistant messages are answers of ours unless they were `imported`."""
+    messages = [message(line) for line in lines]
+    start = start_of(tenant) if after is None else Position(after.link, after.skeleton, False)
+    answered = after is not None and after.answered
+    tokens_total = 0 if after is None else after.tokens_total
+    log = []
+    for offset, (entry, position) in enumerate(zip(messages, walk(messages, start), strict=True), start=1):
+        answered = answered or (entry.role == "assistant" and not imported)
+        tokens_total += 7
+        log.append(
+            LogMessage(
+                seq=offset - 1 if after is None else after.seq + offset,
+                message=entry,
+                link=position.link,
+                skeleton=position.skeleton,
+                in_skeleton=position.in_skeleton,
+                tokens=7,
+                tokens_total=tokens_total,
+                answered=answered,
+            )
+        )
+    return log
+
+
+def conversation_of(tenant: str, log: Sequence[LogMessage], **fields: Any) -> Conversation:
+    """A conversation whose log is this."""
+    start = start_of(tenant)
+    root = root_of(tenant, log[0].link if log else start.link)
+    fields = {"id": new_conversation_id(root, random_bytes), "root": root, "encoding": "o200k_base", **fields}
+    bare = Conversation(
+        tenant=tenant,
+        head_seq=-1,
+        head_link=start.link,
+        head_skeleton=start.skeleton,
+        head_tokens_total=0,
+        answered=False,
+        **fields,
+    )
+    return grown(bare, log)
+
+
+def grown(conversation: Conversation, more: Sequence[LogMessage]) -> Conversation:
+    """The conversation as it stands after more messages."""
+    if not more:
+        return conversation
+    last = more[-1]
+    return replace(
+        conversation,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+    )
+
+
+async def begin(
+    store: Store, tenant: str, lines: Sequence[str], **fields: Any
+) -> tuple[Conversation, list[LogMessage]]:
+    """Store a new conversation with these messages."""
+    log = log_of(tenant, lines, imported=bool(fields.pop("imported", False)))
+    conversation = conversation_of(tenant, log, **fields)
+    await store.append(Append(conversation, -1, log, creates=True))
+    return conversation, log
+
+
+async def go_on(
+    store: Store, conversation: Conversation, log: Sequence[LogMessage], lines: Sequence[str]
+) -> tuple[Conversation, list[LogMessage]]:
+    """Add messages to a conversation; returns it with its whole log."""
+    more = log_of(conversation.tenant, lines, after=log[-1])
+    after = grown(conversation, more)
+    await store.append(Append(after, conversation.head_seq, more))
+    return after, [*log, *more]
+
+
+def branch_of(
+    parent: Conversation, log: Sequence[LogMessage], upto_seq: int, lines: Sequence[str]
+) -> tuple[Conversation, list[LogMessage], list[LogMessage]]:
+    """A branch that shares the parent's log through `upto_seq`: the branch, its whole log, its own messages."""
+    shared = list(log[: upto_seq + 1])
+    lineage = []
+    for place, upto in parent.path:
+        lineage.append((place, min(upto, upto_seq)))
+        if upto >= upto_seq:
+            break
+    own = log_of(parent.tenant, lines, after=shared[-1])
+    branch = conversation_of(parent.tenant, shared, lineage=tuple(lineage))
+    return grown(branch, own), [*shared, *own], own
+
+
+async def branch_off(
+    store: Store, parent: Conversation, log: Sequence[LogMessage], upto_seq: int, lines: Sequence[str]
+) -> tuple[Conversation, list[LogMessage]]:
+    """Store a branch; returns it with its whole log."""
+    branch, whole, own = branch_of(parent, log, upto_seq, lines)
+    await store.append(Append(branch, upto_seq, own, creates=True))
+    return branch, whole
+
+
+def chunk_over(
+    conversation: Conversation, log: Sequence[LogMessage], from_seq: int, to_seq: int, **fields: Any
+) -> Chunk:
+    number = next(_numbers)
+    fields = {"text": f"summary {number}", "kind": "model", "created_at": NOON + timedelta(seconds=number), **fields}
+    return Chunk(
+        id=f"chunk_{number}",
+        conversation_id=conversation.id,
+        from_seq=from_seq,
+        to_seq=to_seq,
+        from_link=log[from_seq - 1].link if from_seq else start_of(conversation.tenant).link,
+        to_link=log[to_seq - 1].link,
+        to_skeleton=log[to_seq - 1].skeleton if log[to_seq - 1].in_skeleton else None,
+        tokens=11,
+        tokens_total=log[to_seq - 1].tokens_total,
+        anchor_seq=None,
+        anchor_tokens=0,
+        through_turn=1,
+        model="m",
+        prompt_version="1",
+        **fields,
+    )
+
+
+async def lease_on(store: Store, root: str, key: str = "a-key", *, holder: str = "me", seconds: float = 60) -> Lease:
+    lease = await store.claim_lease(root=root, key=key, holder=holder, seconds=seconds)
+    assert lease is not None
+    return lease
+
+
+def bodies(log: Sequence[LogMessage]) -> list[Any]:
+    return [orjson.loads(entry.message.raw)["content"] for entry in log]
+
+
+def links(log: Sequence[LogMessage]) -> list[bytes]:
+    return [entry.link for entry in log]
+
+
+def skeletons(log: Sequence[LogMessage]) -> list[bytes]:
+    return [entry.skeleton for entry in log if entry.in_skeleton]
