@@ -115,6 +115,9 @@ class Store(Protocol):
     async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation with this id of ours, or with this `external_id`."""
 
+    async def look_up(self, conversation_id: str) -> Conversation | None:
+        """The conversation with this id of ours, whoever owns it: for operators at the machine, never for a request."""
+
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         """Make a client's own id mean this conversation from now on (a branch took the lead)."""
 

@@ -96,6 +96,9 @@ class MemoryStore:
         place = self._external_ids.get((tenant, conversation_id))
         return None if place is None else replace(self._conversations[place], external_id=conversation_id)
 
+    async def look_up(self, conversation_id: str) -> Conversation | None:
+        return self._conversations.get((root_of_conversation(conversation_id) or "", conversation_id))
+
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         previous = self._external_ids.get((tenant, external_id))
         if previous is not None:

@@ -115,6 +115,11 @@ class PostgresStore:
             rows = await self._connections.fetch(SQL.by_external_id, tenant, conversation_id)
         return conversation_of(rows[0]) if rows else None
 
+    async def look_up(self, conversation_id: str) -> Conversation | None:
+        root = root_of_conversation(conversation_id)
+        rows = [] if root is None else await self._connections.fetch(SQL.by_id_alone, root, conversation_id)
+        return conversation_of(rows[0]) if rows else None
+
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self._connections.fetch(statements.POINT, tenant, external_id, conversation.root, conversation.id)
 

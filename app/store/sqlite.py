@@ -72,6 +72,10 @@ class SqliteStore:
         root = root_of_conversation(conversation_id)
         return await self._lookups.run(lambda connection: reads.get(connection, tenant, conversation_id, root))
 
+    async def look_up(self, conversation_id: str) -> Conversation | None:
+        root = root_of_conversation(conversation_id)
+        return await self._lookups.run(lambda connection: reads.look_up(connection, conversation_id, root))
+
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self._writer.run(partial(writes.point, tenant=tenant, external_id=external_id, conversation=conversation))
 

@@ -140,6 +140,11 @@ def get(connection: sqlite3.Connection, tenant: str, conversation_id: str, root:
     return None if row is None else conversation_of(row)
 
 
+def look_up(connection: sqlite3.Connection, conversation_id: str, root: str | None) -> Conversation | None:
+    row = connection.execute(SQL.by_id_alone, (root, conversation_id)).fetchone()
+    return None if row is None else conversation_of(row)
+
+
 def read(connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch]) -> list[LogMessage]:
     if len(wanted) == 1:
         (one,) = wanted

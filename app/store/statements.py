@@ -76,6 +76,7 @@ class Statements:
     """SQL text for one driver; arguments in the order noted in `compiled`."""
 
     by_id: str
+    by_id_alone: str
     by_external_id: str
     log_range: str
     facts: str
@@ -113,6 +114,9 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
             "root",
             "id",
             "tenant",
+        ),
+        by_id_alone=sql(
+            select(*_columns(conversations, CONVERSATION_COLUMNS)).where(*_this_conversation), "root", "id"
         ),
         by_external_id=sql(
             select(*[by_name[name] for name in CONVERSATION_COLUMNS])
