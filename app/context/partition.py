@@ -19,6 +19,10 @@ NEAR_SHARE = 0.75
 """A stretch may be this much shorter than its fair share to end with a turn."""
 
 
+SMALLEST_STRETCH_SHARE = 0.1
+"""Of what a summarizer can read; a smaller stretch is not summarized by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """The smallest thing that can be kept or dropped: log messages `[from_seq, to_seq)`."""
@@ -154,10 +158,12 @@ def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
 def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
     """Cut neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
 
-    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own.
+    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own, joined by what would be a
+    stretch of less than `SMALLEST_STRETCH_SHARE` beside it: a summary of a few words gains nothing, and what is above
+    the limit is shortened for its reader anyway.
     """
     limit_tokens = max(1, limit_tokens)
-    stretches = []
+    stretches: list[tuple[Round, ...]] = []
     left = sum(entry.tokens for entry in rounds)
     start = 0
     while start < len(rounds):
@@ -166,7 +172,25 @@ def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...]
         stretches.append(tuple(rounds[start:end]))
         left -= sum(entry.tokens for entry in rounds[start:end])
         start = end
-    return tuple(stretches)
+    return _without_scraps(stretches, limit_tokens)
+
+
+def _without_scraps(stretches: Sequence[tuple[Round, ...]], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
+    """The same rounds with each stretch that is too small to be summarized joined to the one after it, the last to
+    the one before it."""
+    smallest = limit_tokens * SMALLEST_STRETCH_SHARE
+    joined: list[tuple[Round, ...]] = []
+    scraps: tuple[Round, ...] = ()
+    for stretch in stretches:
+        scraps += stretch
+        if sum(entry.tokens for entry in scraps) >= smallest:
+            joined.append(scraps)
+            scraps = ()
+    if scraps and joined:
+        joined[-1] += scraps
+    elif scraps:
+        joined.append(scraps)
+    return tuple(joined)
 
 
 def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: int) -> int:

@@ -198,9 +198,15 @@ class Views:
 
 
 def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:
-    """The calibration of a conversation for a model; `seed` before its first answer there."""
+    """The calibration of a conversation for a model, before its first answer there that of others.
+
+    Only a `seed` that makes views smaller is taken: that another conversation's prompts weighed less than their
+    estimates (a provider that leaves tool schemas out of its count) is no promise for this one's.
+    """
     stored = state.get(CALIBRATION, {}).get(model_key)
-    return Calibration.from_dict(stored) if stored else seeded(seed)
+    if stored:
+        return Calibration.from_dict(stored)
+    return seeded(seed) if seed.ratio > 1 else Calibration()
 
 
 def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthExceeded:

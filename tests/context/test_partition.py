@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.partition import Round, Tail, rounds_of, split
+from app.context.partition import SMALLEST_STRETCH_SHARE, Round, Tail, rounds_of, split
 from tests.context.worlds import Body, assistant, calls, chunk_of, log_of, result, user
 
 SYSTEM: Body = {"role": "system", "content": "By the way"}
@@ -76,10 +76,19 @@ def rounds_from(sizes: list[tuple[int, bool]]) -> list[Round]:
 def test_a_split_is_complete_in_order_and_within_the_limit(sizes: list[tuple[int, bool]], limit: int) -> None:
     rounds = rounds_from(sizes)
     stretches = split(rounds, limit)
+    scraps = 2 * SMALLEST_STRETCH_SHARE * max(1, limit)
     assert [entry for stretch in stretches for entry in stretch] == rounds
     for stretch in stretches:
         assert stretch
-        assert len(stretch) == 1 or sum(entry.tokens for entry in stretch) <= limit
+        largest = max(entry.tokens for entry in stretch)
+        assert sum(entry.tokens for entry in stretch) <= max(limit, largest) + scraps
+
+
+def test_what_is_too_small_for_a_summary_joins_the_stretch_beside_it() -> None:
+    before = rounds_from([(40, True), (5_000, False), (500, True)])
+    after = rounds_from([(5_000, True), (40, False)])
+    assert [len(stretch) for stretch in split(before, 1_000)] == [2, 1]
+    assert [len(stretch) for stretch in split(after, 1_000)] == [2]
 
 
 def test_a_split_prefers_the_beginning_of_a_turn_and_equal_parts() -> None:
