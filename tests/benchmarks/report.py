@@ -1,0 +1,179 @@
+"""Medians over the rounds, ratios to the floor of the same run, tables and the JSON file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.processes import ROOT
+from tests.benchmarks.scenarios import BURST_CHUNKS, HISTORIES, PACED_CHUNKS, PACED_MILLISECONDS, TURNS
+
+Figures = dict[str, float]
+Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
+"""For each target what was measured in each round."""
+
+DIRECT: Final = "direct"
+PARTS: Final = ("first", "later")
+TARGET_JSON_RATIO, TARGET_PACED_US, TARGET_2M_MS = 6.0, 40.0, 15.0
+PACKAGES: Final = ("aiohttp", "fastapi", "httptools", "orjson", "uvicorn", "uvloop", "tiktoken", "toktok-rs", "asyncpg")
+
+
+def figures(rounds: Rounds, floor: str) -> dict[str, Figures]:
+    """The figures of each target, medians of what each round gave; `floor` is what ratios are taken to."""
+    by_round = {name: [_figures_of(measured) for measured in taken] for name, taken in rounds.items()}
+    summary = {name: _medians(taken) for name, taken in by_round.items() if taken}
+    base, direct = summary.get(floor, {}), summary.get(DIRECT, {})
+    for name, found in summary.items():
+        if name == DIRECT:
+            continue
+        for figure in ("json_us", "paced_us", "history_2m_ms"):
+            if figure in found and base.get(figure):
+                found[f"{figure}_ratio"] = found[figure] / base[figure]
+        for percentile in ("p50", "p99"):
+            latency = f"json_c1_{percentile}_ms"
+            if latency in found and latency in direct:
+                found[f"added_{percentile}_ms"] = found[latency] - direct[latency]
+        taken = [one["json_us"] for one in by_round[name] if "json_us" in one]
+        if len(taken) > 1:
+            found["json_spread"] = (max(taken) - min(taken)) / statistics.median(taken)
+    return summary
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    processor = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            processor = line.partition(":")[2].strip()
+            break
+    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "-"
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory.split()[1]) / 2**20, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "revision": revision.stdout.strip() or None,
+        "load_average": os.getloadavg(),
+    }
+
+
+def show(console: Console, summary: Mapping[str, Figures]) -> None:
+    """Print the tables, the targets beside them."""
+    shown = {name: found for name, found in summary.items() if name != DIRECT}
+    plain = Table(title="One question of 1 KB, whole answer of 1 KB", title_justify="left")
+    _columns(plain, "", "CPU µs, c=32", "× floor", "CPU µs, c=1", "requests/s", "added p50 ms", "p99 ms", "spread")
+    streams = Table(title=f"Streams, c=8: CPU µs a chunk ({PACED_MILLISECONDS} ms apart; {BURST_CHUNKS} at once)")
+    _columns(streams, "", "paced", "× floor", "burst", "stream of one chunk")
+    history = Table(title=f"Histories re-sent each turn, c=2: CPU ms of a first turn / a later one / mean of {TURNS}")
+    _columns(history, "", *HISTORIES, "2m mean", "× floor")
+    resources = Table(title="Resources", title_justify="left")
+    _columns(resources, "", "start s", "idle MB", "after load MB", "database µs a question")
+    for name, f in shown.items():
+        plain.add_row(
+            name,
+            _judged(f, "json_us", "{:,.0f}"),
+            _judged(f, "json_us_ratio", "{:.2f}", None if name.startswith("pass") else TARGET_JSON_RATIO),
+            *(_judged(f, key, "{:,.0f}") for key in ("json_c1_us", "json_rps")),
+            *(_judged(f, key, "{:.2f}") for key in ("added_p50_ms", "added_p99_ms")),
+            _judged(f, "json_spread", "{:.0%}"),
+        )
+        streams.add_row(
+            name,
+            _judged(f, "paced_us", "{:.1f}", TARGET_PACED_US),
+            _judged(f, "paced_us_ratio", "{:.2f}"),
+            _judged(f, "burst_us", "{:.2f}"),
+            _judged(f, "one_chunk_us", "{:,.0f}"),
+        )
+        history.add_row(
+            name,
+            *(" / ".join(_judged(f, f"history_{size}_{part}_ms", "{:,.2f}") for part in PARTS) for size in HISTORIES),
+            _judged(f, "history_2m_ms", "{:,.1f}", TARGET_2M_MS),
+            _judged(f, "history_2m_ms_ratio", "{:.1f}"),
+        )
+        resources.add_row(
+            name,
+            _judged(f, "start_seconds", "{:.2f}"),
+            *(_judged(f, key, "{:,.0f}") for key in ("idle_mb", "loaded_mb", "database_us")),
+        )
+    for table in (plain, streams, history, resources):
+        if any(_has_figures(table)):
+            console.print(table)
+    console.print(
+        f"Targets: a question ≤ {TARGET_JSON_RATIO:g} × floor · a paced chunk ≤ {TARGET_PACED_US:g} µs · "
+        f"2 MB of history ≤ {TARGET_2M_MS:g} ms. CPU time and ratios of one run can be compared; latencies are noise "
+        "on a busy machine."
+    )
+
+
+def _figures_of(measured: Mapping[str, Any]) -> Figures:
+    """The numbers of one round that are worth a median."""
+    found: Figures = {name: measured[name] for name in ("start_seconds", "idle_mb", "loaded_mb") if name in measured}
+    if "json_c32" in measured:
+        found["json_us"] = measured["json_c32"]["cpu_us"]
+        found["json_rps"] = measured["json_c32"]["requests_per_second"]
+        if "database_cpu_us" in measured["json_c32"]:
+            found["database_us"] = measured["json_c32"]["database_cpu_us"]
+    if "json_c1" in measured:
+        one = measured["json_c1"]
+        found |= {f"json_c1_{name}_ms": value for name, value in one["latency_ms"].items()}
+        if "cpu_us" in one:
+            found["json_c1_us"] = one["cpu_us"]
+    if "one_chunk" in measured:
+        short = found["one_chunk_us"] = measured["one_chunk"]["cpu_us"]
+        for name, chunks in (("paced", PACED_CHUNKS), ("burst", BURST_CHUNKS)):
+            if name in measured:
+                found[f"{name}_us"] = (measured[name]["cpu_us"] - short) / (chunks - 1)
+    for size in HISTORIES:
+        if f"history_{size}_us" in measured:
+            found[f"history_{size}_ms"] = measured[f"history_{size}_us"] / 1000
+            for part in PARTS:
+                found[f"history_{size}_{part}_ms"] = measured[f"history_{size}_{part}"]["cpu_us"] / 1000
+    return found
+
+
+def _medians(taken: Sequence[Figures]) -> Figures:
+    names = {name: None for one in taken for name in one}
+    return {name: statistics.median(one[name] for one in taken if name in one) for name in names}
+
+
+def _columns(table: Table, first: str, *others: str) -> None:
+    table.title_justify = "left"
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+
+
+def _judged(found: Figures, name: str, form: str, target: float | None = None) -> str:
+    """A figure as it is shown: green within its target, red beyond it."""
+    if name not in found:
+        return "–"
+    shown = form.format(found[name])
+    if target is None:
+        return shown
+    return f"[green]{shown}[/]" if found[name] <= target else f"[red]{shown}[/]"
+
+
+def _has_figures(table: Table) -> list[bool]:
+    return [str(cell).strip("–/ ") != "" for column in table.columns[1:] for cell in column.cells]

@@ -1,0 +1,134 @@
+"""What is sent to a target, and what it cost: CPU time of its whole process tree, background work included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from tests.benchmarks.load import Job
+from tests.benchmarks.processes import BenchmarkFailed, Cpu, Process, resident_mb, settled
+from tests.benchmarks.targets import Running
+
+SALTS_PER_JOB: Final = 10_000_000
+SALT_SPAN: Final = 90_000_000
+PACED_CHUNKS, PACED_MILLISECONDS, BURST_CHUNKS = 100, 5, 200
+TURNS: Final = 10
+"""Of each re-sent conversation: the first, which the target has never seen, and those that continue it."""
+HISTORIES: Final = {"1k": (1_000, 200), "50k": (50_000, 30), "500k": (500_000, 6), "2m": (2_000_000, 4)}
+"""Bytes of the first request, and how many conversations."""
+SCENARIOS: Final = ("json", "paced", "burst", "history")
+
+Measured = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """The load generator, and how much of everything is sent. `scale` shortens it all alike."""
+
+    load: Process
+    scale: float
+    jobs: int = 0
+
+    def send(self, job: Job) -> Measured:
+        """
+        Raises:
+            BenchmarkFailed: an answer was not what it must be.
+        """
+        self.jobs += 1
+        job.salt = self.jobs * SALTS_PER_JOB % SALT_SPAN
+        self.load.send_line(msgspec.json.encode(job))
+        result: Measured = orjson.loads(self.load.read_line())
+        if result["faults"] or not result["requests"]:
+            raise BenchmarkFailed(f"{result['faults']} connections failed: {result['first_fault']}")
+        return result
+
+    def forget(self) -> None:
+        """Let go of the conversations that were kept."""
+        self.load.send_line(b"null")
+
+    def seconds(self, full: float) -> float:
+        return max(0.4, full * self.scale)
+
+    def cost(self, running: Running, job: Job) -> Measured:
+        """Send, and read what it took."""
+        before = settled(running.process.pid)
+        database_before = Cpu.of(running.database_pid) if running.database_pid else None
+        result = self.send(job)
+        spent = settled(running.process.pid).since(before)
+        result["cpu_us"] = spent / result["requests"] * 1e6
+        if running.database_pid and database_before:
+            result["database_cpu_us"] = Cpu.of(running.database_pid).since(database_before) / result["requests"] * 1e6
+        return result
+
+
+def direct(bench: Bench, port: int) -> Measured:
+    """The upstream without anything before it, for latency."""
+    bench.send(Job(port, 1, 0, seconds=0.3))
+    return {"json_c1": bench.send(Job(port, 1, 0, seconds=bench.seconds(1.5)))}
+
+
+def measure(bench: Bench, running: Running, chosen: tuple[str, ...]) -> Measured:
+    """All chosen scenarios on one target that has just started.
+
+    Returns:
+        For each measurement what the load generator saw, and `cpu_us` per request; memory; seconds to start.
+    """
+    time.sleep(0.5)
+    pid, port = running.process.pid, running.port
+    measured: Measured = {"start_seconds": running.start_seconds, "idle_mb": resident_mb(pid)}
+    bench.send(Job(port, 8, 0, seconds=bench.seconds(1)))
+    for name in chosen:
+        measured |= _MEASURES[name](bench, running)
+    measured["loaded_mb"] = resident_mb(pid)
+    running.process.check()
+    return measured
+
+
+def _json(bench: Bench, running: Running) -> Measured:
+    many = bench.cost(running, Job(running.port, 32, 0, seconds=bench.seconds(3)))
+    return {"json_c32": many, "json_c1": bench.cost(running, Job(running.port, 1, 0, seconds=bench.seconds(1.5)))}
+
+
+def _paced(bench: Bench, running: Running) -> Measured:
+    model = f"scripted-{PACED_CHUNKS}-{PACED_MILLISECONDS}"
+    job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(4))
+    return {**_one_chunk(bench, running), "paced": bench.cost(running, job)}
+
+
+def _burst(bench: Bench, running: Running) -> Measured:
+    model = f"scripted-{BURST_CHUNKS}-0"
+    job = Job(running.port, 8, 0, model, stream=True, chunks=BURST_CHUNKS, seconds=bench.seconds(2))
+    return {**_one_chunk(bench, running), "burst": bench.cost(running, job)}
+
+
+def _one_chunk(bench: Bench, running: Running) -> Measured:
+    """A stream as short as can be: what is not the chunks' doing."""
+    job = Job(running.port, 8, 0, "scripted-1-0", stream=True, seconds=bench.seconds(1.5))
+    return {"one_chunk": bench.cost(running, job)}
+
+
+def _history(bench: Bench, running: Running) -> Measured:
+    measured: Measured = {}
+    for size, (size_bytes, full) in HISTORIES.items():
+        conversations = max(2, round(full * min(1.0, bench.scale)))
+        job = Job(running.port, 2, 0, key=size, conversations=conversations, size_bytes=size_bytes)
+        first = bench.cost(running, job)
+        job.turns = TURNS - 1
+        later = bench.cost(running, job)
+        mean = (first["cpu_us"] + (TURNS - 1) * later["cpu_us"]) / TURNS
+        measured |= {f"history_{size}_first": first, f"history_{size}_later": later, f"history_{size}_us": mean}
+    bench.forget()
+    return measured
+
+
+_MEASURES: Final[Mapping[str, Callable[[Bench, Running], Measured]]] = {
+    "json": _json,
+    "paced": _paced,
+    "burst": _burst,
+    "history": _history,
+}

@@ -1,0 +1,171 @@
+"""A scripted model server that costs next to nothing: prebuilt answers behind a bare asyncio protocol.
+
+    python -m tests.benchmarks.upstream PORT
+
+`POST …/chat/completions` is answered at once. The model name is the script: `scripted-<chunks>-<ms>` streams that many
+chunks, all in one write (0 ms) or one every so many milliseconds; without `"stream":true` it gives one answer of about
+1 KB. Every answer is numbered, so that no two conversations grow alike. Anything else gets counters as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from functools import cache
+from typing import cast
+
+import httptools
+import orjson
+import uvloop
+
+from tests.benchmarks.messages import words
+
+ANSWER_CHARS = 640
+EDGE_BYTES = 4096
+"""The script and the stream flag stand within so many bytes of the start or the end of a body."""
+
+_SCRIPT = re.compile(rb'"model" ?: ?"scripted-(\d+)-(\d+)"')
+_STREAM = re.compile(rb'"stream" ?: ?true')
+_USAGE = re.compile(rb'"include_usage" ?: ?true')
+
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+_IDENTITY = b'"id":"chatcmpl-scripted","created":1780000000,"model":"scripted","system_fingerprint":"fp_scripted",'
+_ANSWER = (
+    b'{"object":"chat.completion",' + _IDENTITY + b'"choices":[{"index":0,"message":{"role":"assistant",'
+    b'"content":"Answer %08d. ' + orjson.dumps(words(ANSWER_CHARS, seed=7))[1:-1] + b'","refusal":null},'
+    b'"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":%d,"completion_tokens":150,"total_tokens":%d,'
+    b'"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}'
+)
+_CHUNK = (
+    b'{"object":"chat.completion.chunk",' + _IDENTITY + b'"choices":[{"index":0,"delta":{%b},"logprobs":null,'
+    b'"finish_reason":%b}]%b}'
+)
+_USAGE_CHUNK = (
+    b'{"object":"chat.completion.chunk",' + _IDENTITY + b'"choices":[],"usage":{"prompt_tokens":%d,'
+    b'"completion_tokens":%d,"total_tokens":%d}}'
+)
+_NOT_YET = b',"usage":null'
+
+
+def framed(data: bytes) -> bytes:
+    """One server-sent event as one piece of a chunked body."""
+    return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
+
+
+@cache
+def stream_frames(chunks: int, *, with_usage: bool) -> tuple[bytes, ...]:
+    """The content frames of a stream; the first names the role."""
+    usage = _NOT_YET if with_usage else b""
+    roles = [b'"role":"assistant",', *[b""] * (chunks - 1)]
+    deltas = [b'%b"content":"word%d "' % (role, number) for number, role in enumerate(roles)]
+    return tuple(framed(_CHUNK % (delta, b"null", usage)) for delta in deltas)
+
+
+def stream_end(chunks: int, prompt_tokens: int, *, with_usage: bool) -> bytes:
+    """What follows the last content frame: finish reason, usage where asked for, `[DONE]`, the end of the body."""
+    usage = _NOT_YET if with_usage else b""
+    reported = framed(_USAGE_CHUNK % (prompt_tokens, chunks, prompt_tokens + chunks)) if with_usage else b""
+    return framed(_CHUNK % (b"", b'"stop"', usage)) + reported + framed(b"[DONE]") + b"0\r\n\r\n"
+
+
+class Counters:
+    """What the server has seen."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.connections = 0
+
+
+class ScriptedModel(asyncio.Protocol):
+    """One connection, kept alive; requests one after another."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._parser = httptools.HttpRequestParser(self)
+        self._body: list[bytes] = []
+        self._url = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._counters.connections += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        self._body.clear()
+        self._url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_method() == b"POST" and self._url.endswith(b"/chat/completions"):
+            self._answer(b"".join(self._body))
+        else:
+            counted = b'{"object":"list","data":[],"requests":%d,"connections":%d}'
+            self._whole(counted % (self._counters.requests, self._counters.connections))
+
+    def _answer(self, body: bytes) -> None:
+        self._counters.requests += 1
+        prompt_tokens = len(body) // 4
+        edges = body if len(body) <= 2 * EDGE_BYTES else body[:EDGE_BYTES] + body[-EDGE_BYTES:]
+        if _STREAM.search(edges) is None:
+            self._whole(_ANSWER % (self._counters.requests, prompt_tokens, prompt_tokens + 150))
+            return
+        script = _SCRIPT.search(edges)
+        chunks, milliseconds = (int(script[1]), int(script[2])) if script is not None else (20, 0)
+        with_usage = _USAGE.search(edges) is not None
+        frames = stream_frames(chunks, with_usage=with_usage)
+        end = stream_end(chunks, prompt_tokens, with_usage=with_usage)
+        if milliseconds:
+            self._transport.write(_STREAM_HEAD)
+            loop = asyncio.get_running_loop()
+            self._paced(loop, frames, end, 0, loop.time(), milliseconds / 1000)
+        else:
+            self._transport.write(b"".join([_STREAM_HEAD, *frames, end]))
+
+    def _paced(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        frames: tuple[bytes, ...],
+        end: bytes,
+        sent: int,
+        start_seconds: float,
+        pause_seconds: float,
+    ) -> None:
+        last = sent == len(frames) - 1
+        self._transport.write(frames[sent] + end if last else frames[sent])
+        if not last:
+            due = start_seconds + (sent + 1) * pause_seconds
+            self._timer = loop.call_at(due, self._paced, loop, frames, end, sent + 1, start_seconds, pause_seconds)
+
+    def _whole(self, body: bytes) -> None:
+        self._transport.write(_JSON_HEAD % len(body) + body)
+
+
+async def serve(port: int) -> None:
+    counters = Counters()
+    server = await asyncio.get_running_loop().create_server(lambda: ScriptedModel(counters), "127.0.0.1", port)
+    print("ready", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))
