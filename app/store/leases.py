@@ -134,11 +134,11 @@ class LeaseKeeper:
             lease = await self._claim_once(root, key)
             if lease is not None:
                 return lease
-            shortest, longest = POLL_SECONDS
-            pause = shortest + (longest - shortest) * self._random()
-            if self._clock() + pause > deadline:
+            remaining = deadline - self._clock()
+            if remaining <= 0:
                 raise _busy()
-            await self._sleep(pause)
+            shortest, longest = POLL_SECONDS
+            await self._sleep(min(remaining, shortest + (longest - shortest) * self._random()))
 
     async def _claim_once(self, root: str, key: str) -> Lease | None:
         claim = self._own(self._store.claim_lease(root=root, key=key, holder=self._holder, seconds=self._lease_seconds))

@@ -140,9 +140,10 @@ class MemoryStore:
         if here in self._conversations:
             raise HeadMoved
         if new.lineage:
-            parent_id, upto_seq = new.lineage[-1]
-            parent = self._conversations.get((new.root, parent_id))
-            if parent is None or parent.tenant != new.tenant or parent.head_seq < upto_seq:
+            ancestors = [self._conversations.get((new.root, ancestor)) for ancestor, _ in new.lineage]
+            if any(ancestor is None or ancestor.tenant != new.tenant for ancestor in ancestors):
+                raise HeadMoved
+            if ancestors[-1] is not None and ancestors[-1].head_seq < new.lineage[-1][1]:
                 raise HeadMoved
         elif new.external_id is not None:
             if (new.tenant, new.external_id) in self._external_ids:

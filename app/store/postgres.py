@@ -251,7 +251,7 @@ class PostgresStore:
 
 
 def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
-    """The conversation's columns and, of a branch, its parent and how far it shares that."""
+    """The conversation's columns and, of a branch, its ancestors, its parent and how far it shares that."""
     columns = (
         new.id,
         new.root,
@@ -271,7 +271,9 @@ def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
         new.created_at or now,
         now,
     )
-    return (*columns, *new.lineage[-1]) if new.lineage else columns
+    if not new.lineage:
+        return columns
+    return (*columns, [ancestor for ancestor, _ in new.lineage], *new.lineage[-1])
 
 
 def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:

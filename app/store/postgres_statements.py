@@ -56,7 +56,7 @@ def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int
 
     Args:
         names: the new conversation brings the client's own id.
-        branches: the new conversation must find its parent unchanged as far as it shares it.
+        branches: the new conversation must find its ancestors where its lineage says.
         message_count: 0, 1, or 2 for any number.
 
     A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
@@ -67,13 +67,15 @@ def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int
     if creates:
         arguments = CONVERSATION_COLUMNS
         if branches:
-            # Locked so that the parent cannot be erased before the branch is there to inherit from it.
+            # Locked so that no ancestor can be erased before the branch is there to inherit from it.
             parts.append("""
-    parent AS (
-        SELECT FROM conversations
-        WHERE root = :root AND id = :parent AND tenant = :tenant AND head_seq >= :upto_seq FOR KEY SHARE)""")
-            held += " AND EXISTS (SELECT FROM parent)"
-            arguments += ("parent", "upto_seq")
+    ancestors AS (
+        SELECT id, head_seq FROM conversations
+        WHERE root = :root AND id = ANY (:ancestors::text[]) AND tenant = :tenant FOR KEY SHARE)""")
+            held += """
+          AND (SELECT count(*) FROM ancestors) = cardinality(:ancestors::text[])
+          AND EXISTS (SELECT FROM ancestors WHERE id = :parent AND head_seq >= :upto_seq)"""
+            arguments += ("ancestors", "parent", "upto_seq")
         parts.append(f"""
     moved AS (
         INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})

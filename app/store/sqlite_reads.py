@@ -27,7 +27,8 @@ _NAMED: Final = """
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
         UNION ALL
         SELECT json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]')
-        FROM conversations, json_each(lineage) e WHERE root = :root AND id = :within AND tenant = :tenant)"""
+        FROM conversations k, json_each(k.lineage) e
+        WHERE k.root = :root AND k.id = :within AND k.tenant = :tenant)"""
 _READ_STRETCHES: Final = f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM json_each(?2) s CROSS JOIN messages m

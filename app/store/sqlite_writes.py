@@ -94,10 +94,14 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
 
 
 def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) -> bool:
-    """Whether the conversation that it branches from is still there, as far as it shares it."""
-    parent, upto_seq = branch.lineage[-1]
-    row = connection.execute(SQL.by_id, (branch.root, parent, branch.tenant)).fetchone()
-    return row is not None and conversation_of(row).head_seq >= upto_seq
+    """Whether all that it shares is still where its lineage says; an ancestor's erasure moves it."""
+    heads = []
+    for ancestor, _ in branch.lineage:
+        row = connection.execute(SQL.by_id, (branch.root, ancestor, branch.tenant)).fetchone()
+        if row is None:
+            return False
+        heads.append(conversation_of(row).head_seq)
+    return bool(heads[-1] >= branch.lineage[-1][1])
 
 
 def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> None:

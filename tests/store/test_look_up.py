@@ -15,9 +15,7 @@ async def test_a_conversation_is_looked_up_by_its_id_alone(store: Store) -> None
     found = await store.look_up(conversation.id)
     assert found is not None
     assert (found.id, found.tenant, found.head_seq) == (conversation.id, tenant, 1)
-    assert replace(found, external_id=None) == replace(
-        conversation, external_id=None, created_at=NOON, updated_at=NOON
-    )
+    assert replace(found, external_id=None) == replace(conversation, external_id=None, created_at=NOON, updated_at=NOON)
 
 
 async def test_only_ids_of_ours_are_looked_up(store: Store) -> None:

@@ -1,0 +1,116 @@
+"""Chunks: found by the links at their ends, made once, written only by whoever holds the lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.store.base import LeaseLost, Store
+from tests.store.logs import (
+    begin,
+    branch_off,
+    chunk_over,
+    fresh_tenant,
+    lease_on,
+    links,
+    log_of,
+)
+
+LINES = [f"{role} {number}" for number in range(6) for role in ("user", "assistant")]
+
+
+async def test_a_chunk_comes_back_as_it_was_written(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 4, duration_ms=1234, usage={"prompt_tokens": 99})
+    later = replace(chunk_over(conversation, log, 4, 8), anchor_seq=6, anchor_tokens=5, kind="mechanical")
+    fold = chunk_over(conversation, log, 0, 8, folds=(chunk.id, later.id))
+    for one in (fold, later, chunk):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
+    assert await store.chunks(root=conversation.root, path=conversation.path) == [chunk, later, fold]
+
+
+async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    short, long = chunk_over(conversation, log, 0, 4), chunk_over(conversation, log, 4, 8)
+    for chunk in (short, long):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    branch, _ = await branch_off(store, conversation, log, 4, ["user other"])
+    assert await store.chunks(root=branch.root, path=branch.path) == [short]
+    assert await store.chunks(root=branch.root, path=[(conversation.id, 6)]) == [short]
+    assert await store.chunks(root=branch.root, path=[(conversation.id, 7)]) == [short, long]
+    assert await store.chunks(root=branch.root) == []
+
+
+async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_same(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    replica, _ = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 4)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    assert await store.chunks(root=replica.root, path=replica.path) == [chunk]
+    assert await store.chunks(root=replica.root, links=links(log)) == [chunk]
+    assert await store.chunks(root=replica.root, path=replica.path, links=links(log)) == [chunk]
+    assert await store.chunks(root=replica.root, links=links(log)[:3]) == []
+    assert await store.chunks(root="0" * 16, links=links(log)) == []
+
+
+async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 4)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    long = [*log, *log_of(tenant, [f"user {number}" for number in range(3000)], after=log[-1])]
+    assert await store.chunks(root=conversation.root, links=links(long)) == [chunk]
+
+
+async def test_chunks_over_imported_messages_are_found_by_path(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES, imported=True)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 4)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    assert await store.chunks(root=conversation.root, path=conversation.path) == [chunk]
+
+
+async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    first, second = chunk_over(conversation, log, 0, 4), chunk_over(conversation, log, 0, 4)
+    fold = chunk_over(conversation, log, 0, 4, folds=("a", "b"))
+    for chunk in (first, second, fold):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    assert await store.chunks(root=conversation.root, path=conversation.path) == [first, fold]
+
+
+async def test_only_a_models_summary_replaces_a_mechanical_one(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    mechanical = chunk_over(conversation, log, 0, 4, kind="mechanical")
+    another = chunk_over(conversation, log, 0, 4, kind="mechanical")
+    written = chunk_over(conversation, log, 0, 4, kind="model")
+    expected = [mechanical, mechanical, written, written]
+    for chunk, kept in zip((mechanical, another, written, another), expected, strict=True):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+        assert await store.chunks(root=conversation.root, path=conversation.path) == [kept]
+
+
+async def test_a_chunk_is_not_kept_under_a_lease_that_has_ended(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    ended = await lease_on(store, conversation.root, holder="first", seconds=0)
+    await lease_on(store, conversation.root, holder="second")
+    for fence in (ended, await lease_on(store, conversation.root, "another", seconds=0)):
+        with pytest.raises(LeaseLost):
+            await store.add_chunk(
+                tenant=tenant, root=conversation.root, chunk=chunk_over(conversation, log, 0, 4), fence=fence
+            )
+    assert await store.chunks(root=conversation.root, path=conversation.path) == []

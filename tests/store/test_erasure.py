@@ -1,0 +1,194 @@
+"""Erasing a conversation for good, while branches keep what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.conversation.messages import Conversation, LogMessage
+from app.store.base import HeadMoved, Store
+from app.store.lineage import Erasure, erasure
+from app.store.memory import MemoryStore
+from app.store.rows import Lineage
+from tests.store.logs import (
+    begin,
+    branch_off,
+    chunk_over,
+    fresh_tenant,
+    go_on,
+    lease_on,
+    links,
+    skeletons,
+)
+
+CHAT = ["user hi", "assistant hello", "user how?", "assistant so", "user why?", "assistant because"]
+
+
+async def test_a_conversation_is_erased_with_all_that_belongs_to_it(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, CHAT, external_id="chat-1")
+    fence = await lease_on(store, conversation.root, conversation.id)
+    other = await lease_on(store, conversation.root, "unrelated")
+    chunk = chunk_over(conversation, log, 0, 4)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+
+    assert await store.delete(tenant=tenant, conversation_id=conversation.id)
+
+    assert await store.get(tenant=tenant, conversation_id=conversation.id) is None
+    assert await store.get(tenant=tenant, conversation_id="chat-1") is None
+    assert await store.read(conversation, 0, 99) == []
+    assert await store.chunks(root=conversation.root, path=conversation.path, links=links(log)) == []
+    found = await store.find(tenant=tenant, root=conversation.root, links=links(log), skeletons=skeletons(log))
+    assert found == []
+    assert await store.renew_leases([fence, other], 60) == [fence]
+    assert not await store.delete(tenant=tenant, conversation_id=conversation.id)
+
+
+async def test_a_conversation_is_erased_by_the_clients_own_id_and_only_by_its_tenant(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, _ = await begin(store, tenant, CHAT, external_id="chat-1")
+    assert not await store.delete(tenant=fresh_tenant(), conversation_id=conversation.id)
+    assert await store.delete(tenant=tenant, conversation_id="chat-1")
+    assert await store.get(tenant=tenant, conversation_id=conversation.id) is None
+
+
+async def test_erasing_the_trunk_leaves_branches_whole(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, trunk_log = await begin(store, tenant, CHAT)
+    early, early_log = await branch_off(store, trunk, trunk_log, 1, ["user e", "assistant f"])
+    late, late_log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
+    twig, twig_log = await branch_off(store, late, late_log, 4, ["assistant i"])
+
+    assert await store.delete(tenant=tenant, conversation_id=trunk.id)
+
+    for conversation, log in ((early, early_log), (late, late_log), (twig, twig_log)):
+        assert links(await store.read(conversation, 0, 99)) == links(log), "read with the lineage known before"
+        fresh = await store.get(tenant=tenant, conversation_id=conversation.id)
+        assert fresh is not None
+        assert trunk.id not in dict(fresh.lineage)
+        assert links(await store.read(fresh, 0, 99)) == links(log)
+        assert links(await store.read(fresh, 1, 4)) == links(log[1:4])
+    gone = await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log[4:]), skeletons=[])
+    assert gone == []
+    shared = await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log[:4]), skeletons=[])
+    assert shared[0].message.link == trunk_log[3].link
+    assert await store.get(tenant=tenant, conversation_id=shared[0].conversation.id) == shared[0].conversation
+
+
+async def test_messages_go_with_the_last_branch_that_shares_them(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, trunk_log = await begin(store, tenant, CHAT)
+    branch, _ = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
+    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    await store.delete(tenant=tenant, conversation_id=branch.id)
+    assert await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log), skeletons=[]) == []
+
+
+async def test_a_branch_goes_on_after_its_trunk_was_erased(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, trunk_log = await begin(store, tenant, CHAT)
+    branch, log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
+    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    branch, log = await go_on(store, branch, log, ["user more", "assistant yes"])
+    assert links(await store.read(branch, 0, 99)) == links(log)
+    fresh = await store.get(tenant=tenant, conversation_id=branch.id)
+    assert fresh is not None
+    twig, twig_log = await branch_off(store, fresh, log, 2, ["user again"])
+    assert links(await store.read(twig, 0, 99)) == links(twig_log)
+
+
+async def test_a_branch_whose_lineage_is_out_of_date_is_refused(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, trunk_log = await begin(store, tenant, CHAT)
+    limb, log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
+    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    for upto_seq in (2, 5):
+        with pytest.raises(HeadMoved):
+            await branch_off(store, limb, log, upto_seq, ["user again"])
+
+
+async def test_a_chunk_stays_while_a_branch_has_the_message_it_ends_at(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, log = await begin(store, tenant, CHAT)
+    branch, _ = await branch_off(store, trunk, log, 3, ["user g", "assistant h"])
+    fence = await lease_on(store, trunk.root)
+    shared, own = chunk_over(trunk, log, 0, 4), chunk_over(trunk, log, 4, 6)
+    for chunk in (shared, own):
+        await store.add_chunk(tenant=tenant, root=trunk.root, chunk=chunk, fence=fence)
+    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    (kept,) = await store.chunks(root=trunk.root, path=branch.path, links=links(log))
+    assert (kept.id, kept.conversation_id) == (shared.id, branch.id)
+    await store.delete(tenant=tenant, conversation_id=branch.id)
+    assert await store.chunks(root=trunk.root, links=links(log)) == []
+
+
+async def test_parallel_erasures_in_one_family_leave_the_rest_whole(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, trunk_log = await begin(store, tenant, CHAT)
+    limb, limb_log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
+    twig, twig_log = await branch_off(store, limb, limb_log, 4, ["assistant i"])
+    other, other_log = await branch_off(store, trunk, trunk_log, 1, ["user j"])
+    await asyncio.gather(
+        store.delete(tenant=tenant, conversation_id=trunk.id), store.delete(tenant=tenant, conversation_id=limb.id)
+    )
+    for conversation, log in ((twig, twig_log), (other, other_log)):
+        assert links(await store.read(conversation, 0, 99)) == links(log)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Branch off an earlier conversation at a fraction of its log, and say this many messages."""
+
+    parent: int
+    at: float
+    messages: int
+
+
+_growths = st.lists(st.builds(Growth, st.integers(0, 9), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=8)
+
+
+@given(growths=_growths, erased=st.lists(st.integers(0, 8), max_size=8))
+def test_whatever_is_erased_all_other_logs_read_as_before(growths: list[Growth], erased: list[int]) -> None:
+    asyncio.run(_grow_and_erase(growths, erased))
+
+
+async def _grow_and_erase(growths: list[Growth], erased: list[int]) -> None:
+    store = MemoryStore(clock=lambda: datetime.now(UTC))
+    tenant = fresh_tenant()
+    family: list[tuple[Conversation, list[LogMessage]]] = [await begin(store, tenant, CHAT)]
+    for growth in growths:
+        parent, log = family[growth.parent % len(family)]
+        upto_seq = round(growth.at * parent.head_seq)
+        lines = [f"user {len(family)} {number}" for number in range(growth.messages)]
+        family.append(await branch_off(store, parent, log, upto_seq, lines))
+    alive = dict(enumerate(family))
+    for number in erased:
+        if number in alive:
+            doomed, _ = alive.pop(number)
+            assert await store.delete(tenant=tenant, conversation_id=doomed.id)
+    for conversation, log in alive.values():
+        fresh = await store.get(tenant=tenant, conversation_id=conversation.id)
+        assert fresh is not None
+        for version in (fresh, conversation):
+            assert links(await store.read(version, 0, 99)) == links(log)
+    if not alive:
+        assert await store.find(tenant=tenant, root=family[0][0].root, links=links(family[0][1]), skeletons=[]) == []
+
+
+def test_the_branch_that_shares_most_inherits() -> None:
+    family: Mapping[str, Lineage] = {
+        "early": (("trunk", 1),),
+        "late": (("trunk", 8),),
+        "twig": (("trunk", 8), ("late", 12)),
+        "elsewhere": (("other", 3),),
+    }
+    assert erasure("trunk", family) == Erasure(
+        "late", 8, {"early": (("late", 1),), "late": (), "twig": (("late", 12),)}
+    )
+    assert erasure("twig", family) == Erasure()
