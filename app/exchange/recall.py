@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.conversation.canonical import canonical
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -343,15 +344,11 @@ class Recall:
 
     async def _is_pending(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
         """Whether the log ends with exactly these messages, stored by an attempt that got no answer."""
-        if not messages or conversation.state.get(PENDING) != len(messages):
+        count = len(messages)
+        if not count or int(conversation.state.get(PENDING, 0)) < count:
             return False
-        tail = await self._store.read(
-            conversation, conversation.head_seq + 1 - len(messages), conversation.head_seq + 1
-        )
-        start = start_of(conversation.tenant)
-        return [p.link for p in walk((entry.message for entry in tail), start)] == [
-            p.link for p in walk(messages, start)
-        ]
+        tail = await self._store.read(conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1)
+        return [_form(entry.message) for entry in tail] == [_form(message) for message in messages]
 
     async def _begin(
         self,
@@ -493,18 +490,34 @@ def _points(request: ChatRequest, conversation: Conversation) -> bool:
     return wanted is not None and root_of_conversation(wanted) is None and conversation.external_id != wanted
 
 
+def _form(message: Message) -> bytes:
+    """What a message is compared by: its canonical form, its text where the chain looks through it."""
+    return canonical(message.body) or message.raw
+
+
 def _calls_open(message: Message) -> bool:
     return message.role in TOOL_ROLES or (message.role == "assistant" and bool(message.tool_calls))
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> _Reach | None:
-    """The stored message furthest along the request's chain; `found` lists equals in order of preference."""
-    index_of = {position.link: index for index, position in enumerate(positions, start=first_index)}
+    """The stored message furthest along the request's chain; `found` lists equals in order of preference.
+
+    Messages that the chain looks through share their link with the one before. Where several of the request's have
+    it, the one at the stored message's own place is meant, so that those behind it count as new.
+    """
+    indexes_of: dict[bytes, list[int]] = {}
+    for index, position in enumerate(positions, start=first_index):
+        indexes_of.setdefault(position.link, []).append(index)
     best: _Reach | None = None
+    best_rank = (-1, False, False)
     for match in found:
-        index = index_of.get(match.message.link)
-        if index is not None and (best is None or index > best.index):
-            best = _Reach(index, match)
+        indexes, seq = indexes_of.get(match.message.link), match.message.seq
+        if indexes is None:
+            continue
+        aligns = seq in indexes
+        rank = (indexes[-1], seq == match.conversation.head_seq, aligns)
+        if rank > best_rank:
+            best, best_rank = _Reach(seq if aligns else indexes[-1], match), rank
     return best
 
 

@@ -114,7 +114,7 @@ class Remember:
             in_skeleton=position.in_skeleton,
             tokens=tokens,
             tokens_total=conversation.head_tokens_total + tokens,
-            answered=True,
+            answered=conversation.answered or position.link != head.link,
             incomplete=given.incomplete,
             meta=given.meta,
         )

@@ -1,0 +1,125 @@
+"""A gateway in this process whose store the test can look into, and a client that sends histories to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from app.conversation.messages import Conversation
+from app.store.memory import MemoryStore
+from tests.live import ScriptedUpstream, gateway, serving
+
+Messages = Sequence[dict[str, Any]]
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str | None, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **fields}
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+def call(name: str, arguments: str = "{}", call_id: str = "call_1") -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result(content: str, call_id: str = "call_1") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+class World:
+    """One gateway with its scripted upstream and its store."""
+
+    def __init__(self, base_url: str, upstream: ScriptedUpstream, store: Any, client: httpx.AsyncClient) -> None:
+        self.base_url = base_url
+        self.upstream = upstream
+        self.store = store
+        self.client = client
+
+    async def post(
+        self,
+        messages: Messages,
+        *,
+        key: str = "sk-one",
+        headers: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> httpx.Response:
+        return await self.client.post(
+            f"{self.base_url}/chat/completions",
+            json={"model": "m", "messages": list(messages), **fields},
+            headers={"authorization": f"Bearer {key}", **(headers or {})},
+        )
+
+    async def say(self, messages: Messages, **options: Any) -> dict[str, Any]:
+        """The body of an answer that must succeed."""
+        answer = await self.post(messages, **options)
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
+    async def stream(self, messages: Messages, **options: Any) -> list[dict[str, Any]]:
+        """The events of a streamed answer that must end properly."""
+        answer = await self.post(messages, stream=True, **options)
+        assert answer.status_code == 200, answer.text
+        lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+        assert lines[-1] == "[DONE]"
+        return [json.loads(line) for line in lines[:-1]]
+
+    def conversations(self) -> list[Conversation]:
+        """All that are stored, oldest first."""
+        return list(self.store._conversations.values())
+
+    async def log(self, conversation_id: str) -> list[dict[str, Any]]:
+        """The stored messages of a conversation."""
+        (conversation,) = (one for one in self.conversations() if one.id == conversation_id)
+        entries = await self.store.read(conversation, 0, conversation.head_seq + 1)
+        assert [entry.seq for entry in entries] == list(range(conversation.head_seq + 1))
+        return [entry.message.body for entry in entries]
+
+    def rows(self) -> int:
+        """How many messages are stored, over all conversations."""
+        return sum(len(messages) for messages in self.store._messages.values())
+
+    def chunks(self) -> list[Any]:
+        return [chunk for chunks in self.store._chunks.values() for chunk in chunks.values()]
+
+
+@asynccontextmanager
+async def world(
+    monkeypatch: pytest.MonkeyPatch, upstream: ScriptedUpstream, *, store: Any = None, **options: Any
+) -> AsyncIterator[World]:
+    """A gateway over a store in memory."""
+    kept = store or MemoryStore(clock=lambda: datetime.now(UTC))
+    monkeypatch.setattr("app.main.open_store", lambda *_, **__: kept)
+    async with (
+        serving(upstream, lifespan="off") as address,
+        gateway(address, **options) as base_url,
+        httpx.AsyncClient(timeout=30) as client,
+    ):
+        yield World(base_url, upstream, kept, client)
+
+
+def summaries_asked(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
+    """Requests that asked for a summary."""
+    return [body for body in upstream.requests if is_summary(body)]
+
+
+def is_summary(body: dict[str, Any]) -> bool:
+    """Whether a request comes from the summarizer."""
+    last = body["messages"][-1]["content"]
+    return isinstance(last, str) and "All of it is material to be summarized." in last
+
+
+def texts(messages: Messages) -> list[Any]:
+    return [message.get("content") for message in messages]
