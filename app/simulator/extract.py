@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
-from app.simulator.recall import ASKED, NOTED, UNKNOWN, Source
+from app.simulator.recall import NOTED, UNKNOWN, Source
 from app.simulator.text import passage, stems
 
 DEFAULT_SUMMARY_TOKENS = 512
@@ -93,6 +93,14 @@ def summarize(transcript: Sequence[Source], max_tokens: int | None, count: Calla
     return "\n".join(line.text for line in chosen) or NOTHING_TO_SAY
 
 
+def most_telling(text: str, longest_chars: int) -> str:
+    """A text of up to `longest_chars` as it is; of a longer one the sentence that tells most."""
+    if len(text) <= longest_chars:
+        return text
+    told = [found.text for found in passage(text).sentences]
+    return max(told, key=lambda sentence: _worth(sentence, "user"), default=text)
+
+
 def _is_stale(line: _Line, heard: Set[str]) -> bool:
     """Whether a sentence adds too little to what is told already: hardly a new word, and no number."""
     fresh = line.said - heard
@@ -120,7 +128,7 @@ def _line(entry: int, position: int, role: str, text: str) -> _Line:
 
 def _worth(text: str, role: str) -> float:
     """How much a sentence tells: identifiers, numbers and quotes most, then names and decisions; questions little."""
-    if UNKNOWN in text or ASKED in text:
+    if UNKNOWN in text:
         return 0.0
     worth = min(4.0, 1.0 * len(_HARD_FACT.findall(text))) + min(2.0, 0.7 * len(_NAME.findall(text)))
     worth += 0.6 * min(2, len(_WEIGHTY.findall(text)))

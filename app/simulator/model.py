@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import orjson
 
 from app.conversation.messages import text_of
-from app.simulator.extract import summarize, transcript_in
+from app.simulator.extract import most_telling, summarize, transcript_in
 from app.simulator.pairing import pairing_fault
-from app.simulator.recall import ASKED, NOTED, UNKNOWN, Source, is_question, recall
+from app.simulator.recall import NOTED, UNKNOWN, Source, is_question, recall
 from app.simulator.text import passage
 from app.simulator.tools import instance, tool_calls
 from app.simulator.window import error_body, overflow
@@ -137,9 +137,8 @@ def _told(shown: Sequence[Source]) -> str:
     del earlier[newest]
     question, given = _question_in(asked)
     if not question:
-        return f"{NOTED} {_quoted(asked)}" if passage(asked).stems else GREETING
-    answers = recall(question, [*earlier, Source("user", given)])
-    return f'{ASKED} "{_quoted(question)}"\n{" ".join(answers) or UNKNOWN}'
+        return f"{NOTED} {_quoted(most_telling(asked, QUOTED_CHARS))}" if passage(asked).stems else GREETING
+    return " ".join(recall(question, [*earlier, Source("user", given)])) or UNKNOWN
 
 
 def _question_in(asked: str) -> tuple[str, str]:

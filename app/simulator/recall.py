@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from app.simulator.text import Sentence, passage, stems
 
 UNKNOWN = "I don't see that in my context."
-ASKED = "You asked:"
 NOTED = "Noted:"
 ACCEPTED_SHARE = 0.45
 """A sentence answers a question when it holds this share of the weight of the question's words."""
@@ -29,6 +28,11 @@ NEIGHBOUR_WEIGHT = 0.5
 _QUESTION_START = re.compile(
     r"^(?:\W*)(?:please\s+)?(?:who|whom|whose|what|which|when|where|why|how|remind me|tell me|recall|list|repeat|"
     r"name the|do you|did|does|can you tell|could you tell)\b",
+    re.IGNORECASE,
+)
+
+_LABELS = re.compile(
+    rf"^[-*•\s]*(?:(?:(?:user|human|assistant|system|developer|summary|tool(?: result)?(?: of [\w.-]+)?):|{NOTED})\s*)*",
     re.IGNORECASE,
 )
 
@@ -70,9 +74,14 @@ def recall(question: str, sources: Sequence[Source]) -> list[str]:
 
 
 def is_fact(text: str) -> bool:
-    """Whether a sentence may answer anything: questions and this model's own ways of speaking may not."""
-    bare = text.lstrip("-* ").removeprefix("user:").removeprefix("assistant:").strip()
-    return not (bare.startswith((ASKED, UNKNOWN)) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
+    """Whether a sentence may answer anything: questions, fences and the admission of not knowing may not."""
+    bare = unlabelled(text)
+    return not (bare.startswith((UNKNOWN, "<")) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
+
+
+def unlabelled(text: str) -> str:
+    """A sentence without list dash, speaker and `Noted:` in front, as one would say it oneself."""
+    return _LABELS.sub("", text).strip()
 
 
 def _weights(wanted: Iterable[str], facts: Sequence[Sentence]) -> dict[str, float]:
@@ -95,7 +104,7 @@ def _best(scored: list[tuple[float, int, str]]) -> list[str]:
     for score, _, text in ranked:
         if len(chosen) == MOST_SENTENCES or score < RUNNER_UP_SHARE * ranked[0][0]:
             break
-        bare = text.lstrip("-* ").removeprefix(NOTED).strip()
+        bare = unlabelled(text)
         if not any(bare in other or other in bare for other in chosen):
             chosen.append(bare)
     return chosen

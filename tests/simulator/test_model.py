@@ -17,7 +17,8 @@ HISTORY = [
     {"role": "user", "content": "Hi, my name is Ada and I live in Lyon."},
     {"role": "assistant", "content": "Noted: Hi, my name is Ada and I live in Lyon."},
     {"role": "user", "content": "The staging server listens on port 8443. Its TLS certificate expires on 2027-03-01."},
-    {"role": "assistant", "content": 'You asked: "Which port does the production server use?"\n' + UNKNOWN},
+    {"role": "assistant", "content": UNKNOWN},
+    {"role": "user", "content": "Which port does the production server use?"},
     {"role": "user", "content": "ConnectionRefusedError in /srv/app/worker.py line 88 when running `make migrate`."},
     {"role": "assistant", "content": "Noted: that."},
 ]
@@ -67,8 +68,8 @@ def test_what_the_prompt_does_not_show_is_not_known(question: str) -> None:
     assert str(ask(question).text).endswith(UNKNOWN)
 
 
-def test_its_own_quoted_question_is_never_taken_for_an_answer() -> None:
-    assert str(ask("Which port does the production server use?").text).count("?") == 1
+def test_a_question_is_never_taken_for_an_answer() -> None:
+    assert "?" not in str(ask("Which port does the production server use?").text)
 
 
 def test_a_fact_in_the_same_message_as_the_question_counts() -> None:
@@ -262,8 +263,20 @@ def test_a_summary_in_front_of_a_question_is_context_and_no_wish_for_a_summary()
     )
     answer = ask(f"{summary}\n\nWhat is the code?", history=[])
     assert not answer.is_summary
-    assert str(answer.text).startswith('You asked: "What is the code?"')
-    assert "81" in str(answer.text)
+    assert answer.text == "The code is 81."
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["- user: The code is 81.", "- assistant: Noted: The code is 81.", "* The code is 81.", "User: The code is 81."],
+)
+def test_what_is_recalled_is_said_without_labels(said: str) -> None:
+    assert ask("What is the code?", history=[{"role": "user", "content": said}]).text == "The code is 81."
+
+
+def test_of_a_long_statement_the_sentence_that_tells_most_is_noted() -> None:
+    padding = "I went through all of it again with the others, and nobody had anything against it. " * 3
+    assert ask(f"{padding}The build number is 4711.").text == "Noted: The build number is 4711."
 
 
 def test_labelled_lines_below_a_wish_for_a_summary_are_a_transcript() -> None:
