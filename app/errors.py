@@ -33,7 +33,7 @@ class GatewayError(Exception):
         hint: one more sentence on the remedy, appended to the message.
         retry_after_seconds: sent as ``Retry-After``.
 
-    `conversation_id` is set on the way out, where the conversation concerned is known.
+    `context_headers` are filled on the way out: what is known of the conversation and of the view by then.
     """
 
     status: int = 500
@@ -52,7 +52,7 @@ class GatewayError(Exception):
         super().__init__(f"{message} {hint}" if hint else message)
         self.param = param
         self.retry_after_seconds = retry_after_seconds
-        self.conversation_id: str | None = None
+        self.context_headers: dict[str, str] = {}
 
     @property
     def message(self) -> str:

@@ -24,6 +24,7 @@ from app.api.errors import install_error_handlers
 from app.api.health import health_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
+from app.api.request_ids import RequestIds
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -159,7 +160,6 @@ def create_app(settings: Settings) -> FastAPI:
     chat = ChatEndpoint(
         exchange,
         body_limit_bytes=settings.server.body_limit_bytes,
-        new_request_id=_new_request_id,
         extra_headers=extra_headers,
     )
     application = FastAPI(
@@ -180,6 +180,7 @@ def create_app(settings: Settings) -> FastAPI:
         passthrough_routes(router, parts.providers, body_limit_bytes=settings.server.body_limit_bytes)
     )
     install_error_handlers(application)
+    application.add_middleware(RequestIds, new_request_id=_new_request_id)
     return application
 
 

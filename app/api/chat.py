@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
@@ -11,66 +11,58 @@ from starlette.types import Receive, Scope, Send
 from app.api.auth import authenticate
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
+from app.api.request_ids import REQUEST_ID
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError
 from app.exchange.answer import StreamedAnswer, WholeAnswer
+from app.exchange.frames import error_frames
 from app.exchange.story import Exchange
 
 JSON_TYPE = "application/json"
-STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+"""The last keeps nginx from holding a stream back."""
 
 
 class ChatEndpoint:
     """Parses, authenticates, and maps errors; decides nothing.
 
     Args:
-        new_request_id: makes the id of a request.
         extra_headers: sent with every answer (the simulated model announces itself).
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        *,
-        body_limit_bytes: int,
-        new_request_id: Callable[[], str],
-        extra_headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, exchange: Exchange, *, body_limit_bytes: int, extra_headers: Mapping[str, str]) -> None:
         self._exchange = exchange
         self._body_limit_bytes = body_limit_bytes
-        self._new_request_id = new_request_id
         self._extra_headers = extra_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        request_id = self._new_request_id()
+        request_id = scope[REQUEST_ID]
         try:
             body = await read_body(receive, headers, self._body_limit_bytes)
-            request = parse_chat_request(body, headers, authenticate(headers), request_id)
-            answer = await self._exchange.answer(request)
+            async with _until_disconnect(receive):
+                await self._answer(body, headers, request_id, send)
         except ClientDisconnected:
             return
         except GatewayError as error:
-            answer = self._refusal(error, headers, request_id)
+            await self._send_whole(_refusal(error, request_id), send)
+
+    async def _answer(self, body: bytes, headers: Mapping[str, str], request_id: str, send: Send) -> None:
+        try:
+            request = parse_chat_request(body, headers, authenticate(headers), request_id)
+            answer = await self._exchange.answer(request)
+        except GatewayError as error:
+            answer = _refusal(error, request_id)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            answer = self._refusal(unexpected(error), headers, request_id)
+            answer = _refusal(unexpected(error, request_id), request_id)
         if isinstance(answer, WholeAnswer):
             await self._send_whole(answer, send)
         else:
-            await self._send_stream(answer, receive, send)
-
-    def _refusal(self, error: GatewayError, headers: Mapping[str, str], request_id: str) -> WholeAnswer:
-        named = {"x-conversation-id": error.conversation_id} if error.conversation_id else {}
-        return WholeAnswer(
-            body=error_body(error),
-            headers={
-                "x-context-status": "bypassed",
-                "x-request-id": request_id,
-                **named,
-                **error_headers(error),
-            },
-            status=error.status,
-        )
+            await self._send_stream(answer, request_id, send)
 
     async def _send_whole(self, answer: WholeAnswer, send: Send) -> None:
         raw_headers = _raw({"content-type": JSON_TYPE, **answer.headers, **self._extra_headers})
@@ -78,13 +70,38 @@ class ChatEndpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": raw_headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _send_stream(self, answer: StreamedAnswer, receive: Receive, send: Send) -> None:
-        raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
-        async with aclosing(answer.frames) as frames, _until_disconnect(receive):
-            await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
+    async def _send_stream(self, answer: StreamedAnswer, request_id: str, send: Send) -> None:
+        """Send frames as they come. The head goes out with the first of them, so that the frames' generator has begun,
+        and will clean up, whatever happens to the client."""
+        async with aclosing(_ended_properly(answer.frames, request_id)) as frames:
+            head_sent = False
             async for frame in frames:
+                if not head_sent:
+                    raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
+                    await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
+                    head_sent = True
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+
+
+async def _ended_properly(frames: AsyncGenerator[bytes, None], request_id: str) -> AsyncGenerator[bytes, None]:
+    """The frames, and where they fail unexpectedly an error and the end: what has begun as a stream ends as one."""
+    async with aclosing(frames):
+        try:
+            async for frame in frames:
+                yield frame
+        except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
+            yield error_frames(unexpected(error, request_id))
+
+
+def _refusal(error: GatewayError, request_id: str) -> WholeAnswer:
+    headers = {
+        "x-context-status": "bypassed",
+        **error.context_headers,
+        "x-request-id": request_id,
+        **error_headers(error),
+    }
+    return WholeAnswer(body=error_body(error), headers=headers, status=error.status)
 
 
 @asynccontextmanager
@@ -101,7 +118,7 @@ async def _until_disconnect(receive: Receive) -> AsyncIterator[None]:
         hung_up = True
         running.cancel()
 
-    watcher = asyncio.ensure_future(watch())
+    watcher = asyncio.ensure_future(watch())  # noqa: TID251 - cancelled below
     try:
         yield
     except asyncio.CancelledError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from typing import Final
 
 import orjson
 from fastapi import FastAPI, Request
@@ -12,6 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from app.api.body import ClientDisconnected
+from app.api.request_ids import REQUEST_ID
 from app.errors import (
     GatewayError,
     InternalError,
@@ -24,14 +27,23 @@ from app.errors import (
 
 log = logging.getLogger(__name__)
 
+RETRY_AFTER_SECONDS: Final = 1
+"""With an error of ours that passes by itself and does not say when."""
+WAITS: Final = (409, 503)
+CLIENT_CLOSED_REQUEST: Final = 499
+"""nginx's status for a client that is gone; nobody reads it but the log."""
+
 
 def error_headers(error: GatewayError) -> dict[str, str]:
     """Headers that belong to an error: its own, and whether a retry can mend it."""
     if isinstance(error, UpstreamRefused):
         return dict(error.headers)
     headers = {}
-    if error.retry_after_seconds is not None:
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+    pause_seconds = error.retry_after_seconds
+    if pause_seconds is None and error.status in WAITS:
+        pause_seconds = RETRY_AFTER_SECONDS
+    if pause_seconds is not None:
+        headers["retry-after"] = str(max(1, math.ceil(pause_seconds)))
     if not error.retryable and error.status < 500:
         headers["x-should-retry"] = "false"
     return headers
@@ -48,9 +60,9 @@ def error_response(error: GatewayError, headers: Mapping[str, str] | None = None
     return Response(error_body(error), status_code=error.status, headers=combined)
 
 
-def unexpected(error: Exception) -> InternalError:
+def unexpected(error: Exception, request_id: str) -> InternalError:
     """An error nobody foresaw: logged with its trace, told without."""
-    log.error("request failed unexpectedly", exc_info=error)
+    log.error("request %s failed unexpectedly", request_id, exc_info=error)
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")
 
 
@@ -72,11 +84,16 @@ def install_error_handlers(app: FastAPI) -> None:
         return error_response(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
-        return error_response(unexpected(error))
+        request_id = str(request.scope.get(REQUEST_ID, ""))
+        return error_response(unexpected(error, request_id), {"x-request-id": request_id})
+
+    async def hung_up(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     app.add_exception_handler(GatewayError, gateway)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(ClientDisconnected, hung_up)
     app.add_exception_handler(Exception, anything)
 
 

@@ -7,18 +7,26 @@ from typing import Final
 
 import orjson
 from fastapi import APIRouter, Request
-
 from starlette.responses import Response, StreamingResponse
 
 from app.api.auth import authenticate
 from app.api.body import read_body
-from app.errors import NotFound
+from app.errors import MethodNotAllowed, NotFound
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
 
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-REQUEST_HEADERS: Final = ("content-type", "accept", "openai-organization", "openai-project", "openai-beta", "range")
-HOP_BY_HOP: Final = ("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "set-cookie")
+REQUEST_HEADERS: Final = (
+    *("accept", "content-type", "idempotency-key", "range", "traceparent", "tracestate"),
+    *("openai-beta", "openai-organization", "openai-project"),
+)
+NOT_PASSED_ON: Final = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "set-cookie"}
+    | {"date", "server"}
+)
+"""Headers of the provider's own connection, and those that the server sets for ours."""
+OWN_PATHS: Final = ("chat/completions", "context", "conversations", "models", "search")
+"""Below `/v1`: what the gateway answers itself never goes round it."""
 
 
 def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_limit_bytes: int) -> APIRouter:
@@ -27,6 +35,7 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
 
     @routes.api_route("/v1/{path:path}", methods=METHODS, summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
+        _refuse_own_paths(path, request)
         headers = dict(request.headers)
         body = await read_body(request.receive, headers, body_limit_bytes)
         provider, body = _provider_for(router, providers, body, headers.get("content-type", ""))
@@ -41,10 +50,20 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
             query=request.url.query,
         )
         reply = await provider.send(call)
-        kept = {name: value for name, value in reply.headers.items() if name not in HOP_BY_HOP}
+        kept = {name: value for name, value in reply.headers.items() if name not in NOT_PASSED_ON}
         return StreamingResponse(_pieces(reply), status_code=reply.status, headers=kept)
 
     return routes
+
+
+def _refuse_own_paths(path: str, request: Request) -> None:
+    below = "/".join(part for part in path.split("/") if part)
+    own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
+    if own is None:
+        return
+    if path == own:
+        raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.")
+    raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
 
 
 def _provider_for(
@@ -75,5 +94,3 @@ async def _pieces(reply: Reply) -> AsyncIterator[bytes]:
             yield piece
     finally:
         await reply.aclose()
-
-

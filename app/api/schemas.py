@@ -63,13 +63,22 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
 
 def _fields(body: bytes) -> dict[str, bytes]:
     try:
-        return _decode_object(body)  # type: ignore[return-value]  # msgspec.Raw is a view of the bytes
+        fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
+        _check_encoding(fields)
+        return fields
     except msgspec.ValidationError as error:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.") from error
+
+
+def _check_encoding(fields: Mapping[str, bytes]) -> None:
+    """Refuse what is not UTF-8; the messages are checked one by one, where they are new."""
+    for name, raw in fields.items():
+        if name != "messages":
+            bytes(raw).decode()
 
 
 def _model(fields: Mapping[str, bytes]) -> str:

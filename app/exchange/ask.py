@@ -9,7 +9,9 @@ from typing import Final, Protocol
 
 from app.context.calibration import Calibration
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.exchange.begin import begun, is_answer
 from app.exchange.body import upstream_body
+from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
@@ -30,7 +32,6 @@ DOUBTFUL_SHARE: Final = 0.5
 OUTPUT_MARGIN_TOKENS: Final = 64
 SEED_DRIFT: Final = 0.02
 """A calibration that is this far from what new conversations start with becomes the new seed."""
-STREAM_TYPE: Final = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,13 @@ class Ask:
                 authorization=turn.request.caller.authorization,
                 headers=turn.request.forwarded,
             )
-            reply = opened.reply
-            if reply.status < 400 and _is_expected_type(reply, stream=turn.request.stream):
-                return Asked(reply, opened.deployment), view
-            try:
-                body = await reply.read()
-            finally:
-                await reply.aclose()
-            overflow = _overflow(reply.status, body, view)
+            reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
+            overflow = None if said is None else _overflow(reply.status, said, view)
             if overflow is None or attempt == RECOVERIES:
-                raise _refusal(reply, body, turn.model_key)
+                if is_answer(reply, stream=turn.request.stream):
+                    return Asked(reply, opened.deployment), view
+                raise _refusal(reply, said or b"", turn.model_key)
+            await reply.aclose()
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")
 
@@ -164,14 +162,11 @@ def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
     return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
 
 
-def _is_expected_type(reply: Reply, *, stream: bool) -> bool:
-    """A stream was asked for and is one, or was not and is not."""
-    return reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
-
-
 def _refusal(reply: Reply, body: bytes, source: str) -> GatewayError:
     """What the client gets for an answer that is of no use."""
     if reply.status >= 400:
         content_type = reply.headers.get("content-type", "application/json")
         return UpstreamRefused(reply.status, body, {"content-type": content_type, **passed_on(reply.headers)})
+    if body.lstrip()[:1] == b"{" and b'"error"' in body:
+        return UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     return UpstreamUnavailable(f"{source!r} did not answer in the form that was asked for.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,11 +12,17 @@ from app.errors import GatewayError, UpstreamRefused
 from app.exchange.request import EventStyle
 
 DONE_FRAME: Final = b"data: [DONE]\n\n"
+_PLAIN_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 
 
 def spliced(data: bytes, fields: bytes) -> bytes:
-    """A JSON object with our fields added at its end, where they win over same-named ones of a gateway behind us."""
-    body = data.rstrip()
+    """A JSON object with our fields added at its end, where they win over same-named ones of a gateway behind us.
+
+    Some servers wrap an only object in a list; it is taken out.
+    """
+    body = data.strip()
+    if body[:1] == b"[":
+        body = body[1:-1].strip()
     separator = b"" if body[:-1].rstrip().endswith(b"{") else b","
     return body[:-1] + separator + fields + b"}"
 
@@ -58,12 +65,13 @@ class EarlyStream:
 
     def adopted(self, data: bytes, fields: bytes) -> bytes:
         """An upstream chunk as part of this completion: the identity is ours, the role was already sent."""
-        chunk = orjson.loads(data)
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta")
+        chunk = decoded(data)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            delta = choice.get("delta") if isinstance(choice, dict) else None
             if isinstance(delta, dict) and choice.get("index", 0) == 0:
                 delta.pop("role", None)
-        return b"data: " + spliced(orjson.dumps({**chunk, **self._identity}), fields) + b"\n\n"
+        return b"data: " + spliced(_encoded({**chunk, **self._identity}), fields) + b"\n\n"
 
     def _told(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
         if self._style == "chunk":
@@ -81,6 +89,24 @@ class EarlyStream:
         return b"data: " + spliced(orjson.dumps(body), self._fields) + b"\n\n"
 
 
+def decoded(data: bytes) -> dict[str, Any]:
+    """An upstream's JSON object that the collector has accepted, which lets halves of a character pass and takes an
+    object out of a list."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        value = json.loads(data)
+    found: dict[str, Any] = value[0] if isinstance(value, list) else value
+    return found
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
 def _error_body(error: GatewayError) -> Mapping[str, Any]:
     """An OpenAI error body with `error` as its only key; an upstream's own error where it has that shape."""
     if isinstance(error, UpstreamRefused):
@@ -88,7 +114,19 @@ def _error_body(error: GatewayError) -> Mapping[str, Any]:
             body = orjson.loads(error.raw_body)
         except orjson.JSONDecodeError:
             return error.body()
-        inner = body.get("error") if isinstance(body, dict) else None
-        if isinstance(inner, dict):
-            return {"error": {**error.body()["error"], **inner}}  # type: ignore[dict-item]
+        return {"error": {**_PLAIN_ERROR, "message": error.message, **_stated(body)}}
     return error.body()
+
+
+def _stated(body: Any) -> Mapping[str, Any]:
+    """What an upstream's error body says, in whichever of the usual shapes it comes."""
+    if isinstance(body, list):
+        body = body[0] if body else None
+    if not isinstance(body, dict):
+        return {}
+    inner = body.get("error", body)
+    if isinstance(inner, str):
+        return {"message": inner}
+    if not isinstance(inner, dict):
+        return {}
+    return inner if inner.get("message") else {**inner, "message": str(inner.get("detail") or "The upstream failed.")}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
-import orjson
-
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
-from app.exchange.frames import EarlyStream, spliced
+from app.exchange.frames import EarlyStream, decoded, spliced
 from app.exchange.report import Report
 from app.upstream.base import Reply
 from app.upstream.collect import Collector
-from app.upstream.sse import DONE, EventDecoder
+from app.upstream.sse import DONE, Event, EventDecoder
 
 BAD_GATEWAY: Final = 502
+END_WAIT_SECONDS: Final = 0.1
+"""After `[DONE]`: a connection whose end comes this soon can be used again."""
+ERROR_EVENT: Final = b"error"
 
 
 class Relay:
@@ -32,22 +34,22 @@ class Relay:
         self._source = source
         self._fields = report.fields()
         self._all_fields = report.all_fields()
+        self._done = False
         self.collector = Collector()
         self.failure: GatewayError | None = None
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Frames for the client, several at a time when they come so; neither errors nor the end are among them."""
-        decoder = EventDecoder(self._source)
+        pieces = self._reply.chunks()
         try:
-            async for piece in self._reply.chunks():
-                frames = [self._frame(event.data) for event in decoder.feed(piece) if event.data]
+            async for events in _events(pieces, EventDecoder(self._source)):
+                frames = self._frames(events)
                 if frames:
-                    yield frames[0] if len(frames) == 1 else b"".join(frames)
-                if self.failure is not None:
-                    return
-            rest = [self._frame(event.data) for event in decoder.finish() if event.data]
-            if rest:
-                yield b"".join(rest)
+                    yield frames
+                if self._done or self.failure is not None:
+                    break
+            if self._done:
+                await _await_end(pieces)
         except UpstreamUnavailable as error:
             if not self.collector.complete:
                 self.failure = error
@@ -55,15 +57,32 @@ class Relay:
         if self.failure is None and not self.collector.complete:
             self.failure = UpstreamUnavailable(f"The stream of {self._source!r} ended before its answer did.")
 
-    def _frame(self, data: bytes) -> bytes:
+    def _frames(self, events: list[Event]) -> bytes:
+        """The client's frames for some events, up to the first that is a failure or the end."""
+        frames = []
+        for event in events:
+            data = event.data.strip() if event.data else b""
+            if not data:
+                continue
+            if data == DONE:
+                self._done = True
+                break
+            try:
+                frames.append(self._frame(data, event.name))
+            except UpstreamUnavailable as error:
+                self.failure = None if self.collector.complete else error
+                self._done = True
+            if self._done or self.failure is not None:
+                break
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _frame(self, data: bytes, name: bytes) -> bytes:
         """The client's frame for one upstream event; empty for what the client is not to see."""
-        if data == DONE or self.failure is not None:
-            return b""
         collector = self.collector
         was_complete = collector.complete
         usage_before = collector.usage
         collector.add(data)
-        if collector.error is not None:
+        if collector.error is not None or name == ERROR_EVENT:
             self.failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
@@ -71,7 +90,26 @@ class Relay:
         fields = self._all_fields if collector.complete and not was_complete else self._fields
         if self._early is not None:
             return self._early.adopted(data, fields)
+        if b"\n" in data:
+            data = data.replace(b"\n", b" ")
         return b"data: " + spliced(data, fields) + b"\n\n"
+
+
+async def _events(pieces: AsyncIterator[bytes], decoder: EventDecoder) -> AsyncGenerator[list[Event], None]:
+    async for piece in pieces:
+        if events := decoder.feed(piece):
+            yield events
+    yield decoder.finish()
+
+
+async def _await_end(pieces: AsyncIterator[bytes]) -> None:
+    """Read on to the end of an answer whose last event has come, if it is not far."""
+    try:
+        async with asyncio.timeout(END_WAIT_SECONDS):
+            async for _ in pieces:
+                pass
+    except TimeoutError:
+        return
 
 
 async def finished_whole(reply: Reply, source: str) -> tuple[bytes, Collector]:
@@ -85,7 +123,7 @@ async def finished_whole(reply: Reply, source: str) -> tuple[bytes, Collector]:
     collector = Collector()
     collector.add_completion(body)
     if collector.error is not None:
-        raise UpstreamRefused(BAD_GATEWAY, body, {})
+        raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     if not collector.has_content and collector.finish_reason is None:
         raise UpstreamUnavailable(f"{source!r} answered with something that is not a chat completion.")
     return body, collector
@@ -93,4 +131,4 @@ async def finished_whole(reply: Reply, source: str) -> tuple[bytes, Collector]:
 
 def _is_usage_only(data: bytes) -> bool:
     """Whether a chunk carries usage and no choice: it came because we asked for it."""
-    return not orjson.loads(data).get("choices")
+    return not decoded(data).get("choices")

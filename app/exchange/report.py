@@ -79,7 +79,7 @@ class Report:
         """The headers of an answer; `summarizing` while a stream has only begun to."""
         headers = {
             "x-context-status": "summarizing" if summarizing else self.status,
-            "x-context-tokens": f"{self.prompt_tokens}/{self.budget.window - self.budget.reserve}",
+            "x-context-tokens": tokens_header(self.prompt_tokens, self.budget),
             "x-request-id": request_id,
         }
         if self.conversation_id is not None:
@@ -88,6 +88,11 @@ class Report:
 
     def warned(self, warning: str, status: ContextStatus | None = None) -> Report:
         return replace(self, warnings=(*self.warnings, warning), status=status or self.status)
+
+
+def tokens_header(prompt_tokens: int, budget: Budget) -> str:
+    """`X-Context-Tokens`: used, and how much may be."""
+    return f"{prompt_tokens}/{budget.window - budget.reserve}"
 
 
 def status_of(turn: Recollection, plan: Plan, *, stateless: bool) -> ContextStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -97,6 +97,7 @@ class Exchange:
         """
         stack = AsyncExitStack()
         turn: Turn | None = None
+        view: View | None = None
         try:
             turn = await self._begin(request, stack)
             view = await self._views.make(turn, self._views.budget(turn), summarize=_summarize(turn))
@@ -107,10 +108,17 @@ class Exchange:
                 view = await compaction.view()
             return await self._deliver(turn, view, stack)
         except BaseException as error:
-            if isinstance(error, GatewayError) and turn is not None and turn.place.keeps:
-                error.conversation_id = turn.place.conversation.id
+            if isinstance(error, GatewayError) and turn is not None:
+                error.context_headers.update(self._known(turn, view))
             await stack.aclose()
             raise
+
+    def _known(self, turn: Turn, view: View | None) -> dict[str, str]:
+        """What an error's headers can say of the context. A conversation that was still to begin is not named."""
+        told = {} if view is None else self._report(turn, view).headers(turn.request.request_id)
+        if turn.place.keeps and not turn.place.creates:
+            return {**told, "x-conversation-id": turn.place.conversation.id}
+        return {name: value for name, value in told.items() if name != "x-conversation-id"}
 
     async def _begin(self, request: ChatRequest, stack: AsyncExitStack) -> Turn:
         """Everything there is to know before planning; nothing is written yet."""
@@ -239,8 +247,9 @@ class Exchange:
         except BaseException:
             await stack.aclose()
             raise
-        async for frame in self._relay(turn, view, asked, stack, early):
-            yield frame
+        async with aclosing(self._relay(turn, view, asked, stack, early)) as frames:
+            async for frame in frames:
+                yield frame
 
     async def _deliver(self, turn: Turn, view: View, stack: AsyncExitStack) -> Answer:
         """Ask the upstream; a stream begins once it has answered."""
@@ -249,10 +258,7 @@ class Exchange:
             report = self._report(turn, view)
             headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
             return StreamedAnswer(headers, self._relay(turn, view, asked, stack, None))
-        try:
-            return await self._tasks.finish(self._whole(turn, view, asked))
-        finally:
-            await stack.aclose()
+        return await self._tasks.finish(self._whole(turn, view, asked, stack.pop_all()))
 
     async def _put(self, turn: Turn, view: View) -> tuple[Asked, Turn, View]:
         """Put the question to the upstream while the user's messages are stored."""
@@ -263,7 +269,11 @@ class Exchange:
             await self._tasks.finish(self._take_back(storing))
             raise
         try:
-            place = await storing
+            place = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            await asked.reply.aclose()
+            await self._tasks.finish(self._take_back(storing))
+            raise
         except StoreUnavailable:
             if turn.place.appends:
                 await asked.reply.aclose()
@@ -280,8 +290,12 @@ class Exchange:
         except GatewayError as error:
             log.warning("an unanswered question could not be taken back: %s", error.message)
 
-    async def _whole(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
-        """A whole answer: stored, then given our fields."""
+    async def _whole(self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack) -> WholeAnswer:
+        """A whole answer: stored, then given our fields. Closes `stack`."""
+        async with stack:
+            return await self._whole_held(turn, view, asked)
+
+    async def _whole_held(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
         try:
             body, collector = await finished_whole(asked.reply, turn.model_key)
         except GatewayError:

@@ -17,6 +17,7 @@ from app.conversation.messages import Chunk, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
 from app.exchange.recall import Recollection
+from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.upstream.base import Target, Window
@@ -213,7 +214,7 @@ def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthE
     """OpenAI's sentence, which clients look for, and the breakdown."""
     prompt = budget.calibrated(decided.prompt_tokens)
     instructions = budget.calibrated(outline.instructions_tokens)
-    return ContextLengthExceeded(
+    error = ContextLengthExceeded(
         f"This model's maximum context length is {budget.window} tokens. However, your messages resulted in {prompt} "
         f"tokens. Please reduce the length of the messages.",
         param="messages",
@@ -222,4 +223,6 @@ def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthE
             f"{budget.hard} are available beside the {budget.reserve + budget.output} kept for the answer."
         ),
     )
+    error.context_headers["x-context-tokens"] = tokens_header(prompt, budget)
+    return error
 

@@ -1,0 +1,81 @@
+"""How an upstream's answer begins: some servers say with status 200 that they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from app.errors import UpstreamUnavailable
+from app.upstream.base import Reply
+from app.upstream.router import ReadReply
+from app.upstream.sse import EventDecoder
+
+STREAM_TYPE: Final = "text/event-stream"
+CHOICES: Final = b'"choices"'
+"""What holds this is an answer, whatever else it says: a text may well speak of context windows."""
+
+
+def is_answer(reply: Reply, *, stream: bool) -> bool:
+    """Whether it is what was asked for: success, and a stream where one was asked for and only there."""
+    return reply.status < 400 and reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
+
+
+async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Reply, bytes | None]:
+    """An answer as far as its first event, or read whole where it is not a stream.
+
+    Returns:
+        The reply to go on with, and what it says instead of an answer: a body, or the first event's data.
+
+    Raises:
+        UpstreamUnavailable: it ended or broke off before that.
+    """
+    if stream and is_answer(reply, stream=True):
+        try:
+            return await _until_first_event(reply, source)
+        except BaseException:
+            await reply.aclose()
+            raise
+    try:
+        body = await reply.read()
+    finally:
+        await reply.aclose()
+    whole = ReadReply(reply.status, reply.headers, body)
+    return whole, None if is_answer(whole, stream=stream) and CHOICES in body else body
+
+
+async def _until_first_event(reply: Reply, source: str) -> tuple[Reply, bytes | None]:
+    decoder = EventDecoder(source)
+    pieces = reply.chunks()
+    seen: list[bytes] = []
+    async for piece in pieces:
+        seen.append(piece)
+        data = next((event.data for event in decoder.feed(piece) if event.data and event.data.strip()), None)
+        if data is not None:
+            return _Begun(reply, seen, pieces), None if CHOICES in data else data
+    data = next((event.data for event in decoder.finish() if event.data), None)
+    if data is None:
+        raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
+    return _Begun(reply, seen, pieces), None if CHOICES in data else data
+
+
+class _Begun:
+    """A reply of which some pieces have been read already; `upstream.base.Reply`."""
+
+    def __init__(self, reply: Reply, seen: list[bytes], rest: AsyncIterator[bytes]) -> None:
+        self._reply = reply
+        self._seen = seen
+        self._rest = rest
+        self.status = reply.status
+        self.headers: Mapping[str, str] = reply.headers
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self.chunks()])
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for piece in self._seen:
+            yield piece
+        async for piece in self._rest:
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._reply.aclose()
