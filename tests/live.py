@@ -1,4 +1,4 @@
-"""Applications behind real sockets in the test's own event loop, and an upstream that plays what a test wrote for it."""
+"""Applications behind real sockets in the test's own event loop, and an upstream that plays what a test wrote."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""Recorded agent runs, resent turn by turn through windows they do not fit. The simulated model counts exactly, holds
+its window and refuses orphaned calls and results, so every answer is a verdict on the view behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.context.tokenizers import tokenizer_for
+from app.context.tokens import TokenCounter
+from app.simulator.options import SimulatorOptions
+from app.simulator.server import SimulatorApp
+from app.simulator.simulator import Simulator
+from tests.live import gateway, serving
+from tests.shared_data import agent_tools, needs_recordings, recorded
+
+WINDOWS = {"sim-4096": 4096, "sim-8192": 8192}
+COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+
+
+def turns(run: dict[str, Any], tools: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The request before each of a run's assistant messages."""
+    schemas = tools.get(run.get("tools_ref", ""))
+    for index, message in enumerate(run["messages"]):
+        if message["role"] == "assistant" and index:
+            yield {"messages": run["messages"][:index], **({"tools": schemas} if schemas else {})}
+
+
+@needs_recordings
+@pytest.mark.parametrize("model", WINDOWS)
+async def test_every_turn_of_an_agent_run_is_answered_within_the_window(model: str) -> None:
+    simulator = Simulator(
+        SimulatorOptions(recorded_requests=4), lambda _: COUNTER, clock=time.time, new_id=lambda: "simulated"
+    )
+    async with (
+        serving(SimulatorApp(simulator), lifespan="off") as upstream,
+        gateway(upstream, window=WINDOWS[model]) as base_url,
+        httpx.AsyncClient(base_url=base_url, timeout=60) as client,
+    ):
+        for run in recorded("agent_trajectories_dev.jsonl"):
+            seen: list[dict[str, Any]] = []
+            shape: tuple[Any, ...] = ()
+            for request in turns(run, agent_tools()):
+                answer = await client.post(
+                    "/chat/completions", json={"model": model, **request}, headers={"authorization": run["id"]}
+                )
+                assert answer.status_code == 200, (run["id"], answer.text)
+                body = answer.json()
+                context, sent = body["context"], simulator.requests[-1]["body"]["messages"]
+                assert body["usage"]["prompt_tokens"] == context["prompt_tokens"] <= WINDOWS[model]
+                assert (body["context_status"] == "full") == (sent == request["messages"])
+                assert (body["context_status"] == "summarized") <= bool(context["summaries"])
+                before, shape = shape, shape_of(context)
+                if shape == before:
+                    assert sent[: len(seen)] == seen, "a view begins with the one before until something is cut"
+                seen = sent
+
+
+def shape_of(context: dict[str, Any]) -> tuple[Any, ...]:
+    """What changes when something is cut: summaries, and what was dropped or shortened."""
+    summaries = tuple(summary["id"] for summary in context["summaries"])
+    return summaries, context["dropped_messages"], context["trimmed_messages"]
