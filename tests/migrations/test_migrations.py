@@ -1,0 +1,210 @@
+"""Migrations: from empty to the tables of today, on filled databases, never backwards by surprise."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.errors import StoreUnavailable
+from app.store.connect import open_store
+from app.store.location import location_of
+from app.store.tables import SCHEMA_VERSION, metadata
+from migrations import run, upgrading
+from tests.store.logs import begin, chunk_over, fresh_tenant, lease_on, links
+
+ROOT = Path(__file__).parents[2]
+STEPS = [
+    script.revision for script in reversed(list(ScriptDirectory.from_config(upgrading._config()).walk_revisions()))
+]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.db"
+    return str(request.getfixturevalue("empty_postgres_url"))
+
+
+def with_connection(url: str, look: Callable[[Connection], Any]) -> Any:
+    """What a look at a database through SQLAlchemy finds."""
+    location = location_of(url)
+    if location.backend == "sqlite":
+        engine = create_engine(f"sqlite:///{location.path}", poolclass=NullPool)
+        with engine.connect() as connection:
+            return look(connection)
+
+    async def ask() -> Any:
+        engine = create_async_engine(
+            "postgresql+asyncpg://", poolclass=NullPool, async_creator=lambda: asyncpg.connect(location.dsn)
+        )
+        async with engine.connect() as connection:
+            found = await connection.run_sync(look)
+        await engine.dispose()
+        return found
+
+    return asyncio.run(ask())
+
+
+def execute(url: str, sql: str) -> None:
+    location = location_of(url)
+    if location.backend == "sqlite":
+        connection = sqlite3.connect(location.path)
+        with connection:
+            connection.execute(sql)
+        connection.close()
+        return
+
+    async def ask() -> None:
+        connection = await asyncpg.connect(location.dsn)
+        await connection.execute(sql)
+        await connection.close()
+
+    asyncio.run(ask())
+
+
+def differences(connection: Connection) -> list[Any]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+    return list(compare_metadata(context, metadata))
+
+
+def test_upgrading_from_empty_gives_the_tables_of_today(url: str) -> None:
+    upgrading.upgrade_schema(location_of(url))
+    assert with_connection(url, differences) == []
+    assert run.current(url) == run.head() == STEPS[-1] == SCHEMA_VERSION
+
+
+def test_partial_indexes_have_their_condition(url: str) -> None:
+    upgrading.upgrade_schema(location_of(url))
+    query = {
+        "sqlite": "SELECT sql FROM sqlite_master WHERE name = 'messages_skeleton'",
+        "postgresql": "SELECT indexdef FROM pg_indexes WHERE indexname = 'messages_skeleton'",
+    }[location_of(url).backend]
+    definition = with_connection(url, lambda connection: connection.exec_driver_sql(query).scalar())
+    assert "WHERE in_skeleton" in definition
+
+
+def test_a_new_file_made_at_once_equals_one_that_was_migrated(tmp_path: Path) -> None:
+    at_once, migrated = f"sqlite:///{tmp_path}/at_once.db", f"sqlite:///{tmp_path}/migrated.db"
+    run.upgrade(at_once)
+    upgrading.upgrade_schema(location_of(migrated))
+
+    def schema(url: str) -> set[tuple[str, str]]:
+        rows = with_connection(
+            url, lambda connection: connection.exec_driver_sql("SELECT name, sql FROM sqlite_master").all()
+        )
+        return {(name, re.sub(r"\s+", " ", sql or "")) for name, sql in rows}
+
+    assert schema(at_once) == schema(migrated)
+    assert run.current(at_once) == run.current(migrated) == run.head()
+
+
+def test_upgrading_twice_changes_nothing(url: str) -> None:
+    run.upgrade(url)
+    run.upgrade(url)
+    upgrading.upgrade_schema(location_of(url))
+    assert run.current(url) == run.head()
+
+
+def test_each_step_runs_on_a_filled_database_and_loses_nothing(url: str) -> None:
+    """From the second step on, the database is filled by whatever the version before could write: see `fill`."""
+    for step in STEPS:
+        upgrading.upgrade_schema(location_of(url), step)
+        assert run.current(url) == step
+    asyncio.run(fill(url))
+    upgrading.upgrade_schema(location_of(url))
+    assert with_connection(url, differences) == []
+
+
+async def fill(url: str) -> None:
+    """Everything that a store can keep."""
+    store = open_store(url)
+    await store.open()
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, ["user hi", "assistant hello"], external_id="chat")
+    fence = await lease_on(store, conversation.root)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk_over(conversation, log, 0, 2), fence=fence)
+    await store.learn(model="provider/model", facts={"window": 8192})
+    assert links(await store.read(conversation, 0, 9)) == links(log)
+    await store.close()
+
+
+def test_a_newer_schema_is_refused(url: str) -> None:
+    run.upgrade(url)
+    execute(url, "UPDATE alembic_version SET version_num = '2999_01_01_from_the_future'")
+    for auto_migrate in (True, False):
+        with pytest.raises(run.SchemaIsNewer, match="2999_01_01"):
+            run.prepare(url, auto_migrate=auto_migrate)
+    assert run.current(url) == "2999_01_01_from_the_future"
+
+
+def test_an_older_schema_is_left_alone_where_that_is_wanted(url: str) -> None:
+    with pytest.raises(run.SchemaIsOlder, match="migrate"):
+        run.prepare(url, auto_migrate=False)
+    assert run.current(url) is None
+    run.prepare(url, auto_migrate=True)
+    run.prepare(url, auto_migrate=False)
+
+
+def test_processes_that_start_together_migrate_once(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run.upgrade, [url] * 4))
+    assert with_connection(url, differences) == []
+
+
+def test_a_file_with_tables_of_others_is_not_taken_for_new(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/others.db"
+    execute(url, "CREATE TABLE theirs (id INTEGER)")
+    run.upgrade(url)
+    assert run.current(url) == run.head()
+    assert with_connection(url, lambda connection: connection.exec_driver_sql("SELECT * FROM theirs").all()) == []
+
+
+def test_memory_needs_no_migration() -> None:
+    run.prepare("memory://", auto_migrate=False)
+    assert run.current("memory://") == run.head()
+
+
+def test_an_unreachable_database_is_said_to_be_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "text.db").write_text("no database " * 1000)
+    for url in (
+        "postgresql://u@127.0.0.1:1/x",
+        f"sqlite:///{tmp_path}/file/x.db",
+        f"sqlite:///{tmp_path}/text.db",
+    ):
+        with pytest.raises(StoreUnavailable):
+            run.prepare(url, auto_migrate=True)
+
+
+def test_a_start_with_nothing_to_migrate_does_not_import_alembic(tmp_path: Path) -> None:
+    program = (
+        "import sys; from migrations import run; "
+        "run.prepare(sys.argv[1], auto_migrate=True); run.prepare(sys.argv[1], auto_migrate=True); "
+        "print('alembic' in sys.modules, run.current(sys.argv[1]))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, f"sqlite:///{tmp_path}/x.db"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert answer.stdout == f"False {SCHEMA_VERSION}\n"

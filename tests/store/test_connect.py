@@ -1,0 +1,48 @@
+"""Database URLs: what is accepted, what it means, what is said of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.store.connect import open_store
+from app.store.location import Location, location_of
+from app.store.memory import MemoryStore
+from app.store.postgres import PostgresStore
+from app.store.sqlite import SqliteStore
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("memory://", Location("memory")),
+        ("sqlite+aiosqlite:///data/c.db", Location("sqlite", path=Path("data/c.db"))),
+        ("sqlite:////var/lib/c.db", Location("sqlite", path=Path("/var/lib/c.db"))),
+        ("sqlite:///with%20space.db?mode=rw", Location("sqlite", path=Path("with space.db"))),
+        ("postgresql+asyncpg://u:p@h:5/n", Location("postgresql", dsn="postgresql://u:p@h:5/n")),
+        ("postgresql://u@/n?host=/run/pg", Location("postgresql", dsn="postgresql://u@/n?host=/run/pg")),
+        ("postgres://h/n", Location("postgresql", dsn="postgresql://h/n")),
+    ],
+)
+def test_a_url_names_a_place(url: str, expected: Location) -> None:
+    assert location_of(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["", "data/c.db", "mysql://u:secret@h/n", "sqlite://c.db", "sqlite:///", "sqlite:///:memory:", "sqlite://"]
+)
+def test_another_url_is_refused_with_what_is_accepted(url: str) -> None:
+    with pytest.raises(ValueError, match=r"postgresql\+asyncpg://.*memory://") as refused:
+        location_of(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_directory_of_a_file_is_made(tmp_path: Path) -> None:
+    assert isinstance(open_store(f"sqlite:///{tmp_path}/a/b/c.db"), SqliteStore)
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_each_url_opens_its_store() -> None:
+    assert isinstance(open_store("memory://"), MemoryStore)
+    assert isinstance(open_store("postgresql+asyncpg://u@h/n"), PostgresStore)
