@@ -1,0 +1,184 @@
+"""What the parts cost by themselves: `python -m tests.benchmarks.micro [--only WORD]`.
+
+Planning, counting tokens, recognising a history, reading a stream. Each figure is the best of several runs: noise only
+ever adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from app.context.budget import budget_for
+from app.context.outline import Outline
+from app.context.plan import plan
+from app.context.policy import Policy
+from app.context.tokenizers import TiktokenTokenizer
+from app.context.tokens import TokenCounter, tokenizer_for
+from app.conversation.identity import prefix_digests, start_of, walk
+from app.conversation.messages import Chunk, Message
+from app.upstream.collect import Collector
+from app.upstream.sse import DONE, EventDecoder
+from tests.benchmarks.messages import History, words
+from tests.benchmarks.processes import ROOT
+from tests.benchmarks.upstream import stream_frames
+from tests.context.worlds import assistant, chunk_of, log_of, user
+
+RUNS: Final = 5
+LEAST_SECONDS: Final = 0.02
+MEGABYTE: Final = 1_000_000
+LOG_MESSAGES: Final = 10_000
+CHUNKS: Final = 100
+EVENTS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to time. `amount` is how many of `unit` a call handles."""
+
+    group: str
+    name: str
+    unit: str
+    amount: float
+    call: Callable[[], object]
+
+
+def best_seconds(call: Callable[[], object]) -> float:
+    """Seconds of one call: the best of `RUNS`, each long enough for the clock."""
+    begun = time.perf_counter()
+    call()
+    repeats = max(1, int(LEAST_SECONDS / max(1e-7, time.perf_counter() - begun)))
+    taken = []
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        taken.append((time.perf_counter() - begun) / repeats)
+    return min(taken)
+
+
+def planning() -> Iterator[Case]:
+    """A log of 10,000 messages: untouched, behind chunks, and trimmed from nothing."""
+    count = TokenCounter(tokenizer_for("o200k_base"))
+    text = words(400, seed=1)
+    bodies = [user(f"{number} {text}") if number % 2 == 0 else assistant(text) for number in range(LOG_MESSAGES)]
+    log = log_of([*bodies, user(text)])
+    total = log[-1].tokens_total
+    policy = Policy()
+
+    def planned(window: int, chunks: Sequence[Chunk] = (), *, loaded: bool) -> Callable[[], object]:
+        start = chunks[-1].to_seq if chunks else 0
+        outline = Outline(
+            instructions_tokens=200,
+            log_tokens=total,
+            next_seq=len(log),
+            chunks=tuple(chunks),
+            tail=log[start:] if loaded else None,
+            new_from_seq=len(log) - 1,
+        )
+        budget = budget_for(policy, window=window, requested_output=512, ratio=1.0)
+        return lambda: plan(outline, budget, policy, count=count, summarizer_input_tokens=window // 2)
+
+    step = LOG_MESSAGES // CHUNKS
+    chunks = [
+        chunk_of(end, from_seq=end - step, tokens_total=log[end - 1].tokens_total, text=text)
+        for end in range(step, LOG_MESSAGES - step + 1, step)
+    ]
+    wide, narrow = 2 * total, max(32_000, total // 20)
+    yield Case("planning", "everything fits", "plan", 1, planned(wide, loaded=False))
+    yield Case("planning", f"behind {len(chunks)} chunks", "plan", 1, planned(narrow, chunks, loaded=True))
+    yield Case("planning", "first contact, trimmed and zoned", "plan", 1, planned(narrow, loaded=True))
+
+
+def counting() -> Iterator[Case]:
+    """A megabyte of each kind of text, with the fastest tokenizer there is and with the reference."""
+    fastest = tokenizer_for("o200k_base")
+    reference = TiktokenTokenizer("o200k_base")
+    tokenizers = [fastest] if isinstance(fastest, TiktokenTokenizer) else [fastest, reference]
+    noise = random.Random(1)
+    texts = {
+        "prose": words(MEGABYTE, seed=1),
+        "JSON": orjson.dumps([{"id": i, "name": words(20, seed=i), "ok": i % 2 == 0} for i in range(12_000)]).decode(),
+        "base64": base64.b64encode(noise.randbytes(MEGABYTE * 3 // 4)).decode(),
+        "Chinese": "数据上下文模型的窗口很窄所以要压缩" * (MEGABYTE // 51),
+        "emoji": "😀" * (MEGABYTE // 4),
+        "one letter": "a" * MEGABYTE,
+        "spaces": " " * MEGABYTE,
+        "line breaks": "\n" * MEGABYTE,
+        "special tokens": "<|endoftext|>" * (MEGABYTE // 13),
+    }
+    for tokenizer in tokenizers:
+        group = "tokens" if tokenizer is fastest else "tiktoken"
+        for name, text in texts.items():
+            yield Case(group, name, "MB", len(text.encode()) / MEGABYTE, partial(tokenizer.count, text))
+        yield Case(group, "a text of 200 characters", "text", 1, partial(tokenizer.count, words(200, seed=9)))
+
+
+def recognising() -> Iterator[Case]:
+    """The messages of a 2 MB history, decoded and hashed, and the fast path over the same bytes."""
+    body = orjson.loads(History(model="m", size_bytes=2 * MEGABYTE, salt=1).body())
+    raws = [orjson.dumps(message) for message in body["messages"][1:]]
+    start = start_of("tenant")
+
+    def walked() -> object:
+        return [position.link for position in walk([Message(raw) for raw in raws], start)]
+
+    yield Case("identity", "canonical chain, 2 MB", "message", len(raws), walked)
+    yield Case("identity", "raw prefix digests, 2 MB", "message", len(raws), lambda: prefix_digests(raws, "tenant"))
+    yield Case("identity", "raw prefix digests, 2 MB", "MB", 2, lambda: prefix_digests(raws, "tenant"))
+
+
+def reading() -> Iterator[Case]:
+    """A stream of 2,000 events, as it comes in one piece and in one piece an event."""
+    frames = [frame.partition(b"\r\n")[2][:-2] for frame in stream_frames(EVENTS, with_usage=True)]
+    whole = b"".join(frames)
+
+    def read(pieces: Sequence[bytes], *, collects: bool) -> object:
+        decoder, collector = EventDecoder(), Collector()
+        for piece in pieces:
+            for event in decoder.feed(piece):
+                if collects and event.data is not None and event.data != DONE:
+                    collector.add(event.data)
+        return collector.message()
+
+    yield Case("stream", "decode, one piece", "event", EVENTS, lambda: read([whole], collects=False))
+    yield Case("stream", "decode, a piece an event", "event", EVENTS, lambda: read(frames, collects=False))
+    yield Case("stream", "decode and collect, a piece an event", "event", EVENTS, lambda: read(frames, collects=True))
+
+
+GROUPS: Final = {"planning": planning, "tokens": counting, "identity": recognising, "stream": reading}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.micro", description=__doc__)
+    parser.add_argument("--only", choices=GROUPS, help="one group")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "micro.json", help="the JSON file")
+    options = parser.parse_args()
+    table = Table("", "", "µs", "per", title="Parts by themselves", title_justify="left")
+    table.columns[2].justify = "right"
+    found = []
+    for group in [options.only] if options.only else GROUPS:
+        for case in GROUPS[group]():
+            microseconds = best_seconds(case.call) / case.amount * 1e6
+            found.append({"group": case.group, "name": case.name, "per": case.unit, "us": microseconds})
+            table.add_row(case.group, case.name, f"{microseconds:,.2f}", case.unit)
+    Console().print(table)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
