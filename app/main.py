@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -91,12 +91,17 @@ def serve(settings: Settings) -> int:
     """
     configure_logging(settings.server.log_level, settings.server.log_format)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
-    return run_server(functools.partial(create_app, settings), settings.server, greeting=_greeting(settings))
+    return run_server(functools.partial(_worker, settings), settings.server, greeting=_greeting(settings))
+
+
+def _worker(settings: Settings) -> FastAPI:
+    """The application, in a process that may have been started for it."""
+    configure_logging(settings.server.log_level, settings.server.log_format)
+    return create_app(settings)
 
 
 def create_app(settings: Settings) -> FastAPI:
     """The whole application of one worker process."""
-    configure_logging(settings.server.log_level, settings.server.log_format)
     store = open_store(
         settings.database.url.get_secret_value(),
         synchronous=settings.database.synchronous,
@@ -105,14 +110,8 @@ def create_app(settings: Settings) -> FastAPI:
         statement_cache_size=settings.database.statement_cache_size,
     )
     providers = _providers(settings)
-    router = Router(
-        _routes(settings),
-        providers,
-        _retry_policy(settings),
-        sleep=asyncio.sleep,
-        clock=time.monotonic,
-        random=random.random,
-    )
+    routes = _routes(settings)
+    router, summary_router = (_router(settings, routes, providers) for _ in range(2))
     seeds: dict[str, Calibration] = {}
     windows = Windows(
         default_tokens=settings.window_default,
@@ -125,7 +124,7 @@ def create_app(settings: Settings) -> FastAPI:
     compactor = Compactor(
         store=store,
         leases=leases,
-        summarizer=Summarizer(router=router, windows=windows, counter_for=_counter_for),
+        summarizer=Summarizer(router=summary_router, windows=windows, counter_for=_counter_for),
         counter_for=_counter_for,
     )
     parts = _Parts(store, leases, compactor, tasks, tuple(providers.values()))
@@ -209,6 +208,18 @@ async def _lifespan(
         await parts.store.close()
 
 
+def _router(settings: Settings, routes: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> Router:
+    """A router with breakers of its own: summaries that fail must not keep a client from its answer."""
+    return Router(
+        routes,
+        providers,
+        RetryPolicy(**settings.retries.model_dump()),
+        sleep=asyncio.sleep,
+        clock=time.monotonic,
+        random=random.random,
+    )
+
+
 def _providers(settings: Settings) -> dict[str, Provider]:
     """Every configured provider by name; the simulated model where there is none."""
     if settings.uses_simulated_model:
@@ -256,10 +267,6 @@ def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
         encoding=deployment.encoding,
         quirks=Quirks(**quirks.model_dump()),
     )
-
-
-def _retry_policy(settings: Settings) -> RetryPolicy:
-    return RetryPolicy(**settings.retries.model_dump())
 
 
 def _counter_for_model(model: str) -> TokenCounter:

@@ -13,6 +13,7 @@ import uvicorn
 
 from app.main import create_app
 from app.settings import load
+from migrations import run as migrations
 
 DROP = object()
 """In a script's pieces: cut the connection here."""
@@ -51,18 +52,21 @@ async def gateway(
     }
     merged = {**values, **sections}
     settings = load(environ={}, arguments={(name,): value for name, value in merged.items()})
+    await asyncio.to_thread(migrations.prepare, merged["database"]["url"], auto_migrate=True)
     async with serving(create_app(settings)) as address:
         yield f"{address}/v1"
 
 
 @dataclass
 class Reply:
-    """One scripted answer: a whole body, or `pieces` sent one by one (`DROP` cuts the connection, a number waits)."""
+    """One scripted answer: a whole body, or `pieces` sent one by one (`DROP` cuts the connection, a number waits).
+    Nothing of it is sent before `gate` is open."""
 
     body: Any = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     pieces: Sequence[Any] | None = None
+    gate: asyncio.Event | None = None
 
 
 def completion(content: str | None = "Fine.", *, prompt_tokens: int = 10, **message: Any) -> Reply:
@@ -167,6 +171,8 @@ class ScriptedUpstream:
         await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, reply: Reply, send: Any) -> None:
+        if reply.gate is not None:
+            await reply.gate.wait()
         kind = "text/event-stream" if reply.pieces is not None else "application/json"
         headers = {"content-type": kind, **reply.headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]

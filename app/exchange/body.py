@@ -30,8 +30,9 @@ def upstream_body(
     """
     fields = _changed_fields(request, deployment, max_output_tokens)
     if deployment.quirks != _PLAIN:
-        shown, fields = apply_quirks(deployment.quirks, request.raws if messages is None else messages, fields)
-        messages = None if shown is request.raws else shown
+        asked = [bytes(raw) for raw in (request.raws if messages is None else messages)]
+        shown, fields = apply_quirks(deployment.quirks, asked, fields)
+        messages = messages if shown is asked else shown
     if messages is None and fields == request.fields:
         return request.body
     if messages is not None:
