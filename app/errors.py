@@ -67,7 +67,9 @@ class InvalidRequest(GatewayError):
     status = 400
     type = "invalid_request_error"
 
-    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(message, param=param, hint=hint)
         if code is not None:
             self.code = code
@@ -132,7 +134,14 @@ class UpstreamUnavailable(GatewayError):
     code = "upstream_unavailable"
     retryable = True
 
-    def __init__(self, message: str, *, status: int = 502, hint: str | None = None, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 502,
+        hint: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
         super().__init__(message, hint=hint, retry_after_seconds=retry_after_seconds)
         self.status = status
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -54,7 +53,7 @@ def run_server(create_app: Callable[[], FastAPI], settings: ServerSettings, *, g
     listening = config.bind_socket()
     line = f"Concertina is listening on {_address(listening)} ({greeting})"
     if settings.workers > 1:
-        threading.Thread(target=_announce, args=(_probe(listening), line), daemon=True).start()
+        threading.Thread(target=_announce, args=(listening, line), daemon=True).start()
         Multiprocess(config, sockets=[listening]).run()
         return 0
     server = _AnnouncingServer(config, line)
@@ -75,23 +74,28 @@ class _AnnouncingServer(uvicorn.Server):
             print(self._line, flush=True)
 
 
-def _announce(probe: str, line: str) -> None:
+def _announce(listening: socket.socket, line: str) -> None:
     """Print the start line once a worker answers."""
+    host, port = _reachable(listening)
     deadline = time.monotonic() + READY_WAIT_SECONDS
     while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection(host, port, timeout=1)
         try:
-            with urllib.request.urlopen(probe, timeout=1):
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == http.HTTPStatus.OK:
                 print(line, flush=True)
                 return
-        except (urllib.error.URLError, OSError):
-            time.sleep(READY_POLL_SECONDS)
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(READY_POLL_SECONDS)
 
 
-def _probe(listening: socket.socket) -> str:
+def _reachable(listening: socket.socket) -> tuple[str, int]:
     """Where this machine reaches the server; one that listens everywhere is reached on loopback."""
     host, port = listening.getsockname()[:2]
-    host = "127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host
-    return f"http://[{host}]:{port}/readyz" if ":" in host else f"http://{host}:{port}/readyz"
+    return ("127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host), port
 
 
 def _address(listening: socket.socket) -> str:

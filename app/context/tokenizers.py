@@ -25,7 +25,7 @@ except ImportError:
     _toktok = None
 
 _EXACT_CUT: Final = re.compile(
-    r"""(?<=[^\W_])(?=[\s.,;:!?/(){}<>="_\[\]\-。，、！？；：「」])"""  # noqa: RUF001
+    r"""(?<=[^\W_])(?=[\s.,;:!?/(){}<>="_\[\]\-。，、！？；：「」])"""
     r"""|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"""
 )
 """Where both encodings' patterns always end a word, whatever stands around it: after a letter or digit and before
