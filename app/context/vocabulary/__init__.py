@@ -62,7 +62,7 @@ VOCABULARIES: Final = {
         Vocabulary(
             name="cl100k_base",
             sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-            pattern="|".join(
+            pattern="|".join(  # noqa: FLY002 - one alternative a line
                 [
                     r"'(?i:[sdmt]|ll|ve|re)",
                     r"[^\r\n\p{L}\p{N}]?+\p{L}++",
