@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check-config", help="say whether a configuration can be used, and what it amounts to")
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_simulate(commands)
+    _add_show_plan(commands)
     return parser
 
 
@@ -78,6 +79,16 @@ def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     simulate.add_argument("--seconds-per-token", type=float, default=0.0, help="pause between streamed words")
     simulate.add_argument("--summary-seconds", type=float, default=0.0, help="further pause before a summary")
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
+
+
+def _add_show_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    shown = commands.add_parser("show-plan", help="say what would be sent for a stored conversation, and why")
+    shown.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
+    _add_config(shown)
+    shown.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
+    shown.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
+    shown.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
+    shown.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

@@ -1,0 +1,221 @@
+"""`concertina show-plan`: what would be sent for a stored conversation if it went on now. No model is called."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.commands import CommandFailed
+from app.context.policy import Policy, SummarizerPolicy
+from app.context.tokenizers import tokenizer_for
+from app.context.tokens import TokenCounter
+from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.exchange.preview import Preview, preview
+from app.exchange.views import CALIBRATION
+from app.settings import Settings, load
+from app.settings.sections import EVERY_MODEL
+from app.simulator.window import window_of
+from app.store.base import Store
+from app.store.connect import open_store
+from app.upstream import registry
+
+PLAIN_WIDTH: Final = 120
+EXCERPT_CHARS: Final = 400
+STYLES: Final = {"summarized": "dim", "dropped": "red", "truncated": "yellow", "anchor": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The model that the plan is for."""
+
+    name: str
+    key: str
+    window_tokens: int
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = load(arguments.config)
+    shown, model = asyncio.run(_look(settings, arguments))
+    if arguments.json:
+        print(orjson.dumps(as_json(shown, model.name), option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print(shown, model.name)
+    return 0
+
+
+async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Preview, _Model]:
+    store = open_store(settings.database.url.get_secret_value(), timeout_seconds=settings.database.timeout_seconds)
+    await store.open()
+    try:
+        conversation = await store.look_up(arguments.conversation)
+        if conversation is None:
+            raise CommandFailed(
+                f"there is no conversation {arguments.conversation!r} in {settings.database.location}; "
+                "the id is the `conversation_id` that every answer carries."
+            )
+        model = await _model(settings, store, conversation, arguments)
+        shown = await preview(
+            store,
+            conversation,
+            policy=_policy(settings, arguments.policy),
+            window_tokens=model.window_tokens,
+            model_key=model.key,
+            counter=TokenCounter(tokenizer_for(conversation.encoding)),
+        )
+    finally:
+        await store.close()
+    return shown, model
+
+
+def _policy(settings: Settings, name: str | None) -> Policy:
+    chosen = name or settings.policy
+    if chosen not in settings.policies:
+        raise CommandFailed(f"there is no policy {chosen!r}; known are {', '.join(sorted(settings.policies))}.")
+    values = settings.policies[chosen].model_dump(exclude={"summarizer", "prepare_ratio"})
+    summarizer = SummarizerPolicy(**settings.policies[chosen].summarizer.model_dump())
+    return Policy(name=chosen, summarizer=summarizer, **values)
+
+
+async def _model(
+    settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace
+) -> _Model:
+    """The model asked for, or that of the last answer with the window it had then."""
+    answers = await store.read(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
+    meta: Mapping[str, Any] = next((entry.meta for entry in reversed(answers) if entry.meta), {})
+    name = arguments.model or meta.get("model")
+    if not isinstance(name, str):
+        raise CommandFailed(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
+    seen = [key for key in conversation.state.get(CALIBRATION, {}) if key.partition("/")[2] == name]
+    key, configured = _deployment(settings, name)
+    if arguments.model is None and seen:
+        key = seen[-1]
+    window = arguments.window or configured
+    if window is None and arguments.model is None:
+        window = (meta.get("context") or {}).get("window")
+    if window is None:
+        window = (await store.model_facts()).get(key, {}).get("window") or _known_window(settings, key)
+    return _Model(name, key, int(window))
+
+
+def _deployment(settings: Settings, name: str) -> tuple[str, int | None]:
+    """`provider/model` of the first place that a name stands for, and the window that is configured for it."""
+    served = settings.served_models
+    if settings.uses_simulated_model or not (name in served or EVERY_MODEL in served):
+        return f"simulator/{name}", None
+    place = (served.get(name) or served[EVERY_MODEL]).expanded()[0]
+    return f"{place.provider}/{place.model or name}", place.context_window
+
+
+def _known_window(settings: Settings, key: str) -> int:
+    name = key.partition("/")[2]
+    if settings.uses_simulated_model:
+        return window_of(name)
+    known = registry.find(name)
+    return known[0] if known else settings.window_default
+
+
+def as_json(shown: Preview, model: str) -> dict[str, Any]:
+    """The plan as an object: numbers calibrated where they are compared with the window, raw where they are counted."""
+    decided = shown.plan
+    return {
+        "conversation_id": shown.conversation.id,
+        "model": model,
+        "status": decided.status,
+        "prompt_tokens": shown.prompt_tokens,
+        "limit": shown.limit_tokens,
+        "window": shown.budget.window,
+        "compacts_above": shown.budget.soft,
+        "fits": decided.fits,
+        "instructions": [message.text for message in shown.instructions],
+        "summaries": [_summary(chunk) for chunk in decided.chunks],
+        "messages": [
+            {
+                "seq": row.seq,
+                "role": row.role,
+                "disposition": row.kind,
+                "summary": row.chunk_id,
+                "tokens": row.tokens,
+                "text": _said(entry),
+            }
+            for row, entry in zip(shown.rows, shown.log, strict=True)
+        ],
+        "to_summarize": [{"from_seq": one.from_seq, "to_seq": one.to_seq} for one in decided.to_summarize],
+        "notes": [{"code": note.code, **note.facts} for note in decided.notes],
+    }
+
+
+def _summary(chunk: Chunk) -> dict[str, Any]:
+    return {
+        "id": chunk.id,
+        "from_seq": chunk.from_seq,
+        "to_seq": chunk.to_seq,
+        "through_turn": chunk.through_turn,
+        "tokens": chunk.tokens,
+        "kind": chunk.kind,
+        "model": chunk.model,
+        "created_at": chunk.created_at.isoformat(),
+        "text": chunk.text,
+    }
+
+
+def _print(shown: Preview, model: str) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    budget, decided = shown.budget, shown.plan
+    console.print(f"[bold]{shown.conversation.id}[/] as {model} would see it now: [bold]{decided.status}[/]")
+    console.print(
+        f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
+        f"compaction above {budget.soft:,})" + ("" if decided.fits else " - does not fit")
+    )
+    if shown.instructions:
+        console.print(f"instructions: {len(shown.instructions)} stored system message(s), sent verbatim")
+    else:
+        console.print("instructions: none stored; what a client sends along comes on top")
+    if decided.chunks:
+        console.print(_summaries(decided.chunks))
+    console.print(_messages(shown))
+    for one in decided.to_summarize:
+        console.print(f"would first be summarized: messages {one.from_seq} to {one.to_seq - 1}")
+    for note in decided.notes:
+        facts = ", ".join(f"{name} {value}" for name, value in note.facts.items())
+        console.print(f"note: {note.code}" + (f" ({facts})" if facts else ""))
+
+
+def _summaries(chunks: tuple[Chunk, ...]) -> Table:
+    table = Table("summary", "messages", "tokens", "text", title="Summaries, oldest first", title_justify="left")
+    for chunk in chunks:
+        covers = f"{chunk.from_seq}-{chunk.to_seq - 1}"
+        table.add_row(_short_id(chunk.id), covers, str(chunk.tokens), Text(chunk.text))
+    return table
+
+
+def _messages(shown: Preview) -> Table:
+    table = Table(title="The log, every message of it", title_justify="left")
+    for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent as", 15)):
+        table.add_column(name, no_wrap=True, min_width=width)
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for row, entry in zip(shown.rows, shown.log, strict=True):
+        sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
+        cells = (str(row.seq), row.role, str(row.tokens), sent_as, _said(entry))
+        table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.kind, ""))
+    return table
+
+
+def _short_id(chunk_id: str) -> str:
+    return chunk_id[:12]
+
+
+def _said(entry: LogMessage) -> str:
+    """The message in one line: its text, its tool calls."""
+    calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
+    named = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
+    return " ".join([*entry.message.text.split(), *named])[:EXCERPT_CHARS]
