@@ -32,7 +32,7 @@ _FENCE = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOT
 _LABEL = re.compile(
     r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
 )
-_HARD_FACT = re.compile(r"\d|/\w|\w/\w|\w_\w|\w@\w|`[^`]+`|\"[^\"]+\"|'[^']{2,}'|[a-z][A-Z]|\b[A-Z]{2,}\b")
+_HARD_FACT = re.compile(r"\d|/\w|\w/\w|\w_\w|\w@\w|\w\.[a-z]\w|`[^`]+`|\"[^\"]+\"|'[^']{2,}'|[a-z][A-Z]|\b[A-Z]{2,}\b")
 _NAME = re.compile(r"(?<!^)(?<![.!?]\s)\b[A-Z][a-z]+")
 _WEIGHTY = re.compile(
     r"\b(?:decid\w+|decision|chose\w*|agreed|because|error|failed|failure|exception|fixed|resolved|open|must|never|always|"

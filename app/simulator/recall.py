@@ -32,7 +32,8 @@ _QUESTION_START = re.compile(
 )
 
 _LABELS = re.compile(
-    rf"^[-*•\s]*(?:(?:(?:user|human|assistant|system|developer|summary|tool(?: result)?(?: of [\w.-]+)?):|{NOTED})\s*)*",
+    r"^[-*•\s]*(?:(?:(?:user|human|assistant|system|developer|summary|tool(?: result)?(?: of [\w.-]+)?):"
+    rf"|{NOTED})\s*)*",
     re.IGNORECASE,
 )
 

@@ -1,0 +1,38 @@
+"""What the database holds at the end, read through the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.context.chain import active_chain
+from app.conversation.messages import Chunk, LogMessage
+from app.store.connect import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A conversation in full: every message, and the summaries beside them."""
+
+    log: Sequence[LogMessage]
+    chunks: Sequence[Chunk]
+
+    def holds(self, messages: Sequence[Mapping[str, object]]) -> bool:
+        """Whether the log is exactly these messages in this order."""
+        kept = [(entry.message.role, entry.message.text) for entry in self.log]
+        return kept == [(message["role"], message["content"]) for message in messages]
+
+
+async def read(database_url: str, conversation_id: str) -> Stored:
+    """Read a conversation, whether or not a gateway has the database open."""
+    store = open_store(database_url)
+    await store.open()
+    try:
+        conversation = await store.look_up(conversation_id)
+        if conversation is None:
+            return Stored((), ())
+        log = await store.read(conversation, 0, conversation.head_seq + 1)
+        chain, _ = active_chain(await store.chunks(root=conversation.root, path=conversation.path))
+    finally:
+        await store.close()
+    return Stored(log, chain)

@@ -1,0 +1,48 @@
+"""`make demo` shows what it promises, also where nobody watches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.__main__ import QUICK_TURNS
+from demo.script import PROBES, TOPICS, conversation
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def told() -> str:
+    command = [sys.executable, "-m", "demo", "--quick", "--fast"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_a_compaction_is_shown_while_it_runs_and_when_it_is_done(told: str) -> None:
+    assert told.index("compaction_started") < told.index("compaction_completed") < told.index("compaction 1: messages 0-")
+
+
+def test_probes_are_right_and_every_message_is_kept(told: str) -> None:
+    asked = sum(number <= QUICK_TURNS for number in PROBES)
+    assert told.count("✓") == asked
+    assert f"{asked} of {asked}" in told
+    assert f"{2 * QUICK_TURNS}, every one as it was said" in told
+
+
+def test_no_colours_come_out_without_a_terminal(told: str) -> None:
+    assert "\x1b" not in told
+
+
+def test_fifty_questions_over_ten_topics_and_probes_for_what_was_said_at_least_eight_turns_before() -> None:
+    turns = conversation()
+    said = [turn for turn in turns if not turn.is_probe]
+    assert (len(said), len({turn.topic for turn in said}), len(turns)) == (50, len(TOPICS), 60)
+    for turn in turns:
+        if turn.expected is not None:
+            first = next(other.number for other in turns if turn.expected in other.text)
+            assert turn.number - first >= 8
+            assert turn.expected not in turn.text
