@@ -211,7 +211,7 @@ class Exchange:
         )
 
     def _begin_early(self, turn: Turn, view: View, compaction: _Running, stack: AsyncExitStack) -> StreamedAnswer:
-        report = self._report(turn, view)
+        report = replace(self._report(turn, view), status="summarized")
         frames = self._stream_with_compaction(turn, view, compaction, stack, report)
         return StreamedAnswer(report.headers(turn.request.request_id, summarizing=True), frames)
 
@@ -230,7 +230,7 @@ class Exchange:
             yield early.started(
                 {
                     "type": "compaction_started",
-                    "input_tokens": report.prompt_tokens,
+                    "input_tokens": view.uncompacted_tokens,
                     "context_window": view.budget.window,
                 }
             )
@@ -366,6 +366,7 @@ class Exchange:
 
     async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> None:
         collector = relay.collector
+        collector.id = relay.completion_id
         if collector.has_content or (collector.complete and relay.failure is None):
             incomplete = not collector.complete or relay.failure is not None
             await self._store_answer(turn, view, collector, report, incomplete=incomplete)

@@ -63,6 +63,14 @@ class View:
     max_output_tokens: int | None = None
     """A lower bound for the answer than was asked for."""
 
+    @property
+    def uncompacted_tokens(self) -> int:
+        """What would be sent if every summary there is were used and nothing cut: calibrated."""
+        outline = self.outline
+        covered = outline.chunks[-1].tokens_total if outline.chunks else 0
+        summaries = sum(chunk.tokens for chunk in outline.chunks)
+        return self.budget.calibrated(outline.instructions_tokens + summaries + outline.log_tokens - covered)
+
 
 class Views:
     """Plans views. Reads from the store only what a view needs: chunks if there are any, and the log behind them."""
