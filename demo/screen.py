@@ -98,12 +98,10 @@ class Screen:
     def _bar(self, tokens: int, style: str) -> Text:
         filled = min(BAR_CELLS, round(BAR_CELLS * tokens / self._window))
         line = round(BAR_CELLS * self._threshold / self._window)
-        bar = Text()
-        for cell in range(BAR_CELLS):
-            if cell == line:
-                bar.append("│", style="bold red")
-            else:
-                bar.append("█" if cell < filled else "·", style=style if cell < filled else "dim")
+        cells = "█" * filled + "·" * (BAR_CELLS - filled)
+        bar = Text(f"{cells[:line]}│{cells[line + 1 :]}", style="dim")
+        bar.stylize(f"not dim {style}", 0, filled)
+        bar.stylize("not dim bold red", line, line + 1)
         return bar
 
     def _probe(self, question: str, expected: str, said: str) -> None:

@@ -199,9 +199,9 @@ def _summaries(chunks: tuple[Chunk, ...]) -> Table:
 
 
 def _messages(shown: Preview) -> Table:
-    table = Table(title="The log, every message of it", title_justify="left")
+    table = Table(title="The log, every message of it", title_justify="left", expand=True)
     for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent as", 15)):
-        table.add_column(name, no_wrap=True, min_width=width)
+        table.add_column(name, no_wrap=True, width=width)
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for row, entry in zip(shown.rows, shown.log, strict=True):
         sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
