@@ -74,6 +74,8 @@ class Recollection:
     """The client's own id."""
     is_first_attempt: bool = False
     """The conversation began with this request."""
+    replays: LogMessage | None = None
+    """The stored answer, where the client's own retry asks again what was answered meanwhile."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
 
@@ -318,13 +320,12 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages = [Message(bytes(raw)) for raw in log]
-        check_messages(
-            messages,
-            first_index=len(instructions),
-            calls_open=bool(conversation.state.get(CALLS_OPEN)),
-        )
-        if await self._is_pending(conversation, messages):
+        answer = await self._answer_to(conversation, messages) if request.retry else None
+        if answer is not None or await self._is_pending(conversation, messages):
             messages = []
+        check_messages(
+            messages, first_index=len(instructions), calls_open=bool(conversation.state.get(CALLS_OPEN))
+        )
         if not instructions:
             instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ()))
         mode = "append" if conversation.mode == "unknown" else conversation.mode
@@ -340,6 +341,7 @@ class Recall:
             keeps=request.store,
             appends=True,
             lease=lease,
+            replays=answer,
         )
 
     async def _is_pending(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
@@ -349,6 +351,17 @@ class Recall:
             return False
         tail = await self._store.read(conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1)
         return [_form(entry.message) for entry in tail] == [_form(message) for message in messages]
+
+    async def _answer_to(self, conversation: Conversation, messages: Sequence[Message]) -> LogMessage | None:
+        """The last answer, if it is whole and these very messages are what it answers."""
+        if not messages or conversation.state.get(PENDING):
+            return None
+        first = conversation.head_seq - len(messages)
+        tail = await self._store.read(conversation, first, conversation.head_seq + 1)
+        if len(tail) <= len(messages) or tail[-1].incomplete or tail[-1].meta is None:
+            return None
+        same = [_form(entry.message) for entry in tail[:-1]] == [_form(message) for message in messages]
+        return tail[-1] if same else None
 
     async def _begin(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import leaves_calls_open
-from app.errors import ConversationBusy
+from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.recall import (
     CALLS_OPEN,
@@ -78,15 +78,11 @@ class Remember:
                 raise _lost() from moved
             turn = replace(turn, conversation=self._branch(turn.conversation), creates=True)
             after = _after_question(turn)
-            await self._store.append(
+            await self._create(
                 Append(conversation=after, after_seq=turn.conversation.head_seq, messages=turn.new, creates=True)
             )
         except LeaseLost as lost:
             raise _lost() from lost
-        if turn.points and turn.external_id is not None:
-            await self._store.point(
-                tenant=after.tenant, external_id=turn.external_id, conversation=after
-            )
         if turn.remembers is not None:
             position = Position(after.head_link, after.head_skeleton, False)
             self._prefixes.remember(turn.remembers, Remembered(after.root, position))
@@ -136,14 +132,27 @@ class Remember:
             if turn.appends:
                 raise _lost() from moved
             after = _with_head(self._branch(base), [entry])
-            await self._store.append(
-                Append(conversation=after, after_seq=base.head_seq, messages=[entry], creates=True)
-            )
+            await self._create(Append(conversation=after, after_seq=base.head_seq, messages=[entry], creates=True))
         except LeaseLost as lost:
             raise _lost() from lost
         if turn.lease is not None:
             self._leases.released(turn.lease)
+        if turn.points and turn.external_id is not None:
+            await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
+
+    async def _create(self, write: Append) -> None:
+        """Begin a branch, or a conversation beside one that took the client's id first.
+
+        Raises:
+            StoreUnavailable: what it branches from was erased meanwhile.
+        """
+        try:
+            await self._store.append(write)
+        except HeadMoved as moved:
+            raise StoreUnavailable(
+                "The conversation was erased while it was being answered.", retry_after_seconds=1
+            ) from moved
 
     async def nothing(self, turn: Recollection) -> None:
         """A question got no answer. A conversation that began with it, and whose id its client does not know, is
@@ -153,11 +162,11 @@ class Remember:
             await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _branch(self, base: Conversation) -> Conversation:
-        """A branch off the place where `base` was seen to end."""
+        """A branch off the place where `base` was seen to end; another beginning where it was still to begin."""
         return replace(
             base,
             id=new_conversation_id(base.root, self._random_bytes),
-            lineage=lineage_through(base, base.head_seq),
+            lineage=lineage_through(base, base.head_seq) if base.head_seq >= 0 else (),
             external_id=None,
         )
 

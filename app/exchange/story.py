@@ -26,6 +26,7 @@ from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.recall import Recall, Recollection
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
+from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on, status_of
 from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
@@ -100,6 +101,9 @@ class Exchange:
         view: View | None = None
         try:
             turn = await self._begin(request, stack)
+            if turn.place.replays is not None:
+                await stack.aclose()
+                return replayed(turn.place.replays, turn.place.conversation.id, request)
             view = await self._views.make(turn, self._views.budget(turn), summarize=_summarize(turn))
             if view.plan.to_summarize and _compacts(turn):
                 compaction = _Running(self, turn, view)

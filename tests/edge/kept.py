@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -108,6 +109,15 @@ async def world(
         httpx.AsyncClient(timeout=30) as client,
     ):
         yield World(base_url, upstream, kept, client)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for something that others do."""
+    for _ in range(int(seconds / 0.01)):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("it does not come to hold")
 
 
 def summaries_asked(upstream: ScriptedUpstream) -> list[dict[str, Any]]:

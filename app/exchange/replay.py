@@ -1,0 +1,75 @@
+"""A stored answer given once more, to a client whose first attempt got it but was not there to receive it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from app.conversation.messages import LogMessage
+from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
+from app.exchange.frames import DONE_FRAME
+from app.exchange.request import ChatRequest
+
+
+def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:
+    """The answer that was stored as `entry`, in the form that is asked for now."""
+    meta = entry.meta or {}
+    status = meta.get("context_status", "full")
+    ours = {"context_status": status, "conversation_id": conversation_id}
+    headers = {
+        "x-conversation-id": conversation_id,
+        "x-context-status": str(status),
+        "x-request-id": request.request_id,
+    }
+    if request.stream:
+        return StreamedAnswer(headers, _frames(list(_chunks(entry, meta, ours, request))))
+    messages = [entry.message.body, *meta.get("alternatives", ())]
+    body = {
+        **_identity(entry, meta, request, "chat.completion"),
+        "choices": [
+            {"index": index, "message": message, "logprobs": None, "finish_reason": meta.get("finish_reason")}
+            for index, message in enumerate(messages)
+        ],
+        "usage": meta.get("usage"),
+        **ours,
+        "context": meta.get("context", {}),
+    }
+    return WholeAnswer(orjson.dumps(body), headers)
+
+
+def _chunks(
+    entry: LogMessage, meta: Mapping[str, Any], ours: Mapping[str, Any], request: ChatRequest
+) -> Iterator[dict[str, Any]]:
+    identity = _identity(entry, meta, request, "chat.completion.chunk")
+    messages = [entry.message.body, *meta.get("alternatives", ())]
+    for index, message in enumerate(messages):
+        yield {**identity, "choices": [_choice(index, _delta(message), None)], **ours}
+    for index in range(len(messages)):
+        told = {**ours, "context": meta.get("context", {})}
+        yield {**identity, "choices": [_choice(index, {}, meta.get("finish_reason"))], **told}
+    if request.include_usage:
+        yield {**identity, "choices": [], "usage": meta.get("usage"), **ours}
+
+
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    return {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}
+
+
+def _choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _identity(entry: LogMessage, meta: Mapping[str, Any], request: ChatRequest, kind: str) -> dict[str, Any]:
+    created = int(entry.created_at.timestamp()) if entry.created_at else 0
+    return {"id": meta.get("id"), "object": kind, "created": created, "model": meta.get("model") or request.model}
+
+
+async def _frames(chunks: list[dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+    for chunk in chunks:
+        yield b"data: " + orjson.dumps(chunk) + b"\n\n"
+    yield DONE_FRAME

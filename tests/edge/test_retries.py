@@ -1,0 +1,165 @@
+"""Requests that come again: after an error, after a hang-up, from a client that retries by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.edge.kept import World, assistant, until, user, world
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
+
+FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
+
+
+def refusal() -> Reply:
+    return Reply(FAILURE, status=400)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_error_before_the_first_byte_leaves_no_conversation_behind(
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(refusal())) as gateway:
+        answer = await gateway.post([user("Hi")], stream=streamed)
+        assert (answer.status_code, answer.json()) == (400, FAILURE)
+        assert gateway.conversations() == []
+        assert gateway.rows() == 0
+        assert (await gateway.say([user("Hi")]))["context_status"] == "full"
+        assert len(gateway.conversations()) == 1
+
+
+async def test_a_stream_that_brings_nothing_leaves_no_conversation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[DROP]))) as gateway:
+        answer = await gateway.post([user("Hi")], stream=True)
+        assert "error" in answer.text
+        assert gateway.conversations() == []
+
+
+async def test_a_question_in_a_known_conversation_waits_for_its_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        ours = (await gateway.say([user("Hi")]))["conversation_id"]
+        history = [user("Hi"), assistant("Fine."), user("Next")]
+        gateway.upstream.replies = [refusal()]
+        failed = await gateway.post(history)
+        assert failed.status_code == 400
+        assert failed.headers["x-conversation-id"] == ours
+        assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine.", "Next"]
+        retried = await gateway.say(history, headers={"x-stainless-retry-count": "1"})
+        assert retried["conversation_id"] == ours
+        assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine.", "Next", "Fine."]
+        assert len(gateway.conversations()) == 1
+
+
+async def test_an_appended_question_is_answered_by_its_retry_and_not_added_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(refusal())) as gateway:
+        assert (await gateway.post([user("Hi")], conversation="c")).status_code == 400
+        ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
+        assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine."]
+        gateway.upstream.replies = [refusal(), refusal()]
+        await gateway.post([user("Next")], conversation="c")
+        await gateway.post([user("Next")], conversation="c")
+        await gateway.say([user("Next")], conversation="c")
+        assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "Fine.", "Next", "Fine."]
+
+
+async def test_a_retry_behind_another_unanswered_question_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(refusal(), refusal())) as gateway:
+        await gateway.post([user("First try")], conversation="c")
+        await gateway.post([user("Second try")], conversation="c")
+        ours = (await gateway.say([user("Second try")], conversation="c"))["conversation_id"]
+        assert [m["content"] for m in await gateway.log(ours)] == ["First try", "Second try", "Fine."]
+
+
+async def test_the_same_question_after_an_answer_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        await gateway.say([user("Roll the dice")], conversation="c")
+        ours = (await gateway.say([user("Roll the dice")], conversation="c"))["conversation_id"]
+        assert len(await gateway.log(ours)) == 4
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client timed out while the answer was on its way; its SDK sends the same body once more."""
+    async with world(monkeypatch, ScriptedUpstream(completion("The answer."), completion("Another."))) as gateway:
+        ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
+        retry = {"x-stainless-retry-count": "1"}
+        if streamed:
+            events = await gateway.stream([user("Hi")], conversation="c", headers=retry)
+            said = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+            assert events[-1]["choices"][0]["finish_reason"] == "stop"
+            assert {event["conversation_id"] for event in events} == {ours}
+        else:
+            body = await gateway.say([user("Hi")], conversation="c", headers=retry)
+            said = body["choices"][0]["message"]["content"]
+            assert body["conversation_id"] == ours
+        assert said == "The answer."
+        assert [m["content"] for m in await gateway.log(ours)] == ["Hi", "The answer."]
+        assert len(gateway.upstream.requests) == 1
+
+
+async def test_what_came_before_a_break_is_kept_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
+    async with world(monkeypatch, ScriptedUpstream(broken)) as gateway:
+        answer = await gateway.post([user("Hi")], stream=True, conversation="c")
+        frames = [line for line in answer.text.splitlines() if line]
+        assert "error" in json.loads(frames[-2].removeprefix("data: "))
+        (conversation,) = gateway.conversations()
+        entries = await gateway.store.read(conversation, 0, 9)
+        assert [(entry.message.text, entry.incomplete) for entry in entries] == [("Hi", False), ("Half an", True)]
+
+
+async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 30]))
+    async with world(monkeypatch, upstream) as gateway:
+        await _hang_up_after_first_bytes(gateway, {"conversation": "c"})
+        await asyncio.wait_for(upstream.left.wait(), 10)
+        (conversation,) = gateway.conversations()
+        entries = await _settled(gateway, conversation.id, 2)
+        assert entries == ["Hi", "Half an"]
+        body = await asyncio.wait_for(gateway.say([user("Go on")], conversation="c"), 10)
+        assert body["conversation_id"] == conversation.id
+
+
+async def test_a_client_that_hangs_up_before_the_first_byte_can_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply(pieces=[30]))
+    async with world(monkeypatch, upstream) as gateway:
+        asking = asyncio.ensure_future(gateway.say([user("Hi")], conversation="c", stream=True))
+        await until(lambda: bool(upstream.bodies))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.wait_for(upstream.left.wait(), 10)
+        again = await asyncio.wait_for(gateway.say([user("Hi")], conversation="c"), 10)
+        assert [m["content"] for m in await gateway.log(again["conversation_id"])] == ["Hi", "Fine."]
+
+
+async def test_identical_requests_at_once_both_get_answers_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        await gateway.say([user("Hi")])
+        history = [user("Hi"), assistant("Fine."), user("Next")]
+        answers = await asyncio.gather(*(gateway.say(history) for _ in range(4)))
+        for body in answers:
+            log = [m["content"] for m in await gateway.log(body["conversation_id"])]
+            assert log == ["Hi", "Fine.", "Next", "Fine."]
+
+
+async def _hang_up_after_first_bytes(gateway: World, fields: dict[str, Any]) -> None:
+    async with httpx.AsyncClient() as client:
+        body = {"model": "m", "stream": True, "messages": [user("Hi")], **fields}
+        headers = {"authorization": "Bearer sk-one"}
+        async with client.stream("POST", f"{gateway.base_url}/chat/completions", json=body, headers=headers) as answer:
+            async for piece in answer.aiter_bytes():
+                if b"Half an" in piece:
+                    break
+
+
+async def _settled(gateway: World, conversation_id: str, messages: int) -> list[Any]:
+    await until(lambda: gateway.rows() == messages)
+    return [message["content"] for message in await gateway.log(conversation_id)]
