@@ -7,6 +7,7 @@ provider and never an address, since a base URL may carry a secret in its query.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -152,7 +153,7 @@ class OpenAIProvider:
         except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as error:
             raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
         except aiohttp.ClientConnectorError as error:
-            reason = error.strerror or type(error).__name__
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
             raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached: {reason}.") from error
         except aiohttp.ClientOSError as error:
             raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
