@@ -42,6 +42,7 @@ class EarlyStream:
     """
 
     def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
+        self.completion_id = completion_id
         self._identity = {
             "id": completion_id,
             "object": "chat.completion.chunk",

@@ -38,6 +38,11 @@ class Relay:
         self.collector = Collector()
         self.failure: GatewayError | None = None
 
+    @property
+    def completion_id(self) -> str | None:
+        """The completion's id as the client was told."""
+        return self.collector.id if self._early is None else self._early.completion_id
+
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Frames for the client, several at a time when they come so; neither errors nor the end are among them."""
         pieces = self._reply.chunks()
