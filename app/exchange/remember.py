@@ -156,9 +156,12 @@ class Remember:
 
     async def nothing(self, turn: Recollection) -> None:
         """A question got no answer. A conversation that began with it, and whose id its client does not know, is
-        taken back: the retry would begin another."""
+        taken back: the retry would begin another. One that has summaries stays, so that the retry finds them."""
         conversation = turn.conversation
-        if turn.keeps and turn.is_first_attempt and conversation.external_id is None:
+        if not turn.keeps or not turn.is_first_attempt or conversation.external_id is not None:
+            return
+        chunks = await self._store.chunks(root=conversation.root, path=conversation.path)
+        if all(chunk.conversation_id != conversation.id for chunk in chunks):
             await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _branch(self, base: Conversation) -> Conversation:

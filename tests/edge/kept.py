@@ -14,7 +14,7 @@ import pytest
 
 from app.conversation.messages import Conversation
 from app.store.memory import MemoryStore
-from tests.live import ScriptedUpstream, gateway, serving
+from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream
 
 Messages = Sequence[dict[str, Any]]
 
@@ -133,3 +133,31 @@ def is_summary(body: dict[str, Any]) -> bool:
 
 def texts(messages: Messages) -> list[Any]:
     return [message.get("content") for message in messages]
+
+
+def answering(body: dict[str, Any]) -> Reply:
+    """An upstream that sums up in one line, and answers with what it was asked last."""
+    if is_summary(body):
+        return completion("They spoke about many things.", prompt_tokens=1000)
+    last = str(body["messages"][-1]["content"])
+    words = f"You said: {last[:40]}"
+    return stream(words) if body.get("stream") else completion(words)
+
+
+def answered(question: str) -> dict[str, Any]:
+    """What `answering` says to a question."""
+    return assistant(f"You said: {question[:40]}")
+
+
+def long_history(turns: int, words: int = 120) -> list[dict[str, Any]]:
+    """A history of which each turn has about `words` tokens, all of them different."""
+    history = []
+    for turn in range(turns):
+        question = f"Question {turn}: " + " ".join(f"item{turn}n{word}" for word in range(words // 4))
+        history += [user(question), answered(question)]
+    return history
+
+
+def shown(upstream: ScriptedUpstream) -> list[Messages]:
+    """The views that went upstream for answers, in order."""
+    return [body["messages"] for body in upstream.requests if not is_summary(body)]
