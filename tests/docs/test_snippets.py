@@ -1,0 +1,74 @@
+"""What the pages show can be done: each `bash` and `python` block runs against a gateway, page by page, in order.
+
+Blocks marked `sh` are for reading: they start servers, name ids that do not exist, or need a container.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.__main__ import main
+from app.settings import Settings
+from tests.harness import Gateway
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN_ADDRESS = "http://127.0.0.1:8000"
+RUNNABLE = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SETTINGS = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL_PRELUDE = 'set -euo pipefail\ncurl() { command curl --fail-with-body --silent --show-error "$@"; }\n'
+SNIPPET_SECONDS = 60
+
+
+def runnable() -> Iterator[object]:
+    for page in PAGES:
+        for number, (language, code) in enumerate(RUNNABLE.findall(page.read_text()), 1):
+            yield pytest.param(language, code, id=f"{page.stem}-{number}-{language}")
+
+
+def configurations() -> Iterator[object]:
+    for page in PAGES:
+        for number, text in enumerate(SETTINGS.findall(page.read_text()), 1):
+            yield pytest.param(text, id=f"{page.stem}-{number}")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("snippets")
+    with Gateway(folder, {"database": {"url": f"sqlite:///{folder}/kept.db"}}) as running:
+        yield running.address
+
+
+@pytest.mark.parametrize(("language", "code"), list(runnable()))
+def test_a_snippet_does_what_it_says(language: str, code: str, address: str) -> None:
+    here = code.replace(WRITTEN_ADDRESS, address)
+    if language == "bash":
+        if shutil.which("curl") is None:
+            pytest.skip("there is no curl")
+        command = ["bash", "-c", SHELL_PRELUDE + here]
+    else:
+        command = [sys.executable, "-c", here]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SNIPPET_SECONDS)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("text", list(configurations()))
+def test_a_configuration_passes_check_config(text: str, tmp_path: Path) -> None:
+    assert yaml.safe_load(text).keys() <= Settings.model_fields.keys()
+    file = tmp_path / "snippet.yaml"
+    file.write_text(text)
+    assert main(["check-config", str(file)]) == 0
+
+
+def test_every_page_that_is_run_names_the_address_that_is_served_by_default() -> None:
+    assert f"{Settings().server.host}:{Settings().server.port}" in WRITTEN_ADDRESS
+    named = {page.name for page in PAGES if RUNNABLE.search(page.read_text())}
+    assert named >= {"README.md", "quickstart.md", "wire-contract.md"}
