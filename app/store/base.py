@@ -108,8 +108,8 @@ class Store(Protocol):
         `links` and `skeletons` may hold thousands; order is that of the request.
 
         Where the last link or the one before it is kept (with `within`: there), that settles it and only its keepers
-        are returned. Otherwise the deepest `WINDOW_LINKS` are looked for first, and the others only if none of those
-        is kept; skeletons likewise.
+        are returned. Otherwise the deepest `WINDOW_LINKS` are looked for first, and the others only if no such link is
+        kept; skeletons likewise.
         """
 
     async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:

@@ -81,22 +81,20 @@ class PostgresStore:
         by_link, by_skeleton = await self._matches(
             statements.find_sql(within=within is not None, near=True),
             *place,
-            deepest_first(links[-NEAR_LINKS:]),
-            deepest_first(links[-WINDOW_LINKS:]),
-            deepest_first(skeletons[-WINDOW_LINKS:]),
+            _end_to_end(links[-NEAR_LINKS:]),
+            _end_to_end(links[-WINDOW_LINKS:]),
+            _end_to_end(skeletons[-WINDOW_LINKS:]),
         )
-        more_links = [] if by_link else deepest_first(links[:-WINDOW_LINKS])
-        more_skeletons = [] if by_skeleton else deepest_first(skeletons[:-WINDOW_LINKS])
-        if (more_links or more_skeletons) and not (by_link and not by_skeleton and self._settles(by_link, links)):
-            further = await self._matches(
-                statements.find_sql(within=within is not None, near=False), *place, more_links, more_skeletons
-            )
-            by_link, by_skeleton = by_link or further[0], by_skeleton or further[1]
-        return by_link + by_skeleton
-
-    @staticmethod
-    def _settles(by_link: Sequence[Match], links: Sequence[bytes]) -> bool:
-        return by_link[0].message.link in links[-NEAR_LINKS:]
+        more_skeletons = [] if by_skeleton else skeletons[:-WINDOW_LINKS]
+        if by_link or not (links[:-WINDOW_LINKS] or more_skeletons):
+            return by_link + by_skeleton
+        by_link, shallower = await self._matches(
+            statements.find_sql(within=within is not None, near=False),
+            *place,
+            _end_to_end(links[:-WINDOW_LINKS]),
+            _end_to_end(more_skeletons),
+        )
+        return by_link + (by_skeleton or shallower)
 
     async def _matches(self, sql: str, *arguments: Any) -> tuple[list[Match], list[Match]]:
         """By link, by skeleton; each deepest first."""
@@ -248,6 +246,10 @@ class PostgresStore:
 
     async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
         await self._connections.fetch(statements.LEARN, model, as_json(facts))
+
+
+def _end_to_end(links: Sequence[bytes]) -> bytes:
+    return b"".join(deepest_first(links))
 
 
 def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:

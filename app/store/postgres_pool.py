@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import asyncpg
 from asyncpg import exceptions as driver
 
 from app.errors import StoreUnavailable
+
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 RELEASE_SECONDS: Final = 1.0
 """A connection whose statement was cancelled gets this long to say so before it is cut off."""
@@ -61,7 +63,9 @@ class Connections:
     def __init__(self, dsn: str, options: PostgresOptions) -> None:
         self._dsn = dsn
         self._options = options
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: Pool | None = None
+        self._wanted = 0
+        """How many connections are in use or waited for."""
 
     async def open(self) -> None:
         seconds = self._options.timeout_seconds
@@ -73,6 +77,7 @@ class Connections:
             statement_cache_size=self._options.statement_cache_size,
             timeout=seconds,
             command_timeout=seconds,
+            init=_settle_plans if self._options.statement_cache_size else None,
             reset=_keep_session,
         )
 
@@ -95,13 +100,16 @@ class Connections:
         """
         pool = self._open_pool()
         try:
-            connection = await pool.acquire(timeout=self._options.timeout_seconds)
+            connection = await self._acquire(pool)
             try:
-                return await connection.fetch(sql, *arguments)
-            finally:
-                await pool.release(connection, timeout=RELEASE_SECONDS)
+                rows: list[Any] = await connection.fetch(sql, *arguments)
+            except BaseException:
+                await self._release(pool, connection, RELEASE_SECONDS)
+                raise
+            await self._release(pool, connection, None)
         except _UNAVAILABLE as error:
             raise unavailable(error) from error
+        return rows
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -112,19 +120,46 @@ class Connections:
         """
         pool = self._open_pool()
         try:
-            connection = await pool.acquire(timeout=self._options.timeout_seconds)
+            connection = await self._acquire(pool)
             try:
                 async with connection.transaction():
                     yield connection
             finally:
-                await pool.release(connection, timeout=RELEASE_SECONDS)
+                await self._release(pool, connection, RELEASE_SECONDS)
         except _UNAVAILABLE as error:
             raise unavailable(error) from error
 
-    def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
+    async def _acquire(self, pool: Pool) -> Any:
+        # A timer for each statement costs more than the rest of the pool, and connecting has its own: only waiting
+        # for somebody else's connection needs one.
+        self._wanted += 1
+        try:
+            if self._wanted <= self._options.pool_size:
+                return await pool.acquire()
+            return await pool.acquire(timeout=self._options.timeout_seconds)
+        except BaseException:
+            self._wanted -= 1
+            raise
+
+    async def _release(self, pool: Pool, connection: Any, timeout_seconds: float | None) -> None:
+        try:
+            await pool.release(connection, timeout=timeout_seconds)
+        finally:
+            self._wanted -= 1
+
+    def _open_pool(self) -> Pool:
         if self._pool is None:
             raise StoreUnavailable("The store is not open.")
         return self._pool
+
+
+async def _settle_plans(connection: Any) -> None:
+    """Plan each prepared statement once, and by index.
+
+    Left to itself PostgreSQL plans the larger statements anew for every call, which takes longer than running them;
+    and what it plans while the tables are nearly empty reads them from end to end until somebody analyzes them.
+    """
+    await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
 async def _keep_session(connection: Any) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+from app.conversation.identity import LINK_BYTES
 from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
-from app.store.statements import CHUNK_ROW, HEAD, matches, numbered, postgres_statements
+from app.store.statements import CHUNK_ROW, HEAD, MatchSource, matches, numbered, postgres_statements
 
 SQL: Final = postgres_statements()
 
@@ -134,22 +135,22 @@ def _message_source(message_count: int) -> str:
 
 @cache
 def find_sql(*, within: bool, near: bool) -> str:
-    """Parameters: root, tenant, [within,] [near,] links, skeletons. Rows: by_skeleton, depth, message, conversation.
+    """Parameters: root, tenant, [within,] [near,] links, skeletons, each list end to end, deepest first.
+    Rows: by_skeleton, depth, message, conversation.
 
     With `near`, the last few links are looked for first, and the others only if those settle nothing: PostgreSQL
     evaluates the gate once and leaves the rest of the statement alone.
     """
 
     def hits(parameter: str, *, by_skeleton: bool) -> str:
-        wanted = f"(SELECT link, depth FROM unnest(:{parameter}::bytea[]) WITH ORDINALITY AS u (link, depth))"
-        return matches(wanted=wanted, join="JOIN", yes="", by_skeleton=by_skeleton, within=within)
+        return matches(_source(parameter), by_skeleton=by_skeleton, within=within)
 
     names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
     ctes = [_NAMED] if within else []
     gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
     settled_rows = ""
     if near:
-        ctes.append(f"near_hits AS MATERIALIZED ({_near_hits()})")
+        ctes.append(f"near_hits AS MATERIALIZED ({matches(_source('near'), by_skeleton=False, within=False)})")
         ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
         settled = "SELECT FROM near"
         if within:
@@ -165,9 +166,27 @@ def find_sql(*, within: bool, near: bool) -> str:
     return numbered(text, (*names, "links", "skeletons"), "$")
 
 
-def _near_hits() -> str:
-    wanted = "(SELECT link, depth FROM unnest(:near::bytea[]) WITH ORDINALITY AS u (link, depth))"
-    return matches(wanted=wanted, join="JOIN", yes="", by_skeleton=False, within=False)
+def _source(parameter: str) -> MatchSource:
+    # OFFSET 0 keeps the planner from turning the joins round.
+    return MatchSource(
+        _links_in(parameter)
+        + """ w
+        CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {message} OFFSET 0) m
+        CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {conversation} OFFSET 0) c"""
+    )
+
+
+def _links_in(parameter: str) -> str:
+    """A relation `(link, depth)` of links that were sent end to end as one bytea.
+
+    A driver takes longer to encode an array of 128 than the server to cut it up, which it does only if the gate is
+    open. It goes through an array because the planner thinks small of those, and so uses the index for each link.
+    """
+    return f"""(
+        SELECT link, depth FROM unnest(ARRAY(
+            SELECT substring(:{parameter}::bytea FROM {LINK_BYTES} * n + 1 FOR {LINK_BYTES})
+            FROM generate_series(0, octet_length(:{parameter}::bytea) / {LINK_BYTES} - 1) n ORDER BY n
+        )) WITH ORDINALITY AS u (link, depth))"""
 
 
 POINT: Final = numbered(
@@ -191,8 +210,10 @@ READ_STRETCHES: Final = numbered(
     f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
-    JOIN messages m
-      ON m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m
+        WHERE m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
+        OFFSET 0) m
     ORDER BY m.seq""",
     ("root", "ids", "from_seqs", "to_seqs"),
     "$",
@@ -206,9 +227,9 @@ def chunks_sql(*, on_path: bool, at_links: bool) -> str:
     names: tuple[str, ...] = ("root",)
     if on_path:
         conditions.append("""EXISTS (
-            SELECT FROM unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
-            JOIN messages m
-              ON m.root = :root AND m.link = k.to_link AND m.conversation_id = p.id AND m.seq <= p.upto_seq)""")
+            SELECT FROM (SELECT conversation_id, seq FROM messages WHERE root = :root AND link = k.to_link OFFSET 0) m
+            JOIN unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
+              ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
         names += ("ids", "upto_seqs")
     if at_links:
         conditions.append("k.to_link = ANY (:links::bytea[])")

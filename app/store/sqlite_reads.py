@@ -15,7 +15,7 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store.base import NEAR_LINKS, WINDOW_LINKS, Match
 from app.store.lineage import Stretch, deepest_first
 from app.store.rows import CHUNK_COLUMNS, MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of
-from app.store.statements import matches, numbered, sqlite_statements
+from app.store.statements import MatchSource, matches, numbered, sqlite_statements
 
 SQL: Final = sqlite_statements()
 
@@ -53,7 +53,8 @@ def _values(size: int) -> str:
 
 @cache
 def _matches(size: int, *, by_skeleton: bool, within: bool) -> str:
-    text = matches(wanted=_values(size), join="CROSS JOIN", yes=" = 1", by_skeleton=by_skeleton, within=within)
+    joined = _values(size) + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
+    text = matches(MatchSource(joined, yes=" = 1"), by_skeleton=by_skeleton, within=within)
     names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
     if not within:
         return numbered(text, names, "?")
@@ -77,6 +78,9 @@ def find(
     if within is None and not _knows(connection, root):
         return []
     by_link = _find_deepest(connection, tenant, root, links, within, by_skeleton=False)
+    if by_link and by_link[0].message.link in links[-WINDOW_LINKS:]:
+        # A skeleton skips messages: what it reaches further back than this is shallower than the link.
+        skeletons = skeletons[-WINDOW_LINKS:]
     return by_link + _find_deepest(connection, tenant, root, skeletons, within, by_skeleton=True)
 
 

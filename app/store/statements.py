@@ -4,7 +4,7 @@ Backends run the resulting SQL text on the bare driver with a tuple of arguments
 each statement. SQLAlchemy itself is never called while a request is served.
 
 `matches` is written by hand: it joins against a list of links, which is an array on PostgreSQL and a VALUES list on
-SQLite, and SQLite must be told the join order.
+SQLite, and both must be told the join order.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -227,30 +227,44 @@ def postgres_statements() -> Statements:
     return compiled(PGDialect(paramstyle="named"), "$")  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True, slots=True)
+class MatchSource:
+    """What `matches` selects from: `w` (`depth`, 0 being the deepest, and `link`), messages `m`, conversations `c`.
+
+    `joined` has places for the conditions on `{message}` and `{conversation}`; `yes` makes a stored boolean a
+    condition that an index serves.
+    """
+
+    joined: str
+    yes: str = ""
+
+
 _MATCH_COLUMNS: Final = ", ".join(
     [f"m.{name} AS m_{name}" for name in MESSAGE_COLUMNS] + [f"c.{name} AS c_{name}" for name in CONVERSATION_COLUMNS]
 )
 _OF_THE_NAMED: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def matches(*, wanted: str, join: str, yes: str, by_skeleton: bool, within: bool) -> str:
+def matches(source: MatchSource, *, by_skeleton: bool, within: bool) -> str:
     """Stored messages on a list of links, deepest first: depth, the message, the conversation that keeps it.
 
     Args:
-        wanted: a relation with `depth` (0 is the deepest) and `link`.
-        join: how it is joined to messages.
-        yes: what makes a stored boolean a condition that an index serves.
+        source: how the dialect joins links, messages and conversations, in this order whatever its statistics say.
+            Looking for the links in the conversation's messages instead would read all of them.
         within: unanswered messages of the relation `named` (`id`, `upto_seq`) count too.
 
-    Parameters: `:root`, `:tenant`, and those of `wanted`.
+    Parameters: `:root`, `:tenant`, and those of the source.
     """
     column = "skeleton" if by_skeleton else "link"
-    in_skeleton = f" AND m.in_skeleton{yes}" if by_skeleton else ""
-    counts = f"(m.answered{yes} OR {_OF_THE_NAMED})" if within else f"m.answered{yes}"
+    in_skeleton = f" AND m.in_skeleton{source.yes}" if by_skeleton else ""
+    answered = f"m.answered{source.yes}"
+    counts = f"({answered} OR {_OF_THE_NAMED})" if within else answered
+    joined = source.joined.format(
+        message=f"m.root = :root AND m.{column} = w.link{in_skeleton} AND {counts}",
+        conversation="c.root = :root AND c.id = m.conversation_id AND c.tenant = :tenant",
+    )
     return f"""
         SELECT w.depth, {_MATCH_COLUMNS}
-        FROM {wanted} w {join} messages m
-          ON m.root = :root AND m.{column} = w.link{in_skeleton} AND {counts}
-        JOIN conversations c ON c.root = m.root AND c.id = m.conversation_id AND c.tenant = :tenant
+        FROM {joined}
         ORDER BY w.depth, (m.seq = c.head_seq) DESC, c.updated_at DESC, m.seq DESC
         LIMIT {MAX_MATCHES}"""
