@@ -1,0 +1,148 @@
+"""Clients that leave early or read slowly: the upstream is let go, what was given is kept, a compaction goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from tests.edge.kept import World, is_summary, user, world
+from tests.edge.wire import SUMMARY, chunks, long_talk, summarizing, text_of, until
+from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, stream
+
+LEFT_SECONDS = 0.1
+"""How soon after a client's leaving its upstream call must be gone."""
+BEGUN = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Half an"}))
+
+
+async def leave_after(w: World, said: list[dict[str, Any]], pieces: int, **fields: Any) -> float:
+    """Ask, read some lines of the stream and hang up; gives the moment of leaving."""
+    request = {"model": "m", "messages": said, "stream": True, **fields}
+    headers = {"authorization": "Bearer sk-one"}
+    async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request, headers=headers) as answer:
+        assert answer.status_code == 200
+        lines = answer.aiter_lines()
+        for _ in range(pieces):
+            await anext(lines)
+    return time.monotonic()
+
+
+async def test_a_client_that_hangs_up_takes_the_upstream_call_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))
+    async with world(monkeypatch, upstream) as w:
+        left = await leave_after(w, [user("x")], 4)
+        async with asyncio.timeout(5):
+            await upstream.left.wait()
+        assert time.monotonic() - left < LEFT_SECONDS
+        await until(lambda: w.rows() == 2)
+        (conversation,) = w.conversations()
+        (_, answer) = await w.store.read(conversation, 0, 2)
+    assert (answer.message.text, answer.incomplete) == ("Half an", True)
+
+
+async def test_the_next_request_goes_on_after_an_answer_that_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, 60]))
+    async with world(monkeypatch, upstream) as w:
+        await leave_after(w, [user("x")], 4)
+        await until(lambda: w.rows() == 2)
+        (conversation,) = w.conversations()
+        body = await w.say([user("x"), {"role": "assistant", "content": "Half an"}, user("go on")])
+        assert body["conversation_id"] == conversation.id
+        assert w.rows() == 4
+
+
+async def test_a_client_that_hangs_up_before_anything_came_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for streamed in (True, False):
+        held = stream("never") if streamed else completion("never")
+        held.gate = asyncio.Event()
+        upstream = ScriptedUpstream(held)
+        async with world(monkeypatch, upstream) as w:
+            asking = asyncio.ensure_future(w.post([user("x")], stream=streamed))
+            await until(lambda: bool(upstream.bodies))  # noqa: B023
+            await until(lambda: w.rows() == 1)  # noqa: B023
+            asking.cancel()
+            left = time.monotonic()
+            async with asyncio.timeout(5):
+                await upstream.left.wait()
+            assert time.monotonic() - left < LEFT_SECONDS
+            await until(lambda: not w.conversations())  # noqa: B023
+
+
+async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = completion(SUMMARY)
+    slow.gate = asyncio.Event()
+    upstream = summarizing(summary=slow)
+    async with world(monkeypatch, upstream) as w:
+        await leave_after(w, long_talk(), 1)
+        slow.gate.set()
+        await until(lambda: len(w.chunks()) >= 2)
+        assert all(is_summary(body) for body in upstream.requests)
+        asked = len(upstream.bodies)
+        events = chunks(await w.post(long_talk(), stream=True))
+        assert text_of(events) == "Fine."
+        assert events[-1]["context_status"] == "summarized"
+        assert len(upstream.bodies) == asked + 1
+        assert not any("context_event" in event for event in events)
+
+
+async def test_a_whole_answers_client_that_hangs_up_in_a_compaction_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = completion(SUMMARY)
+    slow.gate = asyncio.Event()
+    upstream = summarizing(summary=slow)
+    async with world(monkeypatch, upstream) as w:
+        asking = asyncio.ensure_future(w.post(long_talk()))
+        await until(lambda: bool(upstream.bodies))
+        asking.cancel()
+        await asyncio.sleep(0.05)
+        slow.gate.set()
+        await until(lambda: len(w.chunks()) >= 2)
+        assert all(is_summary(body) for body in upstream.requests)
+
+
+async def test_a_hang_up_gives_the_conversation_back_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(completion(), Reply(pieces=[*BEGUN, 60]))
+    named = {"x-conversation-id": "mine"}
+    async with world(monkeypatch, upstream) as w:
+        await w.say([user("one")], headers=named)
+        request = {"model": "m", "messages": [user("two")], "stream": True}
+        headers = {**named, "authorization": "Bearer sk-one"}
+        async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request, headers=headers) as answer:
+            await anext(answer.aiter_lines())
+        async with asyncio.timeout(2):
+            await w.say([user("three")], headers=named)
+        (conversation,) = w.conversations()
+        log = await w.log(conversation.id)
+    assert [message["content"] for message in log] == ["one", "Fine.", "two", "Half an", "three", "Fine."]
+
+
+async def test_a_slow_reader_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [f"{number} " * 400 for number in range(2000)]
+    async with world(monkeypatch, ScriptedUpstream(stream(*words))) as w:
+        request = {"model": "m", "messages": [user("x")], "stream": True}
+        received = bytearray()
+        async with w.client.stream("POST", f"{w.base_url}/chat/completions", json=request) as answer:
+            pieces = answer.aiter_raw(chunk_size=65536)
+            for _ in range(5):
+                received += await anext(pieces)
+                await asyncio.sleep(0.02)
+            async for piece in pieces:
+                received += piece
+        (conversation,) = w.conversations()
+        (_, kept) = await w.store.read(conversation, 0, 2)
+    assert received.endswith(DONE)
+    assert (kept.message.text, kept.incomplete) == ("".join(words), False)
+
+
+async def test_a_client_that_leaves_with_unread_data_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["far more than any buffer holds " * 400 for _ in range(4000)]
+    upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, *(chunk({"content": word}) for word in words)]))
+    async with world(monkeypatch, upstream) as w:
+        await leave_after(w, [user("x")], 4)
+        await until(lambda: w.rows() == 2)
+        (conversation,) = w.conversations()
+        (_, kept) = await w.store.read(conversation, 0, 2)
+    assert kept.incomplete
