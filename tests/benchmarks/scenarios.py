@@ -19,7 +19,7 @@ SALT_SPAN: Final = 90_000_000
 PACED_CHUNKS, PACED_MILLISECONDS, BURST_CHUNKS = 100, 5, 200
 TURNS: Final = 10
 """Of each re-sent conversation: the first, which the target has never seen, and those that continue it."""
-HISTORIES: Final = {"1k": (1_000, 200), "50k": (50_000, 30), "500k": (500_000, 6), "2m": (2_000_000, 4)}
+HISTORIES: Final = {"1k": (1_000, 60), "50k": (50_000, 12), "500k": (500_000, 4), "2m": (2_000_000, 2)}
 """Bytes of the first request, and how many conversations."""
 SCENARIOS: Final = ("json", "paced", "burst", "history")
 
@@ -52,7 +52,7 @@ class Bench:
         self.load.send_line(b"null")
 
     def seconds(self, full: float) -> float:
-        return max(0.4, full * self.scale)
+        return max(0.3, full * self.scale)
 
     def cost(self, running: Running, job: Job) -> Measured:
         """Send, and read what it took."""
@@ -68,47 +68,52 @@ class Bench:
 
 def direct(bench: Bench, port: int) -> Measured:
     """The upstream without anything before it, for latency."""
-    bench.send(Job(port, 1, 0, seconds=0.3))
-    return {"json_c1": bench.send(Job(port, 1, 0, seconds=bench.seconds(1.5)))}
+    return {"json_c1": bench.send(Job(port, 1, 0, seconds=bench.seconds(0.5)))}
 
 
-def measure(bench: Bench, running: Running, chosen: tuple[str, ...]) -> Measured:
-    """All chosen scenarios on one target that has just started.
+def warmed(bench: Bench, running: Running) -> Measured:
+    """What a start takes, and memory before and after the first second of load."""
+    time.sleep(0.5)
+    idle_mb = resident_mb(running.process.pid)
+    bench.send(Job(running.port, 8, 0, seconds=bench.seconds(1)))
+    return {
+        "start_seconds": running.start_seconds,
+        "start_cpu_seconds": running.start_cpu_seconds,
+        "idle_mb": idle_mb,
+    }
+
+
+def measure(bench: Bench, running: Running, scenario: str) -> Measured:
+    """One scenario, once.
 
     Returns:
-        For each measurement what the load generator saw, and `cpu_us` per request; memory; seconds to start.
+        For each measurement what the load generator saw, and `cpu_us` per request; memory afterwards.
     """
-    time.sleep(0.5)
-    pid, port = running.process.pid, running.port
-    measured: Measured = {"start_seconds": running.start_seconds, "idle_mb": resident_mb(pid)}
-    bench.send(Job(port, 8, 0, seconds=bench.seconds(1)))
-    for name in chosen:
-        measured |= _MEASURES[name](bench, running)
-    measured["loaded_mb"] = resident_mb(pid)
+    measured = _MEASURES[scenario](bench, running)
     running.process.check()
-    return measured
+    return {**measured, "loaded_mb": resident_mb(running.process.pid)}
 
 
 def _json(bench: Bench, running: Running) -> Measured:
-    many = bench.cost(running, Job(running.port, 32, 0, seconds=bench.seconds(3)))
-    return {"json_c32": many, "json_c1": bench.cost(running, Job(running.port, 1, 0, seconds=bench.seconds(1.5)))}
+    many = bench.cost(running, Job(running.port, 32, 0, seconds=bench.seconds(1)))
+    return {"json_c32": many, "json_c1": bench.cost(running, Job(running.port, 1, 0, seconds=bench.seconds(0.7)))}
 
 
 def _paced(bench: Bench, running: Running) -> Measured:
     model = f"scripted-{PACED_CHUNKS}-{PACED_MILLISECONDS}"
-    job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(4))
+    job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(2))
     return {**_one_chunk(bench, running), "paced": bench.cost(running, job)}
 
 
 def _burst(bench: Bench, running: Running) -> Measured:
     model = f"scripted-{BURST_CHUNKS}-0"
-    job = Job(running.port, 8, 0, model, stream=True, chunks=BURST_CHUNKS, seconds=bench.seconds(2))
+    job = Job(running.port, 8, 0, model, stream=True, chunks=BURST_CHUNKS, seconds=bench.seconds(1))
     return {**_one_chunk(bench, running), "burst": bench.cost(running, job)}
 
 
 def _one_chunk(bench: Bench, running: Running) -> Measured:
     """A stream as short as can be: what is not the chunks' doing."""
-    job = Job(running.port, 8, 0, "scripted-1-0", stream=True, seconds=bench.seconds(1.5))
+    job = Job(running.port, 8, 0, "scripted-1-0", stream=True, seconds=bench.seconds(0.7))
     return {"one_chunk": bench.cost(running, job)}
 
 
@@ -116,7 +121,8 @@ def _history(bench: Bench, running: Running) -> Measured:
     measured: Measured = {}
     for size, (size_bytes, full) in HISTORIES.items():
         conversations = max(2, round(full * min(1.0, bench.scale)))
-        job = Job(running.port, 2, 0, key=size, conversations=conversations, size_bytes=size_bytes)
+        key = f"{size} of {bench.jobs}"
+        job = Job(running.port, 2, 0, key=key, conversations=conversations, size_bytes=size_bytes)
         first = bench.cost(running, job)
         job.turns = TURNS - 1
         later = bench.cost(running, job)

