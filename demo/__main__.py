@@ -24,6 +24,7 @@ PACE_SECONDS = 0.3
 SUMMARY_SECONDS = 1.2
 """How long the simulated model takes for a summary when somebody watches."""
 PLAN_WIDTH = 120
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -93,4 +94,7 @@ def _conclude(running: Running, client: Client, done: list[tuple[Turn, Answer]],
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
