@@ -21,6 +21,7 @@ from starlette.routing import Route
 from app.api.chat import ChatEndpoint
 from app.api.context import context_routes
 from app.api.errors import install_error_handlers
+from app.api.front import CHAT_PATH, Front
 from app.api.health import health_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
@@ -65,6 +66,8 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = importlib.metadata.version("concertina")
 SIMULATOR: Final = "simulator"
+_ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
+"""For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
 
@@ -94,13 +97,13 @@ def serve(settings: Settings) -> int:
     return run_server(functools.partial(_worker, settings), settings.server, greeting=_greeting(settings))
 
 
-def _worker(settings: Settings) -> FastAPI:
+def _worker(settings: Settings) -> Front:
     """The application, in a process that may have been started for it."""
     configure_logging(settings.server.log_level, settings.server.log_format)
     return create_app(settings)
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings) -> Front:
     """The whole application of one worker process."""
     store = open_store(
         settings.database.url.get_secret_value(),
@@ -136,7 +139,7 @@ def create_app(settings: Settings) -> FastAPI:
             leases=leases,
             counting=counting,
             prefixes=prefixes,
-            random_bytes=secrets.token_bytes,
+            random_bytes=_ids.randbytes,
             wait_seconds=settings.compaction.wait_seconds,
             serves_degraded=settings.degraded_mode == "serve",
         ),
@@ -144,7 +147,7 @@ def create_app(settings: Settings) -> FastAPI:
         compactor=compactor,
         ask=Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds),
         remember=Remember(
-            store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=secrets.token_bytes
+            store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=_ids.randbytes
         ),
         router=router,
         windows=windows,
@@ -159,6 +162,7 @@ def create_app(settings: Settings) -> FastAPI:
     chat = ChatEndpoint(
         exchange,
         body_limit_bytes=settings.server.body_limit_bytes,
+        new_request_id=_new_request_id,
         extra_headers=extra_headers,
     )
     application = FastAPI(
@@ -167,8 +171,12 @@ def create_app(settings: Settings) -> FastAPI:
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
         lifespan=functools.partial(_lifespan, parts, windows, seeds, settings),
     )
-    application.router.routes.append(Route("/v1/chat/completions", chat, methods=["POST"], include_in_schema=False))
-    application.include_router(health_routes(store, version=VERSION, is_draining=lambda: False))
+    application.router.routes.append(Route(CHAT_PATH, chat, methods=["POST"], include_in_schema=False))
+    application.include_router(
+        health_routes(
+            store, version=VERSION, is_draining=lambda: False, has_upstream=lambda: router.has_upstream
+        )
+    )
     names = [name for name in settings.served_models if name != EVERY_MODEL]
     catalogue = Catalogue(
         router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
@@ -180,7 +188,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     install_error_handlers(application)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
-    return application
+    return Front(chat, application)
 
 
 @asynccontextmanager
@@ -296,8 +304,8 @@ def _simulated_window(model: str) -> tuple[int, None, None]:
 
 
 def _new_request_id() -> str:
-    return f"req_{secrets.token_hex(16)}"
+    return f"req_{_ids.randbytes(16).hex()}"
 
 
 def _new_completion_id() -> str:
-    return f"chatcmpl-{secrets.token_hex(14)}"
+    return f"chatcmpl-{_ids.randbytes(14).hex()}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 READY_POLL_SECONDS: Final = 0.02
@@ -28,7 +28,7 @@ class ServerSettings(Protocol):
     drain_seconds: float
 
 
-def run_server(create_app: Callable[[], FastAPI], settings: ServerSettings, *, greeting: str) -> int:
+def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, greeting: str) -> int:
     """Serve until SIGTERM or SIGINT; then running requests finish, for at most `drain_seconds`.
 
     Args:

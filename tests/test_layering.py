@@ -33,11 +33,11 @@ HOME_OF_LIBRARY = {
     "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
-    "fastapi": {"api", "main", "server"},
+    "fastapi": {"api", "main"},
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},
-    "starlette": {"api", "main"},
+    "starlette": {"api", "main", "server"},
     "yaml": {"settings"},
 }
 """Rooms that may know a library: its exceptions and types end there."""

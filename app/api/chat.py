@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 from app.api.auth import authenticate
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
-from app.api.request_ids import REQUEST_ID
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.frames import error_frames
+from app.exchange.request import ChatRequest
 from app.exchange.story import Exchange
 
 JSON_TYPE = "application/json"
@@ -31,29 +31,44 @@ class ChatEndpoint:
     """Parses, authenticates, and maps errors; decides nothing.
 
     Args:
+        new_request_id: makes the id of a request; visible ASCII.
         extra_headers: sent with every answer (the simulated model announces itself).
     """
 
-    def __init__(self, exchange: Exchange, *, body_limit_bytes: int, extra_headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        body_limit_bytes: int,
+        new_request_id: Callable[[], str],
+        extra_headers: Mapping[str, str],
+    ) -> None:
         self._exchange = exchange
         self._body_limit_bytes = body_limit_bytes
+        self._new_request_id = new_request_id
         self._extra_headers = extra_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        request_id = scope[REQUEST_ID]
+        request_id = self._new_request_id()
         try:
             body = await read_body(receive, headers, self._body_limit_bytes)
-            async with _until_disconnect(receive):
-                await self._answer(body, headers, request_id, send)
+            request = parse_chat_request(body, headers, authenticate(headers), request_id)
         except ClientDisconnected:
             return
         except GatewayError as error:
             await self._send_whole(_refusal(error, request_id), send)
+            return
+        if not request.stream:
+            # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
+            await self._answer(request, send)
+            return
+        async with _until_disconnect(receive):
+            await self._answer(request, send)
 
-    async def _answer(self, body: bytes, headers: Mapping[str, str], request_id: str, send: Send) -> None:
+    async def _answer(self, request: ChatRequest, send: Send) -> None:
+        request_id = request.request_id
         try:
-            request = parse_chat_request(body, headers, authenticate(headers), request_id)
             answer = await self._exchange.answer(request)
         except GatewayError as error:
             answer = _refusal(error, request_id)

@@ -9,11 +9,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.errors import error_response
-from app.errors import Draining, StoreUnavailable
+from app.errors import Draining, StoreUnavailable, UpstreamUnavailable
 from app.store.base import Store
 
 
-def health_routes(store: Store, *, version: str, is_draining: Callable[[], bool]) -> APIRouter:
+def health_routes(
+    store: Store, *, version: str, is_draining: Callable[[], bool], has_upstream: Callable[[], bool]
+) -> APIRouter:
     """The two probes."""
     routes = APIRouter(tags=["health"])
 
@@ -29,6 +31,8 @@ def health_routes(store: Store, *, version: str, is_draining: Callable[[], bool]
             info = await store.check()
         except StoreUnavailable as error:
             return error_response(error)
+        if not has_upstream():
+            return error_response(UpstreamUnavailable("Every upstream has failed repeatedly.", status=503))
         return _json({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
 
     return routes

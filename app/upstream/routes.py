@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from app.errors import ModelNotFound
 from app.upstream.base import Deployment, Provider, Quirks, Target
 
 WILDCARD = "*"
+WILDCARD_TARGETS = 1024
+"""How many names that only the wildcard knows are remembered with what they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Routes:
                 if place.provider not in providers:
                     raise ValueError(f"models.{name}: place {index} names the unknown provider {place.provider!r}.")
             self._refuse_circles(name, ())
+        self._wildcard_target = functools.lru_cache(WILDCARD_TARGETS)(self._target)
         self._targets = {name: self._target(name) for name in (*models, *self._aliases) if name != WILDCARD}
 
     @property
@@ -67,7 +71,7 @@ class Routes:
         if target is not None:
             return target
         if WILDCARD in self._models and model and model != WILDCARD:
-            return self._target(model)
+            return self._wildcard_target(model)
         near = difflib.get_close_matches(model, self._targets, n=1)
         raise ModelNotFound(
             f"The model {model!r} does not exist.",

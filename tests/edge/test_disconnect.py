@@ -53,21 +53,32 @@ async def test_the_next_request_goes_on_after_an_answer_that_was_cut_short(monke
         assert w.rows() == 4
 
 
-async def test_a_client_that_hangs_up_before_anything_came_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for streamed in (True, False):
-        held = stream("never") if streamed else completion("never")
-        held.gate = asyncio.Event()
-        upstream = ScriptedUpstream(held)
-        async with world(monkeypatch, upstream) as w:
-            asking = asyncio.ensure_future(w.post([user("x")], stream=streamed))
-            await until(lambda: bool(upstream.bodies))  # noqa: B023
-            await until(lambda: w.rows() == 1)  # noqa: B023
-            asking.cancel()
-            left = time.monotonic()
-            async with asyncio.timeout(5):
-                await upstream.left.wait()
-            assert time.monotonic() - left < LEFT_SECONDS
-            await until(lambda: not w.conversations())  # noqa: B023
+async def test_a_stream_that_is_left_before_anything_came_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = stream("never")
+    held.gate = asyncio.Event()
+    upstream = ScriptedUpstream(held)
+    async with world(monkeypatch, upstream) as w:
+        asking = asyncio.ensure_future(w.post([user("x")], stream=True))
+        await until(lambda: bool(upstream.bodies))
+        await until(lambda: w.rows() == 1)
+        asking.cancel()
+        left = time.monotonic()
+        async with asyncio.timeout(5):
+            await upstream.left.wait()
+        assert time.monotonic() - left < LEFT_SECONDS
+        await until(lambda: not w.conversations())
+
+
+async def test_an_answer_that_its_client_did_not_wait_for_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = completion("late")
+    held.gate = asyncio.Event()
+    upstream = ScriptedUpstream(held)
+    async with world(monkeypatch, upstream) as w:
+        asking = asyncio.ensure_future(w.post([user("x")]))
+        await until(lambda: w.rows() == 1)
+        asking.cancel()
+        held.gate.set()
+        await until(lambda: w.rows() == 2)
 
 
 async def test_a_client_that_hangs_up_in_a_compaction_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
