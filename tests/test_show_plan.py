@@ -36,7 +36,7 @@ def conversation_id(config: Path) -> str:
 
 
 async def _talk(config: Path) -> str:
-    application = create_app(load(str(config), environ={}))
+    application = create_app(load(str(config), environ={})).application
     padding = "It went on and on without anything that one would have to write down. " * 20
     messages: list[dict[str, Any]] = []
     transport = httpx.ASGITransport(app=application)
