@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.context.disposition import dispositions
-from tests.context.test_properties_of_views import WINDOWS, conversations, flat
-from tests.context.worlds import World, assistant, calls, chunk_of, result, user, words
+from app.context.outline import Plan
+from tests.context.test_properties_of_views import ROOMY_WINDOWS, WINDOWS, conversations, flat
+from tests.context.worlds import Body, World, assistant, calls, chunk_of, result, user, words
 
 
 def test_a_short_log_is_shown_verbatim() -> None:
@@ -40,13 +41,25 @@ def test_the_anchor_is_told_as_such_though_a_summary_covers_it() -> None:
     assert [row.tokens for row in dispositions(world.log, world.plan())] == [entry.tokens for entry in world.log]
 
 
-@given(conversation=conversations(), repeated=st.integers(1, 6), window=WINDOWS, summarizes=st.booleans())
-@settings(max_examples=60)
-def test_the_rows_add_up_to_the_plan(
-    conversation: list[list[dict[str, object]]], repeated: int, window: int, summarizes: bool
+@given(conversation=conversations(), repeated=st.integers(1, 6), window=WINDOWS)
+@settings(max_examples=40)
+def test_the_rows_of_a_trimmed_view_add_up_to_its_plan(
+    conversation: list[list[Body]], repeated: int, window: int
 ) -> None:
     world = World(window=window, bodies=flat(conversation) * repeated)
-    decided = world.settle() if summarizes else world.plan("never")
+    check_rows(world, world.plan("never"))
+
+
+@given(conversation=conversations(8), repeated=st.integers(1, 4), window=ROOMY_WINDOWS)
+@settings(max_examples=40)
+def test_the_rows_of_a_summarized_view_add_up_to_its_plan(
+    conversation: list[list[Body]], repeated: int, window: int
+) -> None:
+    world = World(window=window, bodies=flat(conversation) * repeated)
+    check_rows(world, world.settle())
+
+
+def check_rows(world: World, decided: Plan) -> None:
     rows = dispositions(world.log, decided)
     assert [row.seq for row in rows] == list(range(len(world.log)))
     assert sum(row.kind == "dropped" for row in rows) == decided.dropped
