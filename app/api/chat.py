@@ -59,6 +59,9 @@ class ChatEndpoint:
         except GatewayError as error:
             await self._send_whole(_refusal(error, request_id), send)
             return
+        except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
+            await self._send_whole(_refusal(unexpected(error, request_id), request_id), send)
+            return
         if not request.stream:
             # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
             await self._answer(request, send)

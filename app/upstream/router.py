@@ -97,6 +97,14 @@ class Router:
         breaker = self._breakers.get(deployment.key)
         return breaker is None or breaker.wait_seconds == 0
 
+    @property
+    def has_upstream(self) -> bool:
+        """Whether some deployment that is configured by name, or was ever asked, may be called now."""
+        named = (place for name in self.routes.names for place in self.resolve(name).deployments)
+        if any(self.is_available(place) for place in named) or not self._breakers:
+            return True
+        return any(breaker.wait_seconds == 0 for breaker in self._breakers.values())
+
     async def open(
         self,
         target: Target,

@@ -12,7 +12,8 @@ from tests.edge.wire import raw
 from tests.live import ScriptedUpstream
 
 USER = b'{"role":"user","content":"x"}'
-CALL = b'{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}'
+FUNCTION = b'{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}'
+CALL = b'{"role":"assistant","content":null,"tool_calls":[%b]}' % FUNCTION
 
 
 def with_fields(fields: bytes) -> bytes:
@@ -70,9 +71,18 @@ BODIES: dict[str, tuple[bytes, str | None]] = {
     "part a text": (with_messages(b'{"role":"user","content":["x"]}'), "messages[0].content[0]"),
     "part without type": (with_messages(b'{"role":"user","content":[{"text":"x"}]}'), "messages[0].content[0]"),
     "tool_calls an object": (with_messages(b'{"role":"assistant","tool_calls":{}}'), "messages[0].tool_calls"),
-    "tool result without a call": (with_messages(USER, b'{"role":"tool","tool_call_id":"c","content":"1"}'), "messages[1].role"),
-    "tool result at the start": (with_messages(b'{"role":"tool","tool_call_id":"c","content":"1"}'), "messages[0].role"),
-    "tool result without an id": (with_messages(USER, CALL, b'{"role":"tool","content":"1"}'), "messages[2].tool_call_id"),
+    "tool result without a call": (
+        with_messages(USER, b'{"role":"tool","tool_call_id":"c","content":"1"}'),
+        "messages[1].role",
+    ),
+    "tool result at the start": (
+        with_messages(b'{"role":"tool","tool_call_id":"c","content":"1"}'),
+        "messages[0].role",
+    ),
+    "tool result without an id": (
+        with_messages(USER, CALL, b'{"role":"tool","content":"1"}'),
+        "messages[2].tool_call_id",
+    ),
     "stream a text": (with_fields(b'"stream":"yes"'), "stream"),
     "stream a number": (with_fields(b'"stream":1'), "stream"),
     "store a text": (with_fields(b'"store":"no"'), "store"),
@@ -148,21 +158,26 @@ async def test_a_header_that_cannot_be_used_is_refused_and_leaves_no_trace(
     headers, param = HEADERS[name]
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await w.client.post(
-            f"{w.base_url}/chat/completions", json={"model": "m", "messages": [user("x")]}, headers=headers
+            f"{w.base_url}/chat/completions",
+            json={"model": "m", "messages": [user("x")]},
+            headers={name.encode(): value for name, value in headers.items()},
         )
         await check_refused(w, answer, param or None)
 
 
-async def test_what_is_malformed_in_a_resent_history_is_refused_like_in_a_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_malformed_in_a_resent_history_is_refused_like_in_a_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as w:
         body = await w.say([user("one")])
         said = [user("one"), body["choices"][0]["message"]]
         rows = w.rows()
-        for bad, param in [
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"role": "narrator", "content": "x"}, "messages[2].role"),
             ({"role": "tool", "tool_call_id": "c", "content": "x"}, "messages[2].role"),
             ({"role": "user", "content": 5}, "messages[2].content"),
-        ]:
+        ]
+        for bad, param in cases:
             answer = await w.post([*said, bad])
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         assert w.rows() == rows

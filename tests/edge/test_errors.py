@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from app.errors import StoreUnavailable
@@ -58,13 +57,16 @@ async def test_every_answer_has_a_request_id_of_its_own(monkeypatch: pytest.Monk
     assert len({own[0] for own in ids}) == len(ids)
 
 
+@pytest.mark.parametrize("place", ["app.api.chat.parse_chat_request", "app.exchange.ask.upstream_body"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_fault_of_our_own_says_no_more_than_that(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
+async def test_a_fault_of_our_own_says_no_more_than_that(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool, place: str
+) -> None:
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
     async with world(monkeypatch, ScriptedUpstream()) as w:
-        monkeypatch.setattr("app.exchange.ask.upstream_body", fault)
+        monkeypatch.setattr(place, fault)
         answer = await w.post([user("x")], stream=streamed)
         assert w.rows() == 0
     error = answer.json()["error"]
@@ -89,7 +91,9 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
 
 
 OWN_ERRORS: dict[str, Reply] = {
-    "key refused": Reply({"error": {"message": "Bad key", "type": "t", "param": None, "code": "invalid_api_key"}}, status=401),
+    "key refused": Reply(
+        {"error": {"message": "Bad key", "type": "t", "param": None, "code": "invalid_api_key"}}, status=401
+    ),
     "forbidden": Reply({"error": {"message": "no"}}, status=403),
     "model unknown": Reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=404),
     "list": Reply(b'[{"error":{"code":400,"message":"Bad","status":"INVALID_ARGUMENT"}}]\n', status=400),
@@ -123,7 +127,11 @@ async def test_an_upstreams_own_error_keeps_status_and_body(
 
 
 async def test_a_rate_limit_passes_with_its_pause_after_the_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after": "0.01", "x-ratelimit-limit-tokens": "9"})
+    limited = Reply(
+        {"error": {"message": "slow down"}},
+        status=429,
+        headers={"retry-after": "0.01", "x-ratelimit-limit-tokens": "9"},
+    )
     async with world(monkeypatch, ScriptedUpstream(default=lambda _: limited)) as w:
         answer = await w.post([user("x")])
         tries = len(w.upstream.bodies)
@@ -139,7 +147,9 @@ async def test_a_failure_that_passes_is_retried_and_not_seen(monkeypatch: pytest
 
 
 async def test_a_provider_that_is_down_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream(), providers={"upstream": {"base_url": "http://127.0.0.1:9/v1"}}) as w:
+    async with world(
+        monkeypatch, ScriptedUpstream(), providers={"upstream": {"base_url": "http://127.0.0.1:9/v1"}}
+    ) as w:
         for streamed in (False, True):
             answer = await w.post([user("x")], stream=streamed)
             error = answer.json()["error"]
@@ -159,17 +169,16 @@ async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while(monkeypat
     assert int(answers[-1].headers["retry-after"]) > 1
 
 
-async def test_a_provider_that_does_not_answer_in_time_is_said_to_have_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_does_not_answer_in_time_is_said_to_have_timed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slow = Reply(pieces=[5])
-
-    async def timed(w: Any, address: str) -> httpx.Response:
-        return await w.post([user("x")])
 
     from_provider = {"timeouts": {"first_byte_seconds": 0.05, "between_bytes_seconds": 0.05}}
     async with slow_provider(slow) as address:
         providers = {"upstream": {"base_url": f"{address}/v1", **from_provider}}
         async with world(monkeypatch, ScriptedUpstream(), providers=providers, retries=ONE_TRY) as w:
-            answer = await timed(w, address)
+            answer = await w.post([user("x")])
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error.keys()) == (504, "upstream_unavailable", KEYS)
 
@@ -179,7 +188,9 @@ def slow_provider(reply: Reply) -> Any:
 
 
 async def test_a_fallback_model_answers_for_one_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(ScriptedUpstream(default=lambda body: completion(f"I am {body['model']}")), lifespan="off") as address:
+    async with serving(
+        ScriptedUpstream(default=lambda body: completion(f"I am {body['model']}")), lifespan="off"
+    ) as address:
         sections: dict[str, Any] = {
             "providers": {"down": {"base_url": "http://127.0.0.1:9/v1"}, "up": {"base_url": f"{address}/v1"}},
             "models": {
@@ -227,7 +238,9 @@ async def test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for(mon
         assert (w.rows(), w.upstream.bodies) == (0, [])
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
-    assert error["message"].startswith("This model's maximum context length is 8192 tokens. However, your messages resulted in ")
+    assert error["message"].startswith(
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in "
+    )
     assert answer.headers["x-should-retry"] == "false"
     used, limit = answer.headers["x-context-tokens"].split("/")
     assert int(used) > int(limit) == 7782

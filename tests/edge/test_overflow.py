@@ -15,7 +15,9 @@ WINDOW = 32_768
 
 
 def error(message: str, status: int = 400, **fields: Any) -> Reply:
-    return Reply({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None, **fields}}, status)
+    return Reply(
+        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None, **fields}}, status
+    )
 
 
 STATED: dict[str, Reply] = {
@@ -25,15 +27,15 @@ STATED: dict[str, Reply] = {
         code="context_length_exceeded",
     ),
     "vllm": error(
-        "You passed 16100 input tokens and requested 10 output tokens. However, the model's context length is only 6000 "
-        "tokens, resulting in a maximum input length of 5990 tokens.",
+        "You passed 16100 input tokens and requested 10 output tokens. However, the model's context length is only "
+        "6000 tokens, resulting in a maximum input length of 5990 tokens.",
         code=400,
     ),
     "older vllm": Reply(
         {
             "object": "error",
-            "message": "This model's maximum context length is 6000 tokens. However, you requested 16110 tokens (16100 in "
-            "the messages, 10 in the completion). Please reduce the length of the messages or completion.",
+            "message": "This model's maximum context length is 6000 tokens. However, you requested 16110 tokens (16100 "
+            "in the messages, 10 in the completion). Please reduce the length of the messages or completion.",
             "code": 400,
         },
         400,
@@ -50,7 +52,10 @@ STATED: dict[str, Reply] = {
         400,
     ),
     "anthropic": Reply(
-        {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 16100 tokens > 6000 maximum"}},
+        {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "prompt is too long: 16100 tokens > 6000 maximum"},
+        },
         400,
     ),
     "mistral": Reply(b"Prompt contains 16100 tokens, too large for model with 6000 maximum context length", 400),
@@ -71,7 +76,9 @@ UNSTATED: dict[str, Reply] = {
 ALL_MESSAGES = 61
 
 
-async def recovered(monkeypatch: pytest.MonkeyPatch, refusal: Reply, window: int, streamed: bool) -> tuple[dict[str, Any], Any]:
+async def recovered(
+    monkeypatch: pytest.MonkeyPatch, refusal: Reply, window: int, streamed: bool
+) -> tuple[dict[str, Any], Any]:
     """What the answer says of its context after one refusal; the talk is some 15,500 tokens by our count."""
     upstream = ScriptedUpstream(refusal)
     async with world(monkeypatch, upstream, window=window) as w:
@@ -174,7 +181,9 @@ async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter(monkeypatch
 OTHERS: dict[str, Reply] = {
     "throttled": Reply(b"Throttling error: Too many tokens, please wait before trying again.", 400),
     "per minute": error(
-        "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 9000", 413, code="rate_limit_exceeded"
+        "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 9000",
+        413,
+        code="rate_limit_exceeded",
     ),
     "field too long": error("Invalid 'user': string too long. (string_above_max_length)"),
     "unknown parameter": error("Unknown parameter"),

@@ -25,8 +25,10 @@ BREAKS: dict[str, tuple[Any, ...]] = {
     "not an object": (b"data: 5\n\n",),
     "error chunk": (ERROR, chunk({"content": "never"}), DONE),
     "error chunk with choices": (
-        b'data: {"id":"c","error":{"code":502,"message":"overloaded"},'
-        b'"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}\n\n',
+        (
+            b'data: {"id":"c","error":{"code":502,"message":"overloaded"},'
+            b'"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}]}\n\n'
+        ),
         DONE,
     ),
     "error that is a text": (b'data: {"error":"overloaded"}\n\n',),
@@ -116,8 +118,9 @@ async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(
     reply, status = REFUSALS[name]
     async with world(monkeypatch, summarizing(lambda _: reply)) as w:
         answer = await w.post([user("x")], stream=True)
-        late = chunks(await w.post(long_talk(), stream=True))
         assert w.rows() == 0
+        late = chunks(await w.post(long_talk(), stream=True))
+        assert not any(conversation.answered for conversation in w.conversations())
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("application/json")
     error = check_failed(late)

@@ -58,14 +58,16 @@ async def test_comments_names_ids_and_carriage_returns_never_leak(monkeypatch: p
         + b"data:\n\n\n\ndata: \n\n: ping\n\n"
         + chunk({"content": "llo"}).replace(b"\n", b"\r")
         + b'data: {"id":"chatcmpl-upstream",\ndata: "choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-        + b"data: [DONE]\r\n\r\ndata: {\"late\":1}\n\n: bye\n\n"
+        + b'data: [DONE]\r\n\r\ndata: {"late":1}\n\n: bye\n\n'
     )
     events = await streamed(monkeypatch, *(source[at : at + cut] for at in range(0, len(source), cut)))
     assert text_of(events) == "h\u00e9llo"
     assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, "stop"]
 
 
-async def test_a_stream_without_a_blank_line_or_done_at_its_end_is_ended_properly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_without_a_blank_line_or_done_at_its_end_is_ended_properly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     events = await streamed(monkeypatch, chunk({"content": "a"}), chunk({}, "stop").rstrip())
     assert text_of(events) == "a"
     assert "error" not in events[-1]
@@ -79,7 +81,9 @@ async def test_a_provider_that_keeps_the_line_open_after_done_does_not_hold_the_
     assert text_of(events) == "a"
 
 
-async def test_several_choices_are_relayed_and_the_context_is_on_the_last_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_several_choices_are_relayed_and_the_context_is_on_the_last_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of(index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:
         body = {"id": "c", "choices": [{"index": index, "delta": delta, "finish_reason": reason}]}
         return b"data: " + json.dumps(body).encode() + b"\n\n"
@@ -214,7 +218,9 @@ async def test_while_a_compaction_lasts_empty_chunks_keep_the_reader_awake(monke
     assert rest[-1] == "data: [DONE]"
 
 
-async def test_a_compaction_that_fails_is_told_and_the_answer_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_that_fails_is_told_and_the_answer_comes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing = Reply({"error": {"message": "no", "type": "server_error", "param": None, "code": None}}, status=400)
     async with world(monkeypatch, summarizing(summary=failing)) as w:
         events = chunks(await w.post(long_talk(), stream=True))
@@ -224,14 +230,23 @@ async def test_a_compaction_that_fails_is_told_and_the_answer_comes_all_the_same
     assert events[-1]["context"]["compaction"]["outcome"] == "failed"
 
 
-async def test_without_a_compaction_nothing_is_sent_before_the_provider_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_compaction_nothing_is_sent_before_the_provider_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held = stream("Fine.")
     held.gate = asyncio.Event()
     upstream = ScriptedUpstream(held)
     async with world(monkeypatch, upstream) as w:
-        asking = asyncio.ensure_future(w.client.send(w.client.build_request(
-            "POST", f"{w.base_url}/chat/completions", json={"model": "m", "stream": True, "messages": [user("x")]}
-        ), stream=True))
+        asking = asyncio.ensure_future(
+            w.client.send(
+                w.client.build_request(
+                    "POST",
+                    f"{w.base_url}/chat/completions",
+                    json={"model": "m", "stream": True, "messages": [user("x")]},
+                ),
+                stream=True,
+            )
+        )
         await until(lambda: bool(upstream.bodies))
         assert not asking.done()
         held.gate.set()

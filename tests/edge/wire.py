@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.edge.kept import World, assistant, is_summary, user
-from tests.live import Reply, ScriptedUpstream, completion, stream
+from tests.live import STEP_SECONDS, Reply, ScriptedUpstream, completion, stream
 
 OURS = ("context_status", "conversation_id", "context")
 SUMMARY = "They talked about gardens at length; nothing was decided."
@@ -78,5 +78,5 @@ def without_ours(body: dict[str, Any]) -> dict[str, Any]:
 async def until(claim: Callable[[], bool]) -> None:
     """Give the other side its turns until something holds."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not claim():
-            await asyncio.sleep(0.005)
+        while not claim():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(STEP_SECONDS)
