@@ -21,7 +21,7 @@ from tests.benchmarks.scenarios import SCENARIOS, Bench, direct, measure, warmed
 from tests.benchmarks.targets import PASS, TARGETS, Running, Target, free_port, is_available, running
 
 QUICK_ROUNDS, QUICK_SCALE = 2, 0.5
-FULL_ROUNDS = 7
+FULL_ROUNDS = 5
 TABLE_COLUMNS = 120
 Results = dict[str, list[dict[str, Any]]]
 
@@ -84,8 +84,9 @@ def _run(
             for scenario in scenarios:
                 for name in [*started][:: -1 if number % 2 else 1]:
                     status.update(f"round {number + 1} of {rounds}, {scenario}: {name}")
+                    so_far = results[name][-1]
                     with _noting(failures, name):
-                        results[name][-1].update(measure(bench, started[name], scenario))
+                        so_far |= measure(bench, started[name], scenario, so_far)
                     if name in failures:
                         del started[name]
     return results, [f"{name}: {failure}" for name, failure in failures.items()]

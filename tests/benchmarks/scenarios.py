@@ -83,41 +83,46 @@ def warmed(bench: Bench, running: Running) -> Measured:
     }
 
 
-def measure(bench: Bench, running: Running, scenario: str) -> Measured:
+def measure(bench: Bench, running: Running, scenario: str, so_far: Measured) -> Measured:
     """One scenario, once.
+
+    Args:
+        so_far: what was measured on this target in this round.
 
     Returns:
         For each measurement what the load generator saw, and `cpu_us` per request; memory afterwards.
     """
-    measured = _MEASURES[scenario](bench, running)
+    measured = _MEASURES[scenario](bench, running, so_far)
     running.process.check()
     return {**measured, "loaded_mb": resident_mb(running.process.pid)}
 
 
-def _json(bench: Bench, running: Running) -> Measured:
+def _json(bench: Bench, running: Running, _: Measured) -> Measured:
     many = bench.cost(running, Job(running.port, 32, 0, seconds=bench.seconds(1)))
     return {"json_c32": many, "json_c1": bench.cost(running, Job(running.port, 1, 0, seconds=bench.seconds(0.7)))}
 
 
-def _paced(bench: Bench, running: Running) -> Measured:
+def _paced(bench: Bench, running: Running, so_far: Measured) -> Measured:
     model = f"scripted-{PACED_CHUNKS}-{PACED_MILLISECONDS}"
     job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(2))
-    return {**_one_chunk(bench, running), "paced": bench.cost(running, job)}
+    return {**_one_chunk(bench, running, so_far), "paced": bench.cost(running, job)}
 
 
-def _burst(bench: Bench, running: Running) -> Measured:
+def _burst(bench: Bench, running: Running, so_far: Measured) -> Measured:
     model = f"scripted-{BURST_CHUNKS}-0"
     job = Job(running.port, 8, 0, model, stream=True, chunks=BURST_CHUNKS, seconds=bench.seconds(1))
-    return {**_one_chunk(bench, running), "burst": bench.cost(running, job)}
+    return {**_one_chunk(bench, running, so_far), "burst": bench.cost(running, job)}
 
 
-def _one_chunk(bench: Bench, running: Running) -> Measured:
-    """A stream as short as can be: what is not the chunks' doing."""
+def _one_chunk(bench: Bench, running: Running, so_far: Measured) -> Measured:
+    """A stream as short as can be: what is not the chunks' doing. Once a round is enough."""
+    if "one_chunk" in so_far:
+        return {}
     job = Job(running.port, 8, 0, "scripted-1-0", stream=True, seconds=bench.seconds(0.7))
     return {"one_chunk": bench.cost(running, job)}
 
 
-def _history(bench: Bench, running: Running) -> Measured:
+def _history(bench: Bench, running: Running, _: Measured) -> Measured:
     measured: Measured = {}
     for size, (size_bytes, full) in HISTORIES.items():
         conversations = max(2, round(full * min(1.0, bench.scale)))
@@ -132,7 +137,7 @@ def _history(bench: Bench, running: Running) -> Measured:
     return measured
 
 
-_MEASURES: Final[Mapping[str, Callable[[Bench, Running], Measured]]] = {
+_MEASURES: Final[Mapping[str, Callable[[Bench, Running, Measured], Measured]]] = {
     "json": _json,
     "paced": _paced,
     "burst": _burst,
