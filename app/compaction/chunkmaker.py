@@ -97,13 +97,15 @@ class ChunkMaker:
             await _released(held)
 
     async def _find(self, job: CompactionJob, spot: Spot) -> Chunk | None:
-        """A stored chunk over exactly this range, a model's before a mechanical one."""
+        """A stored chunk that a new plan would use instead: one that begins where this range does and ends anywhere
+        in the job's tail, since others may have planned with a message more or less. A fold must be the same."""
+        ends = [spot.to_link] if spot.folded else [entry.link for entry in job.tail.messages]
         try:
-            chunks = await self._store.chunks(root=job.root, links=[spot.to_link])
+            chunks = await self._store.chunks(root=job.root, links=ends)
         except StoreUnavailable:
             return None
-        same = [chunk for chunk in chunks if spot.is_covered_by(chunk)]
-        return min(same, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
+        standing = [found for found in (_in_place(chunk, spot, job) for chunk in chunks) if found is not None]
+        return min(standing, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
 
     async def _summarized(self, job: CompactionJob, spot: Spot) -> Made:
         """A model's summary, or a mechanical one where that fails."""
@@ -181,6 +183,30 @@ class ChunkMaker:
             duration_ms=0 if summary is None else summary.duration_ms,
             usage=None if summary is None else summary.usage,
         )
+
+
+def _in_place(chunk: Chunk, spot: Spot, job: CompactionJob) -> Chunk | None:
+    """A stored chunk as it stands for the job's log from the spot on, or None if it does not.
+
+    Logs that differ in system messages share links but not places: a chunk over the very range takes the spot's.
+    """
+    begins_here = (chunk.from_link, chunk.from_seq) == (spot.from_link, spot.from_seq) and not spot.folded
+    if begins_here and not chunk.folds and job.tail.start_seq < chunk.to_seq <= job.tail.end_seq:
+        last = job.tail.message(chunk.to_seq - 1)
+        if last.link == chunk.to_link:
+            return chunk
+    if not spot.is_covered_by(chunk):
+        return None
+    end = spot.boundary
+    return replace(
+        chunk,
+        from_seq=spot.from_seq,
+        to_seq=end.to_seq,
+        tokens_total=end.tokens_total,
+        anchor_seq=end.anchor_seq,
+        anchor_tokens=end.anchor_tokens,
+        through_turn=end.through_turn,
+    )
 
 
 async def _released(held: AbstractAsyncContextManager[Lease]) -> None:

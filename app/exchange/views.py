@@ -166,7 +166,10 @@ class Views:
     async def _chunks(self, place: Recollection) -> list[Chunk]:
         conversation = place.conversation
         if place.is_fresh:
-            return await self._store.chunks(root=conversation.root, links=[entry.link for entry in place.new])
+            ends = {(entry.link, entry.seq + 1) for entry in place.new}
+            chunks = await self._store.chunks(root=conversation.root, links=[entry.link for entry in place.new])
+            # Logs that differ in system messages share links; a chunk counts in its own log only.
+            return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
         return await self._store.chunks(root=conversation.root, path=conversation.path)
 
     def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:

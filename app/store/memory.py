@@ -209,7 +209,10 @@ class MemoryStore:
             chunk
             for chunk in self._chunks.get(root, {}).values()
             if chunk.to_link in wanted
-            or any(seq <= upto.get(keeper, -1) for keeper, seq in self._by_link.get((root, chunk.to_link), ()))
+            or any(
+                seq == chunk.to_seq - 1 <= upto.get(keeper, -1)
+                for keeper, seq in self._by_link.get((root, chunk.to_link), ())
+            )
         ]
         return sorted(found, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 

@@ -227,7 +227,9 @@ def chunks_sql(*, on_path: bool, at_links: bool) -> str:
     names: tuple[str, ...] = ("root",)
     if on_path:
         conditions.append("""EXISTS (
-            SELECT FROM (SELECT conversation_id, seq FROM messages WHERE root = :root AND link = k.to_link OFFSET 0) m
+            SELECT FROM (
+                SELECT conversation_id, seq FROM messages
+                WHERE root = :root AND link = k.to_link AND seq = k.to_seq - 1 OFFSET 0) m
             JOIN unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
               ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
         names += ("ids", "upto_seqs")

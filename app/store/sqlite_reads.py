@@ -40,7 +40,7 @@ _CHUNKS_ON_PATH: Final = f"""
     SELECT {_CHUNK_SELECT} FROM chunks k
     WHERE k.root = ?1 AND EXISTS (
         SELECT 1 FROM json_each(?2) p CROSS JOIN messages m
-        WHERE m.root = ?1 AND m.link = k.to_link AND m.answered IN (0, 1)
+        WHERE m.root = ?1 AND m.link = k.to_link AND m.seq = k.to_seq - 1 AND m.answered IN (0, 1)
           AND m.conversation_id = json_extract(p.value, '$[0]') AND m.seq <= json_extract(p.value, '$[1]'))"""
 
 

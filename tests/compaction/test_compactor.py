@@ -53,6 +53,18 @@ async def test_what_is_stored_already_is_used_without_a_word_to_the_client() -> 
     assert len(scene.router.calls) == 1
 
 
+async def test_a_chunk_that_begins_at_the_same_place_is_taken_whatever_its_end() -> None:
+    """Another process planned with a message more or less."""
+    scene, log = Scene(), log_of(talk(12))
+    [there] = (await scene.compactor.compact(job_for(log, Range(0, 18)))).chunks
+    again = await scene.compactor.compact(job_for(log, Range(0, 20)))
+    assert (again.chunks, again.ran, again.outcome) == ((there,), False, "found")
+    shorter = log_of(talk(8))
+    own = await scene.compactor.compact(job_for(shorter, Range(0, 12)))
+    assert own.chunks[0].to_seq == 12
+    assert len(scene.router.calls) == 2
+
+
 async def test_the_client_is_told_before_the_model_answers_and_once_only() -> None:
     scene, log = Scene(is_open=False), log_of(talk(20))
     told: list[int] = []

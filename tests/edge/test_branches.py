@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -12,15 +13,18 @@ from tests.edge.kept import (
     answered,
     answering,
     assistant,
+    is_summary,
     long_history,
     shown,
     summaries_asked,
+    system,
     user,
     world,
 )
 from tests.live import ScriptedUpstream, completion
 
 WINDOW = 8192
+MARKS = re.compile(r"\b[QA]\d{3}\b")
 
 
 async def play(gateway: World, history: list[dict[str, Any]], **options: Any) -> str:
@@ -176,3 +180,29 @@ async def test_other_choices_of_an_answer_are_kept_beside_it(monkeypatch: pytest
         assert right != first
         assert [m["content"] for m in await gateway.log(right)] == ["Hi", "Fine.", "Choose", "Right", "Go on", "On."]
         assert (await gateway.say([*begun, assistant("Left"), user("Go on")]))["conversation_id"] == first
+
+
+def listing(body: dict[str, Any]) -> Any:
+    """A summary that names every question and answer it has read."""
+    if not is_summary(body):
+        return answering(body)
+    return completion("Covers " + " ".join(sorted(set(MARKS.findall(body["messages"][-1]["content"])))))
+
+
+@pytest.mark.parametrize("reminded_first", [True, False])
+async def test_logs_that_differ_in_a_system_message_leave_no_gap_behind_a_shared_summary(
+    reminded_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: list[dict[str, Any]] = []
+    for turn in range(40):
+        plain.append(user(f"Q{turn:03} " + " ".join(f"item{turn}n{word}" for word in range(60))))
+        plain.append(assistant(f"A{turn:03}"))
+    reminded = [*plain[:2], system("Remember the milk."), *plain[2:]]
+    upstream = ScriptedUpstream(default=listing)
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        for history in (reminded, plain) if reminded_first else (plain, reminded):
+            for newest in ("Well?", "And?"):
+                body = await gateway.say([*history, user(newest)])
+                assert body["context_status"] == "summarized"
+                marks = MARKS.findall(" ".join(str(m["content"]) for m in shown(upstream)[-1]))
+                assert sorted(marks) == sorted(f"{who}{turn:03}" for who in "QA" for turn in range(40))
