@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ def dialogues() -> list[Any]:
     own = [message["content"] for message in long_history(60, words=200)[::2]]
     found = [pytest.param(own, id="own")]
     if (FOLDER / RECORDING).exists():
-        for line in recorded(RECORDING):
-            found.append(pytest.param([message["content"] for message in line["messages"]], id=line["id"]))
+        lines = recorded(RECORDING)
+        found += [pytest.param([message["content"] for message in line["messages"]], id=line["id"]) for line in lines]
     return found
 
 
@@ -121,8 +122,7 @@ class Gauge:
         self._store = store
         self._work: Counter[str] = Counter()
         count, canonical = TokenCounter.message, app.conversation.identity.canonical
-        decode = Message.body.fget
-        assert decode is not None
+        decode: Callable[[Message], dict[str, Any]] = Message.__dict__["body"].fget
 
         def counted(counter: TokenCounter, body: dict[str, Any]) -> int:
             self._work["tokenized bytes"] += len(str(body.get("content")))
