@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -12,6 +17,8 @@ from tests.edge.kept import World, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 
+RESET_AFTER_SECONDS = 0.05
+"""So that what was sent before it is read before it."""
 KEYS = {"message", "type", "param", "code"}
 BEGUN = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Half an"}))
 ERROR = b'data: {"error":{"message":"overloaded","type":"server_error","code":529,"x":1}}\n\n'
@@ -92,6 +99,47 @@ async def test_a_break_before_the_first_event_is_an_ordinary_error_and_nothing_i
             events = chunks(answer) if answer.status_code == 200 else [answer.json()]
             check_failed(events)
             assert w.rows() == 0
+
+
+@asynccontextmanager
+async def resetting(*pieces: bytes) -> AsyncIterator[str]:
+    """A provider that begins to stream, then resets the connection; gives its address."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await writer.drain()
+        await asyncio.sleep(RESET_AFTER_SECONDS)
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+
+
+async def test_a_reset_connection_is_told_and_what_came_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with resetting(*BEGUN) as address:
+        providers = {"upstream": {"base_url": f"{address}/v1"}}
+        async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+            events = chunks(await w.post([user("x")], stream=True))
+            (conversation,) = w.conversations()
+            (_, kept) = await w.store.read(conversation, 0, 2)
+    assert check_failed(events)["code"] == "upstream_unavailable"
+    assert text_of(events) == "Half an"
+    assert (kept.message.text, kept.incomplete) == ("Half an", True)
+
+
+async def test_a_connection_reset_before_the_first_event_is_a_bad_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with resetting() as address:
+        providers = {"upstream": {"base_url": f"{address}/v1"}}
+        async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+            answer = await w.post([user("x")], stream=True)
+            assert w.rows() == 0
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unavailable")
 
 
 async def test_what_comes_after_the_end_of_an_answer_does_not_spoil_it(monkeypatch: pytest.MonkeyPatch) -> None:
