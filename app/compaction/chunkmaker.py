@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
 
 from app.compaction.job import CompactionJob, Outcome, Spot
 from app.compaction.mechanical import MECHANICAL_VERSION, joined_summaries, round_summary
@@ -22,8 +24,7 @@ REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """What came of one range."""
 
     chunk: Chunk | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from app.context.policy import Policy
 
@@ -17,8 +17,7 @@ SUMMARY_WINDOW_DIVISOR = 16
 """A summary takes at most this fraction of the window, so that a dozen of them leave room to work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """The lines that a view is held against.
 
     `hard` is never passed: window − reserve − requested output. `soft` is the policy's trigger, at most `hard`.

@@ -7,8 +7,10 @@ since providers render schemas in ways that have nothing to do with how they cou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 LOWEST_RATIO, HIGHEST_RATIO = 0.5, 5.0
 PLAUSIBLE_SHARE = 0.5
@@ -21,8 +23,7 @@ LEAST_GROWTH_TOKENS = 64
 """Two turns must differ by this much to tell overhead and ratio apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(msgspec.Struct, frozen=True):
     """What a provider seems to add for instructions and tool schemas, in its own tokens."""
 
     observed_tokens: float
@@ -32,8 +33,7 @@ class Overhead:
     """How far it lay from the observation before; the least varied one is believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """The last turn that was observed: what was sent, by our count, and what the provider reported."""
 
     messages_tokens: int
@@ -43,8 +43,7 @@ class Turn:
     """The overhead that it and the turn before it imply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True):
     """Cumulative sums of reported and estimated message tokens. Immutable; `observe` gives the next one."""
 
     reported_tokens: float = 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from app.conversation.messages import Chunk, LogMessage, Message
 
@@ -12,8 +13,7 @@ Status = Literal["full", "summarized", "trimmed"]
 Summarize = Literal["auto", "never", "now"]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(msgspec.Struct, frozen=True):
     """What the planner knows of a conversation. Tokens are raw counts."""
 
     instructions_tokens: int
@@ -34,8 +34,7 @@ class Outline:
     """Where the verbatim part began in the last view made for this window (0: at the start)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(msgspec.Struct, frozen=True):
     """Log messages `[from_seq, to_seq)` to be summarized into one chunk; with `folds`, from these chunks' texts."""
 
     from_seq: int
@@ -43,16 +42,14 @@ class Range:
     folds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """Why the plan is as it is: a short code, and the numbers behind it."""
 
     code: str
-    facts: Mapping[str, int | float | str] = field(default_factory=dict)
+    facts: Mapping[str, int | float | str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A view, described: summaries, then (where the tail begins inside a turn) that turn's user message, then the log
     from `boundary_seq` with `replaced` messages in their shortened form."""
 
@@ -65,7 +62,7 @@ class Plan:
     """Raw count of the whole view."""
     fits: bool
     """Whether it is within `Budget.hard`."""
-    replaced: Mapping[int, Message] = field(default_factory=dict)
+    replaced: Mapping[int, Message] = msgspec.field(default_factory=dict)
     dropped: int = 0
     """Messages neither shown nor covered by a chunk; a notice stands for them."""
     to_summarize: tuple[Range, ...] = ()

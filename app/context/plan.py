@@ -6,7 +6,10 @@ window does. That decision is arithmetic on stored totals; only where no view is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from app.context.budget import Budget
 from app.context.chain import shown_at
@@ -48,8 +51,7 @@ def plan(
     return planner.under_the_line() or planner.over_the_line()
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(msgspec.Struct, frozen=True):
     """A view that shows the first `chunk_count` chunks and all of the log after them."""
 
     chunk_count: int

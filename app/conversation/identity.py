@@ -10,8 +10,9 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from app.conversation.canonical import canonical, in_skeleton, skeleton_part
 from app.conversation.messages import Message
@@ -66,8 +67,7 @@ def advance(link: bytes, part: bytes | None) -> bytes:
     return hashlib.sha256(link + part).digest()[:LINK_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """Where both chains stand after a message."""
 
     link: bytes

@@ -7,10 +7,10 @@ Sequence numbers count log messages from 0; ranges are half-open, `[from_seq, to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
 import orjson
 
 from app.errors import InvalidRequest
@@ -98,8 +98,7 @@ def text_of(content: object) -> str:
     return "".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
+class LogMessage(msgspec.Struct, frozen=True):
     """A message in its place in a conversation's log."""
 
     seq: int
@@ -121,8 +120,7 @@ class LogMessage:
     """Facts about an answer of ours: completion id, model, finish reason, usage, and what the model saw."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A stored summary of the log range `[from_seq, to_seq)`, found by the links at both ends."""
 
     id: str
@@ -156,8 +154,7 @@ class Chunk:
     usage: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """What is known of a conversation without reading its log."""
 
     id: str
@@ -178,9 +175,9 @@ class Conversation:
     mode: Mode = "unknown"
     chunk_count: int = 0
     """How many chunks its view is known to have; 0 saves looking."""
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Small facts that change with each answer: calibration sums per model, boundary of the last view per window."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
     updated_at: datetime | None = None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct, frozen=True):
     """A JSON answer, ready to be sent."""
 
     body: bytes
@@ -15,8 +15,7 @@ class WholeAnswer:
     status: int = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedAnswer:
+class StreamedAnswer(msgspec.Struct, frozen=True):
     """A stream that is ready to begin. `frames` ends it properly whatever happens, and must be closed."""
 
     headers: Mapping[str, str]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
@@ -34,8 +36,7 @@ SEED_DRIFT: Final = 0.02
 """A calibration that is this far from what new conversations start with becomes the new seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """An upstream that has begun to answer with success."""
 
     reply: Reply

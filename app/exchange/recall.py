@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from app.conversation.canonical import canonical
 from app.conversation.identity import (
@@ -41,16 +43,14 @@ INSTRUCTIONS = "instructions"
 """`Conversation.state`: leading system messages that an appending client sent once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True):
     """What the prefix memory keeps of a history that came byte for byte."""
 
     root: str
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Recollection:
+class Recollection(msgspec.Struct, frozen=True):
     """A request in its place: the conversation as it stands, and what the request adds to it."""
 
     conversation: Conversation
@@ -98,8 +98,7 @@ class Recollection:
         return self.conversation.head_seq < 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Reach:
+class _Reach(msgspec.Struct, frozen=True):
     """How far into a request's log a stored message reaches: `match` is its message `index`."""
 
     index: int

@@ -4,8 +4,10 @@ byte reaches the client. Whoever comes second finds the head moved and goes on a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
 from app.conversation.messages import Conversation, LogMessage, Message
@@ -24,14 +26,13 @@ from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An answer to be stored: the assistant message, whether it is whole, facts about it, and state that changes."""
 
     message: dict[str, Any]
     incomplete: bool = False
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    state: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    state: Mapping[str, Any] = msgspec.field(default_factory=dict)
     chunk_count: int = 0
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+import msgspec
 import orjson
+from msgspec.structs import replace
 
 from app.context.budget import Budget
 from app.context.outline import Plan
@@ -17,8 +18,7 @@ UPSTREAM_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 UPSTREAM_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """The facts of one answer that its client is told.
 
     `status` stands for all; a conversation is only named where the turn is kept.

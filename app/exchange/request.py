@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 import orjson
 
 from app.context.outline import Summarize
@@ -14,8 +14,7 @@ ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who asks. Nothing of one tenant is ever seen by another."""
 
     tenant: str
@@ -23,8 +22,7 @@ class Caller:
     """The client's own credential, passed to providers that have no key configured."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True):
     """A parsed body of `POST /v1/chat/completions` together with the headers that concern us.
 
     `fields` holds each top-level field's JSON text in the client's order; `raws` the JSON text of each message.
@@ -52,7 +50,7 @@ class ChatRequest:
     instructions: str | None = None
     """What a compaction should pay attention to."""
     events: EventStyle = "chunk"
-    forwarded: Mapping[str, str] = field(default_factory=dict)
+    forwarded: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that travel on to the provider."""
 
     def value(self, name: str) -> Any:

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
 from app.compaction.job import CompactionJob, CompactionResult, summed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration, seeded
@@ -26,8 +28,7 @@ CALIBRATION, BOUNDARIES = "calibration", "boundaries"
 """`Conversation.state`: calibration per `provider/model`; where the last view's verbatim part began, per window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """One request with everything that was found out about it before planning."""
 
     request: ChatRequest
@@ -48,8 +49,7 @@ class Turn:
         return self.calibration.instructions_tokens(self.place.instructions_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What is to be sent, and how it came about."""
 
     outline: Outline
@@ -57,7 +57,7 @@ class View:
     budget: Budget
     messages: Sequence[bytes] | None
     """JSON text of each message; None for the client's own, untouched."""
-    compaction: Mapping[str, Any] = field(default_factory=lambda: {"ran": False})
+    compaction: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"ran": False})
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     max_output_tokens: int | None = None

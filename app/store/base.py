@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from app.conversation.messages import Chunk, Conversation, LogMessage
 
 MAX_MATCHES: Final = 8
@@ -28,8 +30,7 @@ class LeaseLost(Exception):
     """The lease that was to fence a write has expired or been taken over; nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """A claim on `(root, key)`. `token` grows with every claim, so a late write of a former holder is refused."""
 
     root: str
@@ -38,8 +39,7 @@ class Lease:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """A stored message that a request's chain reached."""
 
     conversation: Conversation
@@ -48,8 +48,7 @@ class Match:
     by_skeleton: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Messages to add to a log, all or none.
 
     `conversation` is the conversation as it will stand after the write: its head fields describe the last of

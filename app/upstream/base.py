@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from app.errors import UpstreamUnavailable
 
 
@@ -17,8 +19,7 @@ class ConnectionDropped(UpstreamUnavailable):
     """The connection was closed before any byte of an answer, as happens to an idle one: worth an instant retry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One HTTP call to a provider: `path` below its base URL, such as ``/chat/completions``."""
 
     path: str
@@ -26,7 +27,7 @@ class Call:
     method: str = "POST"
     authorization: str | None = None
     """The client's own `Authorization` value, used where the provider has no key configured."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
 
@@ -93,8 +94,7 @@ class Quirks:
     """Whether `stream_options.include_usage` may be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
 
     tokens: int
@@ -134,8 +134,7 @@ class Target:
     deployments: tuple[Deployment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """An upstream call that has begun to answer."""
 
     reply: Reply

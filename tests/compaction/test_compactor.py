@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from app.compaction.prompts import PROMPT_VERSION
 from app.context.outline import Range

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from app.context.budget import budget_for, summary_limit
 from app.context.outline import Outline, Plan

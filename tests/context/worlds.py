@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for, summary_limit
 from app.context.chain import active_chain

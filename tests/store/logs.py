@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from app.conversation.identity import Position, new_conversation_id, root_of, start_of, walk
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from app.store.base import Append, HeadMoved, Lease, LeaseLost, Store
 from tests.store.logs import begin, branch_of, fresh_tenant, grown, lease_on, log_of
