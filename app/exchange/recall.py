@@ -66,6 +66,8 @@ class Recollection(msgspec.Struct, frozen=True):
     keeps: bool = True
     """Whether this turn is stored."""
     degraded: bool = False
+    needs_store: bool = False
+    """Without the store the request is refused: an append, or any request where that is configured."""
     appends: bool = False
     lease: Lease | None = None
     points: bool = False
@@ -144,11 +146,17 @@ class Recall:
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
-            return await self._placed(request, instructions, log, encoding, stack)
+            placed = await self._placed(request, instructions, log, encoding, stack)
         except StoreUnavailable:
             if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
                 raise
-            return replace(await self._aside(request, instructions, log, encoding), degraded=True)
+            return await self.without_store(request, encoding)
+        return replace(placed, needs_store=placed.appends or not self._serves_degraded) if placed.keeps else placed
+
+    async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
+        """A request that brings its history, to be answered while the store is away."""
+        instructions, log = _split(request.raws)
+        return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
         self,
@@ -165,6 +173,8 @@ class Recall:
         if resent is not None:
             return resent
         if named is not None and request.mode == "auto":
+            if _names_ours(request) and not _holds_answer(log):
+                return await self._append(request, named, instructions, log, encoding, stack)
             return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
 
@@ -494,6 +504,11 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: Sequence[b
     if request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
+
+
+def _names_ours(request: ChatRequest) -> bool:
+    """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
+    return request.conversation_id is not None and root_of_conversation(request.conversation_id) is not None
 
 
 def _points(request: ChatRequest, conversation: Conversation) -> bool:

@@ -106,7 +106,7 @@ class Exchange:
             if turn.place.replays is not None:
                 await stack.aclose()
                 return replayed(turn.place.replays, turn.place.conversation.id, request)
-            view = await self._views.make(turn, self._views.budget(turn), summarize=_summarize(turn))
+            turn, view = await self._first_view(turn)
             if view.plan.to_summarize and _compacts(turn):
                 compaction = _Running(self, turn, view)
                 if request.stream and request.events != "off" and await compaction.really_runs():
@@ -118,6 +118,21 @@ class Exchange:
                 error.context_headers.update(self._known(turn, view))
             await stack.aclose()
             raise
+
+    async def _first_view(self, turn: Turn) -> tuple[Turn, View]:
+        """What to send as things stand; where the store went away, from what the client sent alone."""
+        budget = self._views.budget(turn)
+        try:
+            return turn, await self._views.make(turn, budget, summarize=_summarize(turn))
+        except StoreUnavailable:
+            if turn.place.needs_store:
+                raise
+            turn = await self._without_store(turn)
+            return turn, await self._views.make(turn, budget, summarize="never")
+
+    async def _without_store(self, turn: Turn) -> Turn:
+        place = await self._recall.without_store(turn.request, turn.place.conversation.encoding)
+        return replace(turn, place=place)
 
     def _known(self, turn: Turn, view: View | None) -> dict[str, str]:
         """What an error's headers can say of the context. A conversation that was still to begin is not named."""
@@ -190,7 +205,13 @@ class Exchange:
             result = await self._compactor.compact(self._job(turn, view), on_start=on_start)
             results.append(result)
             made.extend(result.chunks)
-            view = await self._views.make(turn, view.budget, summarize=_again(turn), more_chunks=made)
+            try:
+                view = await self._views.make(turn, view.budget, summarize=_again(turn), more_chunks=made)
+            except StoreUnavailable:
+                if turn.place.needs_store:
+                    raise
+                turn = await self._without_store(turn)
+                view = await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
         return replace(
             view,
             compaction=_compaction_facts(results),
@@ -281,7 +302,7 @@ class Exchange:
             await self._tasks.finish(self._take_back(storing))
             raise
         except StoreUnavailable:
-            if turn.place.appends:
+            if turn.place.needs_store:
                 await asked.reply.aclose()
                 raise
             place = replace(turn.place, keeps=False, degraded=True)
@@ -315,7 +336,7 @@ class Exchange:
             if turn.place.keeps:
                 report = replace(report, conversation_id=conversation.id)
         except StoreUnavailable:
-            if turn.place.appends:
+            if turn.place.needs_store:
                 raise
             report = report.warned("The answer could not be stored.", status="degraded")
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
@@ -342,7 +363,7 @@ class Exchange:
         try:
             await self._store_stream(turn, view, relay, report)
         except StoreUnavailable as error:
-            if turn.place.appends:
+            if turn.place.needs_store:
                 return error
             log.warning("an answer could not be stored: %s", error.message)
         except GatewayError as error:

@@ -259,3 +259,15 @@ def _bad_request() -> Any:
     reply = completion()
     reply.status, reply.body = 400, {"error": {"message": "no", "type": "invalid_request_error", "param": None}}
     return reply
+
+
+async def test_a_message_alone_under_an_id_of_ours_is_appended_even_where_histories_were_resent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        ours = (await gateway.say([user("Hi")]))["conversation_id"]
+        await gateway.say([user("Hi"), assistant("Fine."), user("Next")])
+        body = await gateway.say([user("More")], conversation=ours)
+        assert body["conversation_id"] == ours
+        assert len(gateway.upstream.requests[-1]["messages"]) == 5
+        assert len(await gateway.log(ours)) == 6
