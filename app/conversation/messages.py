@@ -112,7 +112,8 @@ class LogMessage(msgspec.Struct, frozen=True):
     tokens_total: int
     """Tokens of the log through this message."""
     answered: bool
-    """Whether this message or one before it is an answer that this gateway gave."""
+    """Whether a history that reaches this message is recognised by it: this message or one before it is an answer that
+    this gateway gave, or an assistant's message deep enough in the log not to be a greeting."""
     incomplete: bool = False
     """The answer broke off: the client or the upstream hung up."""
     created_at: datetime | None = None

@@ -35,6 +35,9 @@ from app.store.leases import LeaseKeeper
 
 FAST_PATH_MESSAGES: Final = 8
 """Shorter histories are recognised as quickly by their links."""
+FOREIGN_ANSWERS_FROM_SEQ: Final = 7
+"""From here on an assistant's message that is no answer of ours makes a log recognisable too: a client that reshapes
+each answer would otherwise begin a conversation with every turn. Greetings that everyone shares are over by then."""
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
 PENDING, CALLS_OPEN = "pending", "calls_open"
@@ -100,6 +103,32 @@ class Recollection(msgspec.Struct, frozen=True):
         return self.conversation.head_seq < 0
 
 
+class _History:
+    """The log that a request brings, decoded and walked at most once."""
+
+    def __init__(self, tenant: str, raws: Sequence[bytes]) -> None:
+        self.start = start_of(tenant)
+        self.raws = raws
+        self._messages: list[Message] | None = None
+        self._positions: list[Position] | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        if self._messages is None:
+            self._messages = [Message(bytes(raw)) for raw in self.raws]
+        return self._messages
+
+    async def positions(self) -> list[Position]:
+        """Where the chains stand after each message; off the event loop when that takes long."""
+        if self._positions is None:
+            messages = self.messages
+            if sum(len(message.raw) for message in messages) < LONG_WALK_BYTES:
+                self._positions = list(walk(messages, self.start))
+            else:
+                self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
+        return self._positions
+
+
 class _Reach(msgspec.Struct, frozen=True):
     """How far into a request's log a stored message reaches: `match` is its message `index`."""
 
@@ -142,38 +171,40 @@ class Recall:
             ConversationBusy: the conversation's lease was not to be had in time.
             StoreUnavailable: and the request needs the store.
         """
-        instructions, log = _split(request.raws)
+        instructions, raws = _split(request.raws)
+        log = _History(request.caller.tenant, raws)
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
             placed = await self._placed(request, instructions, log, encoding, stack)
         except StoreUnavailable:
-            if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
+            if not self._serves_degraded or request.mode == "append" or _may_append(request, raws):
                 raise
             return await self.without_store(request, encoding)
         return replace(placed, needs_store=placed.appends or not self._serves_degraded) if placed.keeps else placed
 
     async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
         """A request that brings its history, to be answered while the store is away."""
-        instructions, log = _split(request.raws)
+        instructions, raws = _split(request.raws)
+        log = _History(request.caller.tenant, raws)
         return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
         self,
         request: ChatRequest,
         instructions: tuple[Message, ...],
-        log: Sequence[bytes],
+        log: _History,
         encoding: str,
         stack: AsyncExitStack,
     ) -> Recollection:
         named = await self._named(request)
-        if request.mode == "append" or _is_append(request, named, log):
+        if request.mode == "append" or _is_append(request, named, log.raws):
             return await self._append(request, named, instructions, log, encoding, stack)
         resent = await self._resend(request, named, instructions, log)
         if resent is not None:
             return resent
         if named is not None and request.mode == "auto":
-            if _names_ours(request) and not _holds_answer(log):
+            if _names_ours(request) and not _holds_answer(log.raws):
                 return await self._append(request, named, instructions, log, encoding, stack)
             return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
@@ -193,49 +224,54 @@ class Recall:
         request: ChatRequest,
         named: Conversation | None,
         instructions: tuple[Message, ...],
-        log: Sequence[bytes],
+        log: _History,
     ) -> Recollection | None:
         """The conversation that this history continues or branches from; None if there is none."""
         tenant = request.caller.tenant
         within = named.id if named is not None else None
-        digests = prefix_digests(log, tenant) if len(log) >= FAST_PATH_MESSAGES else []
+        digests = prefix_digests(log.raws, tenant) if len(log.raws) >= FAST_PATH_MESSAGES else []
+        digest = digests[-1][1] if digests else None
         known = self._prefixes.recall(digests)
         if known is not None:
             count, remembered = known
-            rest = [Message(bytes(raw)) for raw in log[count:]]
-            positions = [remembered.position, *walk(rest, remembered.position)]
-            found = await self._store.find(
-                tenant=tenant,
-                root=remembered.root,
-                links=[position.link for position in positions],
-                skeletons=[],
-                within=within,
-            )
-            reach = _deepest(found, positions, first_index=count - 1)
-            if reach is not None and reach.match.message.seq == reach.index:
-                new = rest[reach.index + 1 - count :]
-                if all(message.role != "assistant" for message in new):
-                    return await self._continue(request, reach, new, instructions, log, digests[-1][1])
-        if named is None and not _holds_answer(log):
+            rest = [Message(bytes(raw)) for raw in log.raws[count:]]
+            reach = await self._search_on(tenant, within, remembered, rest, count)
+            if reach is not None:
+                return await self._continue(request, reach, rest[reach.index + 1 - count :], instructions, log, digest)
+        if named is None and not _holds_answer(log.raws):
             return None
-        messages = [Message(bytes(raw)) for raw in log]
-        reach, aligned = await self._search(tenant, within, messages)
+        reach, aligned = await self._search(tenant, within, log)
         if reach is None:
             return None
-        digest = digests[-1][1] if digests and aligned else None
-        placed = await self._continue(request, reach, messages[reach.index + 1 :], instructions, log, digest)
+        new = log.messages[reach.index + 1 :]
+        placed = await self._continue(request, reach, new, instructions, log, digest if aligned else None)
         if aligned:
             return placed
-        counts = await self._counting.messages(messages, placed.conversation.encoding)
+        counts = await self._counting.messages(log.messages, placed.conversation.encoding)
         return replace(placed, client_tokens=sum(counts))
 
-    async def _search(
-        self, tenant: str, within: str | None, messages: Sequence[Message]
-    ) -> tuple[_Reach | None, bool]:
+    async def _search_on(
+        self, tenant: str, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
+    ) -> _Reach | None:
+        """The deepest stored message behind `count` remembered ones; None where only the whole search can tell."""
+        positions = [remembered.position, *walk(rest, remembered.position)]
+        found = await self._store.find(
+            tenant=tenant,
+            root=remembered.root,
+            links=[position.link for position in positions],
+            skeletons=[position.skeleton for position in positions[1:] if position.in_skeleton],
+            within=within,
+        )
+        reach = _deepest([match for match in found if not match.by_skeleton], positions, first_index=count - 1)
+        further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+        if reach is None or reach.match.message.seq != reach.index:
+            return None
+        return reach if further is None or further.index + count - 1 <= reach.index else None
+
+    async def _search(self, tenant: str, within: str | None, log: _History) -> tuple[_Reach | None, bool]:
         """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned."""
-        start = start_of(tenant)
-        positions = await _walked(messages, start)
-        root = _root(tenant, start, positions)
+        positions = await log.positions()
+        root = _root(tenant, log.start, positions)
         found = await self._store.find(
             tenant=tenant,
             root=root,
@@ -247,7 +283,7 @@ class Recall:
         by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
             return by_link, by_link is not None and by_link.match.message.seq == by_link.index
-        rest = messages[by_skeleton.index + 1 :]
+        rest = log.messages[by_skeleton.index + 1 :]
         if rest:
             anchor = by_skeleton.match.message
             onward = list(walk(rest, Position(anchor.link, anchor.skeleton, True)))
@@ -264,7 +300,7 @@ class Recall:
         reach: _Reach,
         new: Sequence[Message],
         instructions: tuple[Message, ...],
-        log: Sequence[bytes],
+        log: _History,
         digest: bytes | None,
     ) -> Recollection:
         """Go on after the matched message: on its conversation if that ends there, else on a branch."""
@@ -274,7 +310,7 @@ class Recall:
         check_messages(
             new,
             first_index=len(request.raws) - len(new),
-            calls_open=_calls_open(Message(bytes(log[reach.index]))),
+            calls_open=_calls_open(Message(bytes(log.raws[reach.index]))),
         )
         return Recollection(
             conversation=conversation,
@@ -282,7 +318,7 @@ class Recall:
             new=await self._log_messages(conversation, new),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
-            client_log=log,
+            client_log=log.raws,
             client_tokens=None,
             keeps=request.store,
             points=_points(request, conversation),
@@ -313,7 +349,7 @@ class Recall:
         request: ChatRequest,
         named: Conversation | None,
         instructions: tuple[Message, ...],
-        log: Sequence[bytes],
+        log: _History,
         encoding: str,
         stack: AsyncExitStack,
     ) -> Recollection:
@@ -328,7 +364,7 @@ class Recall:
         conversation = await self._store.get(tenant=tenant, conversation_id=named.id)
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
-        messages = [Message(bytes(raw)) for raw in log]
+        messages: Sequence[Message] = log.messages
         answer = await self._answer_to(conversation, messages) if request.retry else None
         if answer is not None or await self._is_pending(conversation, messages):
             messages = []
@@ -376,16 +412,14 @@ class Recall:
         self,
         request: ChatRequest,
         instructions: tuple[Message, ...],
-        log: Sequence[bytes],
+        log: _History,
         encoding: str,
         named: Conversation | None = None,
     ) -> Recollection:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
-        messages = [Message(bytes(raw)) for raw in log]
-        check_messages(messages, first_index=len(instructions), calls_open=False)
-        tenant = request.caller.tenant
-        start = start_of(tenant)
-        positions = await _walked(messages, start)
+        check_messages(log.messages, first_index=len(instructions), calls_open=False)
+        tenant, start = request.caller.tenant, log.start
+        positions = await log.positions()
         root = _root(tenant, start, positions)
         conversation = Conversation(
             id=new_conversation_id(root, self._random_bytes),
@@ -398,25 +432,25 @@ class Recall:
             answered=False,
             encoding=encoding,
             external_id=request.conversation_id if named is None else None,
-            mode="append" if request.mode == "append" else "resend" if _holds_answer(log) else "unknown",
+            mode="append" if request.mode == "append" else "resend" if _holds_answer(log.raws) else "unknown",
         )
         return Recollection(
             conversation=conversation,
             creates=True,
-            new=await self._log_messages(conversation, messages, positions),
+            new=await self._log_messages(conversation, log.messages, positions),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, encoding),
-            client_log=log,
+            client_log=log.raws,
             client_tokens=None,
             keeps=request.store,
             points=named is not None,
             external_id=request.conversation_id,
             is_first_attempt=True,
-            remembers=prefix_digests(log, tenant, last=1)[-1][1] if len(log) >= FAST_PATH_MESSAGES else None,
+            remembers=prefix_digests(log.raws, tenant, last=1)[-1][1] if len(log.raws) >= FAST_PATH_MESSAGES else None,
         )
 
     async def _aside(
-        self, request: ChatRequest, instructions: tuple[Message, ...], log: Sequence[bytes], encoding: str
+        self, request: ChatRequest, instructions: tuple[Message, ...], log: _History, encoding: str
     ) -> Recollection:
         """A request that is answered without the store."""
         placed = await self._begin(request, instructions, log, encoding)
@@ -436,10 +470,11 @@ class Recall:
             head = Position(conversation.head_link, conversation.head_skeleton, False)
             positions = list(walk(messages, head))
         entries = []
-        seq, total = conversation.head_seq, conversation.head_tokens_total
+        seq, total, answered = conversation.head_seq, conversation.head_tokens_total, conversation.answered
         for message, position, tokens in zip(messages, positions, counts, strict=True):
             seq += 1
             total += tokens
+            answered = answered or (seq >= FOREIGN_ANSWERS_FROM_SEQ and message.role == "assistant")
             entries.append(
                 LogMessage(
                     seq=seq,
@@ -449,7 +484,7 @@ class Recall:
                     in_skeleton=position.in_skeleton,
                     tokens=tokens,
                     tokens_total=total,
-                    answered=conversation.answered,
+                    answered=answered,
                 )
             )
         return tuple(entries)
@@ -475,12 +510,6 @@ def _split(raws: Sequence[bytes]) -> tuple[tuple[Message, ...], Sequence[bytes]]
             return tuple(instructions), raws[index:] if index else raws
         instructions.append(message)
     return tuple(instructions[:-1]), raws[-1:]
-
-
-async def _walked(messages: Sequence[Message], start: Position) -> list[Position]:
-    if sum(len(message.raw) for message in messages) < LONG_WALK_BYTES:
-        return list(walk(messages, start))
-    return await asyncio.to_thread(lambda: list(walk(messages, start)))
 
 
 def _root(tenant: str, start: Position, positions: Sequence[Position]) -> str:

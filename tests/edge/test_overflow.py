@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.exchange.recall import PENDING
 from tests.edge.kept import summaries_asked, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, Reply, ScriptedUpstream, completion, stream
@@ -162,7 +163,7 @@ async def test_a_third_refusal_is_the_upstreams_own_answer(monkeypatch: pytest.M
         answer = await w.post(long_talk())
         assert (answer.status_code, answer.content) == (400, refusal.body)
         assert len(upstream.bodies) - len(summaries_asked(upstream)) == 3
-        assert not any(conversation.answered for conversation in w.conversations())
+        assert all(conversation.state[PENDING] for conversation in w.conversations())
 
 
 async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,3 +327,16 @@ async def test_a_history_that_begins_with_a_greeting_of_the_assistant_is_recogni
         first = (await gateway.say(history))["conversation_id"]
         assert (await gateway.say([*history, assistant("Fine."), user("Bye")]))["conversation_id"] == first
         assert (await gateway.say(history))["conversation_id"] != first
+
+
+async def test_a_client_that_reshapes_every_answer_stores_its_history_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 12
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        history = [user("Question 0")]
+        for turn in range(turns):
+            await w.say(history)
+            history += [assistant(f"Reworded {turn}"), user(f"Question {turn + 1}")]
+        assert len(w.conversations()) == turns, "a branch for each answer that was not ours"
+        whole_each_turn = sum(2 * (turn + 1) for turn in range(turns))
+        assert w.rows() < whole_each_turn / 2, "what branches share is not stored again"
+        assert await w.log(w.conversations()[-1].id) == [*history[:-2], {"role": "assistant", "content": "Fine."}]

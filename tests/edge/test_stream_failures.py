@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.exchange.recall import PENDING
 from tests.edge.kept import World, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
@@ -168,7 +169,7 @@ async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(
         answer = await w.post([user("x")], stream=True)
         assert w.rows() == 0
         late = chunks(await w.post(long_talk(), stream=True))
-        assert not any(conversation.answered for conversation in w.conversations())
+        assert all(conversation.state[PENDING] for conversation in w.conversations())
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("application/json")
     error = check_failed(late)
