@@ -15,7 +15,6 @@ GatewayError
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
 ├── StoreUnavailable               503
-├── Draining                       503
 └── InternalError                  500
 """
 
@@ -160,13 +159,6 @@ class StoreUnavailable(GatewayError):
     status = 503
     type = "server_error"
     code = "store_unavailable"
-    retryable = True
-
-
-class Draining(GatewayError):
-    status = 503
-    type = "server_error"
-    code = "shutting_down"
     retryable = True
 
 

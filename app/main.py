@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import importlib.metadata
 import logging
 import random
@@ -66,6 +67,7 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = importlib.metadata.version("concertina")
 SIMULATOR: Final = "simulator"
+COLLECTOR_THRESHOLDS: Final = (20_000, 50, 100)
 _ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 """For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
@@ -174,7 +176,7 @@ def create_app(settings: Settings) -> Front:
     application.router.routes.append(Route(CHAT_PATH, chat, methods=["POST"], include_in_schema=False))
     application.include_router(
         health_routes(
-            store, version=VERSION, is_draining=lambda: False, has_upstream=lambda: router.has_upstream
+            store, version=VERSION, has_upstream=lambda: router.has_upstream
         )
     )
     names = [name for name in settings.served_models if name != EVERY_MODEL]
@@ -198,12 +200,14 @@ async def _lifespan(
     """Open what needs the event loop; at the end finish what runs, then close it in reverse."""
     await parts.store.open()
     parts.leases.start()
+    await asyncio.to_thread(_warm_up, settings)
     windows.prefetch(parts.providers)
     for model_key, facts in (await parts.store.model_facts()).items():
         if "window" in facts:
             windows.learned(model_key, int(facts["window"]))
         if "calibration" in facts:
             seeds[model_key] = Calibration.from_dict(facts["calibration"])
+    _spare_the_collector()
     try:
         yield
     finally:
@@ -214,6 +218,24 @@ async def _lifespan(
         for provider in parts.providers:
             await provider.aclose()
         await parts.store.close()
+
+
+def _warm_up(settings: Settings) -> None:
+    """Load the tokenizers in use: the first count with each takes half a second that no request should wait for."""
+    deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
+    named = {deployment.encoding or encoding_for(deployment.model or "") for deployment in deployments}
+    for encoding in named or {encoding_for("")}:
+        _counter_for(encoding).count("warm")
+
+
+def _spare_the_collector() -> None:
+    """Let the garbage collector run less often, and never over what was there at the start.
+
+    With the defaults it takes an eighth of the time of a request; what requests leave behind has no cycles to speak of.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 def _router(settings: Settings, routes: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> Router:

@@ -47,6 +47,7 @@ def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, g
         log_config=None,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
     )

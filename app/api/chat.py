@@ -17,6 +17,7 @@ from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.frames import error_frames
 from app.exchange.request import ChatRequest
 from app.exchange.story import Exchange
+from app.observability.log import log_scope
 
 JSON_TYPE = "application/json"
 STREAM_HEADERS = {
@@ -62,12 +63,13 @@ class ChatEndpoint:
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
             await self._send_whole(_refusal(unexpected(error, request_id), request_id), send)
             return
-        if not request.stream:
-            # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
-            await self._answer(request, send)
-            return
-        async with _until_disconnect(receive):
-            await self._answer(request, send)
+        with log_scope(request_id=request_id):
+            if request.stream:
+                async with _until_disconnect(receive):
+                    await self._answer(request, send)
+            else:
+                # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
+                await self._answer(request, send)
 
     async def _answer(self, request: ChatRequest, send: Send) -> None:
         request_id = request.request_id

@@ -9,12 +9,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.errors import error_response
-from app.errors import Draining, StoreUnavailable, UpstreamUnavailable
+from app.errors import StoreUnavailable, UpstreamUnavailable
 from app.store.base import Store
 
 
 def health_routes(
-    store: Store, *, version: str, is_draining: Callable[[], bool], has_upstream: Callable[[], bool]
+    store: Store, *, version: str, has_upstream: Callable[[], bool]
 ) -> APIRouter:
     """The two probes."""
     routes = APIRouter(tags=["health"])
@@ -25,8 +25,6 @@ def health_routes(
 
     @routes.get("/readyz", summary="Store, schema and upstream are there")
     async def readyz() -> Response:
-        if is_draining():
-            return error_response(Draining("The gateway is shutting down."))
         try:
             info = await store.check()
         except StoreUnavailable as error:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,9 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_-]*")
 _QUERY_SAFE = "/?:@!$&'()*+,;=~%[]"
 
 _NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+
+# aiohttp warns of bodies above a megabyte, which are what histories are; they are written without being copied.
+warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
 
 
 @dataclass(frozen=True, slots=True)
