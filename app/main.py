@@ -37,7 +37,8 @@ from app.context.vocabulary import encoding_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.ask import Ask
 from app.exchange.counting import Counting
-from app.exchange.recall import Recall, Remembered
+from app.exchange.history import Remembered
+from app.exchange.recall import Recall
 from app.exchange.remember import Remember
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks

@@ -15,7 +15,7 @@ from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.exchange.recall import INSTRUCTIONS
+from app.exchange.placement import INSTRUCTIONS
 from app.exchange.views import BOUNDARIES, calibration_of
 from app.store.base import Store
 

@@ -6,12 +6,10 @@ messages only. Anything else under a known id (a chat UI's title call) is answer
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from app.conversation.canonical import canonical
@@ -22,15 +20,16 @@ from app.conversation.identity import (
     prefix_digests,
     root_of,
     root_of_conversation,
-    start_of,
     walk,
 )
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages
+from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
+from app.exchange.history import History, Reach, Remembered, Search, root_of_log
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through
 from app.exchange.request import ChatRequest
-from app.store.base import Lease, Match, Store
+from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
 FAST_PATH_MESSAGES: Final = 8
@@ -38,102 +37,6 @@ FAST_PATH_MESSAGES: Final = 8
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
 """From here on an assistant's message that is no answer of ours makes a log recognisable too: a client that reshapes
 each answer would otherwise begin a conversation with every turn. Greetings that everyone shares are over by then."""
-LONG_WALK_BYTES: Final = 64 * 1024
-"""Histories above this are canonicalised off the event loop (about 1 ms)."""
-PENDING, CALLS_OPEN = "pending", "calls_open"
-"""`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
-INSTRUCTIONS = "instructions"
-"""`Conversation.state`: leading system messages that an appending client sent once."""
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """What the prefix memory keeps of a history that came byte for byte."""
-
-    root: str
-    position: Position
-
-
-class Recollection(msgspec.Struct, frozen=True):
-    """A request in its place: the conversation as it stands, and what the request adds to it."""
-
-    conversation: Conversation
-    """As stored; the one to be created where `creates`. Its log ends where this request's new messages begin."""
-    creates: bool
-    new: tuple[LogMessage, ...]
-    instructions: tuple[Message, ...]
-    instructions_tokens: int
-    client_log: Sequence[bytes] | None
-    """The log as the client sent it, instructions aside; None where it sent only what is new."""
-    client_tokens: int | None
-    """Tokens of `client_log`, where it is not the stored log message for message."""
-    keeps: bool = True
-    """Whether this turn is stored."""
-    degraded: bool = False
-    needs_store: bool = False
-    """Without the store the request is refused: an append, or any request where that is configured."""
-    appends: bool = False
-    lease: Lease | None = None
-    points: bool = False
-    """The client's own id is to mean this conversation once it is stored."""
-    external_id: str | None = None
-    """The client's own id."""
-    is_first_attempt: bool = False
-    """The conversation began with this request."""
-    replays: LogMessage | None = None
-    """The stored answer, where the client's own retry asks again what was answered meanwhile."""
-    remembers: bytes | None = None
-    """Digest under which the whole client log is remembered for the fast path."""
-
-    @property
-    def aligned(self) -> bool:
-        """Whether message i of the client's log is message i of ours."""
-        return self.client_log is not None and self.client_tokens is None
-
-    @property
-    def next_seq(self) -> int:
-        return self.conversation.head_seq + 1 + len(self.new)
-
-    @property
-    def log_tokens(self) -> int:
-        return self.new[-1].tokens_total if self.new else self.conversation.head_tokens_total
-
-    @property
-    def is_fresh(self) -> bool:
-        """Nothing of its log is stored yet."""
-        return self.conversation.head_seq < 0
-
-
-class _History:
-    """The log that a request brings, decoded and walked at most once."""
-
-    def __init__(self, tenant: str, raws: Sequence[bytes]) -> None:
-        self.start = start_of(tenant)
-        self.raws = raws
-        self._messages: list[Message] | None = None
-        self._positions: list[Position] | None = None
-
-    @property
-    def messages(self) -> list[Message]:
-        if self._messages is None:
-            self._messages = [Message(bytes(raw)) for raw in self.raws]
-        return self._messages
-
-    async def positions(self) -> list[Position]:
-        """Where the chains stand after each message; off the event loop when that takes long."""
-        if self._positions is None:
-            messages = self.messages
-            if sum(len(message.raw) for message in messages) < LONG_WALK_BYTES:
-                self._positions = list(walk(messages, self.start))
-            else:
-                self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
-        return self._positions
-
-
-class _Reach(msgspec.Struct, frozen=True):
-    """How far into a request's log a stored message reaches: `match` is its message `index`."""
-
-    index: int
-    match: Match
 
 
 class Recall:
@@ -151,6 +54,7 @@ class Recall:
         serves_degraded: bool,
     ) -> None:
         self._store = store
+        self._search = Search(store)
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
@@ -172,7 +76,7 @@ class Recall:
             StoreUnavailable: and the request needs the store.
         """
         instructions, raws = _split(request.raws)
-        log = _History(request.caller.tenant, raws)
+        log = History(request.caller.tenant, raws)
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
@@ -186,14 +90,14 @@ class Recall:
     async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
         """A request that brings its history, to be answered while the store is away."""
         instructions, raws = _split(request.raws)
-        log = _History(request.caller.tenant, raws)
+        log = History(request.caller.tenant, raws)
         return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
         self,
         request: ChatRequest,
         instructions: tuple[Message, ...],
-        log: _History,
+        log: History,
         encoding: str,
         stack: AsyncExitStack,
     ) -> Recollection:
@@ -224,7 +128,7 @@ class Recall:
         request: ChatRequest,
         named: Conversation | None,
         instructions: tuple[Message, ...],
-        log: _History,
+        log: History,
     ) -> Recollection | None:
         """The conversation that this history continues or branches from; None if there is none."""
         tenant = request.caller.tenant
@@ -235,12 +139,12 @@ class Recall:
         if known is not None:
             count, remembered = known
             rest = [Message(bytes(raw)) for raw in log.raws[count:]]
-            reach = await self._search_on(tenant, within, remembered, rest, count)
+            reach = await self._search.behind(tenant, within, remembered, rest, count)
             if reach is not None:
                 return await self._continue(request, reach, rest[reach.index + 1 - count :], instructions, log, digest)
         if named is None and not _holds_answer(log.raws):
             return None
-        reach, aligned = await self._search(tenant, within, log)
+        reach, aligned = await self._search.whole(tenant, within, log)
         if reach is None:
             return None
         new = log.messages[reach.index + 1 :]
@@ -250,57 +154,13 @@ class Recall:
         counts = await self._counting.messages(log.messages, placed.conversation.encoding)
         return replace(placed, client_tokens=sum(counts))
 
-    async def _search_on(
-        self, tenant: str, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
-    ) -> _Reach | None:
-        """The deepest stored message behind `count` remembered ones; None where only the whole search can tell."""
-        positions = [remembered.position, *walk(rest, remembered.position)]
-        found = await self._store.find(
-            tenant=tenant,
-            root=remembered.root,
-            links=[position.link for position in positions],
-            skeletons=[position.skeleton for position in positions[1:] if position.in_skeleton],
-            within=within,
-        )
-        reach = _deepest([match for match in found if not match.by_skeleton], positions, first_index=count - 1)
-        further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
-        if reach is None or reach.match.message.seq != reach.index:
-            return None
-        return reach if further is None or further.index + count - 1 <= reach.index else None
-
-    async def _search(self, tenant: str, within: str | None, log: _History) -> tuple[_Reach | None, bool]:
-        """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned."""
-        positions = await log.positions()
-        root = _root(tenant, log.start, positions)
-        found = await self._store.find(
-            tenant=tenant,
-            root=root,
-            links=[position.link for position in positions],
-            skeletons=[position.skeleton for position in positions if position.in_skeleton],
-            within=within,
-        )
-        by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
-        by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
-        if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
-            return by_link, by_link is not None and by_link.match.message.seq == by_link.index
-        rest = log.messages[by_skeleton.index + 1 :]
-        if rest:
-            anchor = by_skeleton.match.message
-            onward = list(walk(rest, Position(anchor.link, anchor.skeleton, True)))
-            links = [position.link for position in onward]
-            further = await self._store.find(tenant=tenant, root=root, links=links, skeletons=[], within=within)
-            deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
-            if deeper is not None:
-                return deeper, False
-        return by_skeleton, False
-
     async def _continue(
         self,
         request: ChatRequest,
-        reach: _Reach,
+        reach: Reach,
         new: Sequence[Message],
         instructions: tuple[Message, ...],
-        log: _History,
+        log: History,
         digest: bytes | None,
     ) -> Recollection:
         """Go on after the matched message: on its conversation if that ends there, else on a branch."""
@@ -310,7 +170,7 @@ class Recall:
         check_messages(
             new,
             first_index=len(request.raws) - len(new),
-            calls_open=_calls_open(Message(bytes(log.raws[reach.index]))),
+            calls_open=leaves_calls_open(Message(bytes(log.raws[reach.index]))),
         )
         return Recollection(
             conversation=conversation,
@@ -349,7 +209,7 @@ class Recall:
         request: ChatRequest,
         named: Conversation | None,
         instructions: tuple[Message, ...],
-        log: _History,
+        log: History,
         encoding: str,
         stack: AsyncExitStack,
     ) -> Recollection:
@@ -412,7 +272,7 @@ class Recall:
         self,
         request: ChatRequest,
         instructions: tuple[Message, ...],
-        log: _History,
+        log: History,
         encoding: str,
         named: Conversation | None = None,
     ) -> Recollection:
@@ -420,7 +280,7 @@ class Recall:
         check_messages(log.messages, first_index=len(instructions), calls_open=False)
         tenant, start = request.caller.tenant, log.start
         positions = await log.positions()
-        root = _root(tenant, start, positions)
+        root = root_of_log(tenant, start, positions)
         conversation = Conversation(
             id=new_conversation_id(root, self._random_bytes),
             root=root,
@@ -450,7 +310,7 @@ class Recall:
         )
 
     async def _aside(
-        self, request: ChatRequest, instructions: tuple[Message, ...], log: _History, encoding: str
+        self, request: ChatRequest, instructions: tuple[Message, ...], log: History, encoding: str
     ) -> Recollection:
         """A request that is answered without the store."""
         placed = await self._begin(request, instructions, log, encoding)
@@ -490,16 +350,6 @@ class Recall:
         return tuple(entries)
 
 
-def lineage_through(parent: Conversation, last_seq: int) -> tuple[tuple[str, int], ...]:
-    """The lineage of a branch that shares its parent's log through `last_seq`."""
-    shared = []
-    for conversation_id, upto_seq in parent.path:
-        shared.append((conversation_id, min(upto_seq, last_seq)))
-        if upto_seq >= last_seq:
-            break
-    return tuple(shared)
-
-
 def _split(raws: Sequence[bytes]) -> tuple[tuple[Message, ...], Sequence[bytes]]:
     """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
     to it whatever its role."""
@@ -510,12 +360,6 @@ def _split(raws: Sequence[bytes]) -> tuple[tuple[Message, ...], Sequence[bytes]]
             return tuple(instructions), raws[index:] if index else raws
         instructions.append(message)
     return tuple(instructions[:-1]), raws[-1:]
-
-
-def _root(tenant: str, start: Position, positions: Sequence[Position]) -> str:
-    """The root of a log: by its first message that the chain does not look through."""
-    first = next((position.link for position in positions if position.link != start.link), start.link)
-    return root_of(tenant, first)
 
 
 def _holds_answer(log: Sequence[bytes]) -> bool:
@@ -549,39 +393,3 @@ def _points(request: ChatRequest, conversation: Conversation) -> bool:
 def _form(message: Message) -> bytes:
     """What a message is compared by: its canonical form, its text where the chain looks through it."""
     return canonical(message.body) or message.raw
-
-
-def _calls_open(message: Message) -> bool:
-    return message.role in TOOL_ROLES or (message.role == "assistant" and bool(message.tool_calls))
-
-
-def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> _Reach | None:
-    """The stored message furthest along the request's chain; `found` lists equals in order of preference.
-
-    Messages that the chain looks through share their link with the one before. Where several of the request's have
-    it, the one at the stored message's own place is meant, so that those behind it count as new.
-    """
-    indexes_of: dict[bytes, list[int]] = {}
-    for index, position in enumerate(positions, start=first_index):
-        indexes_of.setdefault(position.link, []).append(index)
-    best: _Reach | None = None
-    best_rank = (-1, False, False)
-    for match in found:
-        indexes, seq = indexes_of.get(match.message.link), match.message.seq
-        if indexes is None:
-            continue
-        aligns = seq in indexes
-        rank = (indexes[-1], seq == match.conversation.head_seq, aligns)
-        if rank > best_rank:
-            best, best_rank = _Reach(seq if aligns else indexes[-1], match), rank
-    return best
-
-
-def _deepest_skeleton(found: Sequence[Match], positions: Sequence[Position]) -> _Reach | None:
-    index_of = {position.skeleton: index for index, position in enumerate(positions) if position.in_skeleton}
-    best: _Reach | None = None
-    for match in found:
-        index = index_of.get(match.message.skeleton)
-        if index is not None and (best is None or index > best.index):
-            best = _Reach(index, match)
-    return best

@@ -14,14 +14,8 @@ from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.counting import Counting
-from app.exchange.recall import (
-    CALLS_OPEN,
-    INSTRUCTIONS,
-    PENDING,
-    Recollection,
-    Remembered,
-    lineage_through,
-)
+from app.exchange.history import Remembered
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 

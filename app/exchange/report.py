@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget
 from app.context.outline import Plan
-from app.exchange.recall import Recollection
+from app.exchange.placement import Recollection
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
 UPSTREAM_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")

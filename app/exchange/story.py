@@ -25,7 +25,8 @@ from app.errors import GatewayError, PolicyNotFound, StoreUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
-from app.exchange.recall import Recall, Recollection
+from app.exchange.placement import Recollection
+from app.exchange.recall import Recall
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.replay import replayed

@@ -18,7 +18,7 @@ from app.context.view import render
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
-from app.exchange.recall import Recollection
+from app.exchange.placement import Recollection
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
 from app.store.base import Store

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.exchange.recall import PENDING
+from app.exchange.placement import PENDING
 from tests.edge.kept import World, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk

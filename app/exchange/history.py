@@ -1,0 +1,145 @@
+"""A resent history and how far the store knows it: by its chain of links, then by its skeleton, always exactly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from app.conversation.identity import Position, root_of, start_of, walk
+from app.conversation.messages import Message
+from app.store.base import Match, Store
+
+LONG_WALK_BYTES: Final = 64 * 1024
+"""Histories above this are canonicalised off the event loop (about 1 ms)."""
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What the prefix memory keeps of a history that came byte for byte."""
+
+    root: str
+    position: Position
+
+
+class History:
+    """The log that a request brings, decoded and walked at most once."""
+
+    def __init__(self, tenant: str, raws: Sequence[bytes]) -> None:
+        self.start = start_of(tenant)
+        self.raws = raws
+        self._messages: list[Message] | None = None
+        self._positions: list[Position] | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        if self._messages is None:
+            self._messages = [Message(bytes(raw)) for raw in self.raws]
+        return self._messages
+
+    async def positions(self) -> list[Position]:
+        """Where the chains stand after each message; off the event loop when that takes long."""
+        if self._positions is None:
+            messages = self.messages
+            if sum(len(message.raw) for message in messages) < LONG_WALK_BYTES:
+                self._positions = list(walk(messages, self.start))
+            else:
+                self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
+        return self._positions
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How far into a request's log a stored message reaches: `match` is its message `index`."""
+
+    index: int
+    match: Match
+
+
+class Search:
+    """Looks up how far a tenant's stored messages reach into a request's log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def behind(
+        self, tenant: str, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
+    ) -> Reach | None:
+        """The deepest stored message behind `count` remembered ones; None where only the whole search can tell."""
+        positions = [remembered.position, *walk(rest, remembered.position)]
+        found = await self._store.find(
+            tenant=tenant,
+            root=remembered.root,
+            links=[position.link for position in positions],
+            skeletons=[position.skeleton for position in positions[1:] if position.in_skeleton],
+            within=within,
+        )
+        reach = _deepest([match for match in found if not match.by_skeleton], positions, first_index=count - 1)
+        further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+        if reach is None or reach.match.message.seq != reach.index:
+            return None
+        return reach if further is None or further.index + count - 1 <= reach.index else None
+
+    async def whole(self, tenant: str, within: str | None, log: History) -> tuple[Reach | None, bool]:
+        """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned."""
+        positions = await log.positions()
+        root = root_of_log(tenant, log.start, positions)
+        found = await self._store.find(
+            tenant=tenant,
+            root=root,
+            links=[position.link for position in positions],
+            skeletons=[position.skeleton for position in positions if position.in_skeleton],
+            within=within,
+        )
+        by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
+        by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+        if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
+            return by_link, by_link is not None and by_link.match.message.seq == by_link.index
+        rest = log.messages[by_skeleton.index + 1 :]
+        if rest:
+            anchor = by_skeleton.match.message
+            onward = list(walk(rest, Position(anchor.link, anchor.skeleton, True)))
+            links = [position.link for position in onward]
+            further = await self._store.find(tenant=tenant, root=root, links=links, skeletons=[], within=within)
+            deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
+            if deeper is not None:
+                return deeper, False
+        return by_skeleton, False
+
+
+def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:
+    """The root of a log: by its first message that the chain does not look through."""
+    first = next((position.link for position in positions if position.link != start.link), start.link)
+    return root_of(tenant, first)
+
+
+def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:
+    """The stored message furthest along the request's chain; `found` lists equals in order of preference.
+
+    Messages that the chain looks through share their link with the one before. Where several of the request's have
+    it, the one at the stored message's own place is meant, so that those behind it count as new.
+    """
+    indexes_of: dict[bytes, list[int]] = {}
+    for index, position in enumerate(positions, start=first_index):
+        indexes_of.setdefault(position.link, []).append(index)
+    best: Reach | None = None
+    best_rank = (-1, False, False)
+    for match in found:
+        indexes, seq = indexes_of.get(match.message.link), match.message.seq
+        if indexes is None:
+            continue
+        aligns = seq in indexes
+        rank = (indexes[-1], seq == match.conversation.head_seq, aligns)
+        if rank > best_rank:
+            best, best_rank = Reach(seq if aligns else indexes[-1], match), rank
+    return best
+
+
+def _deepest_skeleton(found: Sequence[Match], positions: Sequence[Position]) -> Reach | None:
+    index_of = {position.skeleton: index for index, position in enumerate(positions) if position.in_skeleton}
+    best: Reach | None = None
+    for match in found:
+        index = index_of.get(match.message.skeleton)
+        if index is not None and (best is None or index > best.index):
+            best = Reach(index, match)
+    return best

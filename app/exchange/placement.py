@@ -1,0 +1,75 @@
+"""Where a request belongs: the conversation it means, and what it adds to its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.conversation.messages import Conversation, LogMessage, Message
+from app.store.base import Lease
+
+PENDING, CALLS_OPEN = "pending", "calls_open"
+"""`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
+INSTRUCTIONS = "instructions"
+"""`Conversation.state`: leading system messages that an appending client sent once."""
+
+
+class Recollection(msgspec.Struct, frozen=True):
+    """A request in its place: the conversation as it stands, and what the request adds to it."""
+
+    conversation: Conversation
+    """As stored; the one to be created where `creates`. Its log ends where this request's new messages begin."""
+    creates: bool
+    new: tuple[LogMessage, ...]
+    instructions: tuple[Message, ...]
+    instructions_tokens: int
+    client_log: Sequence[bytes] | None
+    """The log as the client sent it, instructions aside; None where it sent only what is new."""
+    client_tokens: int | None
+    """Tokens of `client_log`, where it is not the stored log message for message."""
+    keeps: bool = True
+    """Whether this turn is stored."""
+    degraded: bool = False
+    needs_store: bool = False
+    """Without the store the request is refused: an append, or any request where that is configured."""
+    appends: bool = False
+    lease: Lease | None = None
+    points: bool = False
+    """The client's own id is to mean this conversation once it is stored."""
+    external_id: str | None = None
+    """The client's own id."""
+    is_first_attempt: bool = False
+    """The conversation began with this request."""
+    replays: LogMessage | None = None
+    """The stored answer, where the client's own retry asks again what was answered meanwhile."""
+    remembers: bytes | None = None
+    """Digest under which the whole client log is remembered for the fast path."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether message i of the client's log is message i of ours."""
+        return self.client_log is not None and self.client_tokens is None
+
+    @property
+    def next_seq(self) -> int:
+        return self.conversation.head_seq + 1 + len(self.new)
+
+    @property
+    def log_tokens(self) -> int:
+        return self.new[-1].tokens_total if self.new else self.conversation.head_tokens_total
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing of its log is stored yet."""
+        return self.conversation.head_seq < 0
+
+
+def lineage_through(parent: Conversation, last_seq: int) -> tuple[tuple[str, int], ...]:
+    """The lineage of a branch that shares its parent's log through `last_seq`."""
+    shared = []
+    for conversation_id, upto_seq in parent.path:
+        shared.append((conversation_id, min(upto_seq, last_seq)))
+        if upto_seq >= last_seq:
+            break
+    return tuple(shared)
