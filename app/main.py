@@ -36,7 +36,9 @@ from app.context.tokens import TokenCounter
 from app.context.vocabulary import encoding_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.ask import Ask
+from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
+from app.exchange.delivery import Delivery
 from app.exchange.history import Remembered
 from app.exchange.recall import Recall
 from app.exchange.remember import Remember
@@ -136,22 +138,32 @@ def create_app(settings: Settings) -> Front:
     parts = _Parts(store, leases, compactor, tasks, tuple(providers.values()))
     views = Views(store=store, counting=counting)
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
+    recall = Recall(
+        store=store,
+        leases=leases,
+        counting=counting,
+        prefixes=prefixes,
+        random_bytes=_ids.randbytes,
+        wait_seconds=settings.compaction.wait_seconds,
+        serves_degraded=settings.degraded_mode == "serve",
+    )
+    ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds)
+    remember = Remember(
+        store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=_ids.randbytes
+    )
     exchange = Exchange(
-        recall=Recall(
-            store=store,
-            leases=leases,
-            counting=counting,
-            prefixes=prefixes,
-            random_bytes=_ids.randbytes,
-            wait_seconds=settings.compaction.wait_seconds,
-            serves_degraded=settings.degraded_mode == "serve",
-        ),
+        recall=recall,
         views=views,
-        compactor=compactor,
-        ask=Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds),
-        remember=Remember(
-            store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=_ids.randbytes
+        compacting=Compacting(
+            views=views,
+            compactor=compactor,
+            recall=recall,
+            tasks=tasks,
+            wait_seconds=settings.compaction.wait_seconds,
         ),
+        ask=ask,
+        remember=remember,
+        delivery=Delivery(remember=remember, ask=ask, tasks=tasks),
         router=router,
         windows=windows,
         policies={name: _policy(name, settings) for name in settings.policies},
@@ -159,7 +171,6 @@ def create_app(settings: Settings) -> Front:
         calibration_seeds=seeds,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
-        wait_seconds=settings.compaction.wait_seconds,
     )
     extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
     chat = ChatEndpoint(

@@ -219,3 +219,23 @@ def test_no_tokenizer_table_is_fetched_from_the_network(encoding: str, monkeypat
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     assert TiktokenTokenizer(encoding).count("hello world") == 2
+
+
+async def test_a_compaction_that_was_asked_for_is_used_at_once() -> None:
+    async with talking() as talk:
+        for turn in range(8):
+            await talk.say(f"Turn {turn}: crate {turn} holds {turn * 13} lamps.")
+        body = await talk.say("Please go on.", context={"summarize": "now"})
+        assert body["context_status"] == "summarized"
+        assert len(talk.summary_calls) == 1
+        assert body["context"]["compaction"]["ran"]
+        assert body["context"]["prompt_tokens"] == body["usage"]["prompt_tokens"]
+
+
+async def test_nothing_is_summarized_where_that_is_forbidden() -> None:
+    async with talking() as talk:
+        for turn in range(30):
+            body = await talk.say(f"Turn {turn}. {FILLER}", context={"summarize": "never"})
+        assert body["context_status"] == "trimmed"
+        assert body["context"]["dropped_messages"] > 0
+        assert talk.summary_calls == []

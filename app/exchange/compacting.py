@@ -1,0 +1,136 @@
+"""Make room by summarizing: as many rounds as one request may take, in a task that outlives its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from app.compaction.compactor import Compactor
+from app.compaction.job import CompactionJob, CompactionResult, summed
+from app.context.partition import tail_of
+from app.conversation.identity import start_of
+from app.conversation.messages import Chunk
+from app.errors import StoreUnavailable
+from app.exchange.recall import Recall
+from app.exchange.tasks import Tasks
+from app.exchange.views import Turn, View, Views
+
+MAX_ROUNDS: Final = 3
+"""For one request: the first, one for what the first left too long, one fold."""
+FAILURES: Final = ("mechanical", "none")
+
+
+class Compacting:
+    """Compacts for requests. The work for a range is shared with whoever else needs it (`compaction.compactor`)."""
+
+    def __init__(
+        self, *, views: Views, compactor: Compactor, recall: Recall, tasks: Tasks, wait_seconds: float
+    ) -> None:
+        self._views = views
+        self._compactor = compactor
+        self._recall = recall
+        self._tasks = tasks
+        self._wait_seconds = wait_seconds
+
+    def start(self, turn: Turn, view: View) -> Running:
+        """Begin to summarize what a view's plan asks for."""
+        return Running(self, turn, view, self._tasks)
+
+    async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View:
+        """Summarize what the plan asks for and plan again, until it asks for nothing more.
+
+        Args:
+            on_start: called once before a model is asked.
+
+        Raises:
+            StoreUnavailable: and the request needs the store.
+        """
+        results: list[CompactionResult] = []
+        made: list[Chunk] = []
+        for _ in range(MAX_ROUNDS):
+            if not view.plan.to_summarize:
+                break
+            result = await self._compactor.compact(self._job(turn, view), on_start=on_start)
+            results.append(result)
+            made.extend(result.chunks)
+            try:
+                view = await self._views.make(turn, view.budget, summarize=turn.request.summarize, more_chunks=made)
+            except StoreUnavailable:
+                if turn.place.needs_store:
+                    raise
+                turn = await without_store(self._recall, turn)
+                view = await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
+        return replace(
+            view,
+            compaction=_compaction_facts(results),
+            warnings=tuple(warning for result in results for warning in result.warnings),
+        )
+
+    def _job(self, turn: Turn, view: View) -> CompactionJob:
+        place, request, chunks = turn.place, turn.request, view.outline.chunks
+        return CompactionJob(
+            tenant=request.caller.tenant,
+            root=place.conversation.root,
+            conversation_id=place.conversation.id,
+            tail=tail_of(view.outline),
+            start_link=chunks[-1].to_link if chunks else start_of(request.caller.tenant).link,
+            ranges=view.plan.to_summarize,
+            policy=turn.policy,
+            window=view.budget.window,
+            model=request.model,
+            encoding=place.conversation.encoding,
+            folded=(*chunks, *view.outline.folds),
+            authorization=request.caller.authorization,
+            focus=request.instructions,
+            wait_seconds=self._wait_seconds,
+        )
+
+
+class Running:
+    """A compaction that runs for one request, in a task that its client's hanging up does not end."""
+
+    def __init__(self, compacting: Compacting, turn: Turn, view: View, tasks: Tasks) -> None:
+        self._started = asyncio.Event()
+        self._task = tasks.spawn(compacting.compact(turn, view, on_start=self._started.set))
+
+    async def really_runs(self) -> bool:
+        """Wait until a summary call is made, or there turns out to be nothing to wait for."""
+        started = asyncio.create_task(self._started.wait())  # noqa: TID251 - ended below
+        try:
+            await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        return self._started.is_set() and not self._task.done()
+
+    async def done_within(self, seconds: float) -> bool:
+        done, _ = await asyncio.wait({self._task}, timeout=seconds)
+        return bool(done)
+
+    async def view(self) -> View:
+        return await asyncio.shield(self._task)
+
+
+def may_compact(turn: Turn) -> bool:
+    """Summaries are kept: without the store there is nothing to keep them in."""
+    return turn.place.keeps and turn.request.summarize != "never"
+
+
+async def without_store(recall: Recall, turn: Turn) -> Turn:
+    """The same turn from what the client sent alone, after the store went away."""
+    return replace(turn, place=await recall.without_store(turn.request, turn.place.conversation.encoding))
+
+
+def _compaction_facts(results: list[CompactionResult]) -> dict[str, Any]:
+    """`context.compaction` over all rounds of one request."""
+    if not any(result.ran for result in results):
+        return {"ran": False, "duration_ms": 0}
+    return {
+        "ran": True,
+        "outcome": "failed" if any(result.outcome in FAILURES for result in results) else "completed",
+        "duration_ms": sum(result.duration_ms for result in results),
+        "model": next((result.model for result in results if result.model), None),
+        "usage": summed([result.usage for result in results if result.usage]),
+    }

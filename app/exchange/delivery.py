@@ -1,0 +1,174 @@
+"""An answer on its way back: relayed or spliced, and stored before the last byte leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec.structs import replace
+
+from app.conversation.messages import Conversation
+from app.errors import GatewayError, StoreUnavailable
+from app.exchange.answer import WholeAnswer
+from app.exchange.ask import Ask, Asked
+from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.relay import Relay, finished_whole
+from app.exchange.remember import Given, Remember
+from app.exchange.report import Report, passed_on, status_of
+from app.exchange.tasks import Tasks
+from app.exchange.views import BOUNDARIES, CALIBRATION, Turn, View
+from app.upstream.collect import Collector
+
+log = logging.getLogger(__name__)
+
+
+class Delivery:
+    """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
+
+    def __init__(self, *, remember: Remember, ask: Ask, tasks: Tasks) -> None:
+        self._remember = remember
+        self._ask = ask
+        self._tasks = tasks
+
+    async def whole(self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack) -> WholeAnswer:
+        """A whole answer: stored, then given our fields. Closes `stack`."""
+        async with stack:
+            return await self._whole_held(turn, view, asked)
+
+    async def _whole_held(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
+        try:
+            body, collector = await finished_whole(asked.reply, turn.model_key)
+        except GatewayError:
+            await self._remember.nothing(turn.place)
+            raise
+        finally:
+            await asked.reply.aclose()
+        report = report_of(turn, view)
+        try:
+            conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
+            if turn.place.keeps:
+                report = replace(report, conversation_id=conversation.id)
+        except StoreUnavailable:
+            if turn.place.needs_store:
+                raise
+            report = report.warned("The answer could not be stored.", status="degraded")
+        headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
+        return WholeAnswer(spliced(body, report.all_fields()), headers)
+
+    async def stream(
+        self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack, early: EarlyStream | None
+    ) -> AsyncGenerator[bytes, None]:
+        """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up."""
+        report = report_of(turn, view)
+        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
+        stored = False
+        try:
+            async for frames in relay.frames():
+                yield frames
+            stored = True
+            error = await self._tasks.finish(self._end_of_stream(turn, view, relay, report))
+            yield error_frames(error) if error is not None else DONE_FRAME
+        finally:
+            await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, stored=stored))
+
+    async def _end_of_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> GatewayError | None:
+        """Store what the stream amounted to; the error to end it with, if any."""
+        try:
+            await self._store_stream(turn, view, relay, report)
+        except StoreUnavailable as error:
+            if turn.place.needs_store:
+                return error
+            log.warning("an answer could not be stored: %s", error.message)
+        except GatewayError as error:
+            return error
+        return relay.failure
+
+    async def _close_stream(
+        self,
+        turn: Turn,
+        view: View,
+        relay: Relay,
+        report: Report,
+        asked: Asked,
+        stack: AsyncExitStack,
+        *,
+        stored: bool,
+    ) -> None:
+        """Let go of everything; after a hang-up, keep what had come by then."""
+        await asked.reply.aclose()
+        try:
+            if not stored:
+                await self._store_stream(turn, view, relay, report)
+        except GatewayError as error:
+            log.warning("what a client had received could not be stored: %s", error.message)
+        finally:
+            await stack.aclose()
+
+    async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> None:
+        collector = relay.collector
+        collector.id = relay.completion_id
+        if collector.has_content or (collector.complete and relay.failure is None):
+            incomplete = not collector.complete or relay.failure is not None
+            await self._store_answer(turn, view, collector, report, incomplete=incomplete)
+        else:
+            await self._remember.nothing(turn.place)
+
+    async def _store_answer(
+        self, turn: Turn, view: View, collector: Collector, report: Report, *, incomplete: bool
+    ) -> Conversation:
+        message, *alternatives = collector.messages()
+        meta: dict[str, Any] = {
+            "id": collector.id,
+            "model": collector.model,
+            "finish_reason": collector.finish_reason,
+            "usage": collector.usage,
+            "context_status": report.status,
+            "context": report.context(),
+        }
+        if alternatives:
+            meta["alternatives"] = alternatives
+        given = Given(
+            message=message,
+            incomplete=incomplete,
+            meta=meta,
+            state=self._learned(turn, view, collector.usage),
+            chunk_count=len(view.outline.chunks),
+        )
+        return await self._remember.answer(turn.place, given)
+
+    def _learned(self, turn: Turn, view: View, usage: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What changes in the conversation's state with this answer."""
+        state = turn.place.conversation.state
+        boundaries = {**state.get(BOUNDARIES, {}), str(view.budget.window): view.plan.boundary_seq}
+        reported = (usage or {}).get("prompt_tokens")
+        if not isinstance(reported, int) or reported <= 0:
+            return {BOUNDARIES: boundaries}
+        calibration = turn.calibration.observe(
+            estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
+            instructions_tokens=turn.place.instructions_tokens,
+            reported_tokens=reported,
+            restart=boundaries != state.get(BOUNDARIES, boundaries),
+        )
+        self._ask.calibrated(turn.model_key, calibration)
+        return {
+            BOUNDARIES: boundaries,
+            CALIBRATION: {**state.get(CALIBRATION, {}), turn.model_key: calibration.to_dict()},
+        }
+
+
+def report_of(turn: Turn, view: View) -> Report:
+    """What an answer to this turn says of itself."""
+    place = turn.place
+    return Report(
+        status=status_of(place, view.plan, stateless=not place.keeps and turn.request.store),
+        conversation_id=place.conversation.id if place.keeps else None,
+        policy=turn.policy.name,
+        plan=view.plan,
+        budget=view.budget,
+        next_seq=view.outline.next_seq,
+        compaction=view.compaction,
+        recovered=view.recovered,
+        warnings=view.warnings,
+    )
