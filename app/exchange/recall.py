@@ -277,9 +277,9 @@ class Recall:
         named: Conversation | None = None,
     ) -> Recollection:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
-        check_messages(log.messages, first_index=len(instructions), calls_open=False)
         tenant, start = request.caller.tenant, log.start
         positions = await log.positions()
+        check_messages(log.messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, start, positions)
         conversation = Conversation(
             id=new_conversation_id(root, self._random_bytes),
