@@ -24,6 +24,7 @@ from yarl import URL
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped
+from app.upstream.watch import Watch
 
 _IDLE_CONNECTION_SECONDS = 30.0
 _MODELS_TIMEOUT_SECONDS = 10.0
@@ -95,10 +96,8 @@ class OpenAIProvider:
         self._proxy = proxy
         self._ssl: ssl.SSLContext | bool = ssl_context or True
         self._session: aiohttp.ClientSession | None = None
-        self._call_timeout = aiohttp.ClientTimeout(
-            total=self._timeouts.whole_seconds,
-            connect=self._timeouts.connect_seconds,
-            sock_read=self._timeouts.first_byte_seconds,
+        self._until_head = aiohttp.ClientTimeout(
+            total=None, connect=self._timeouts.connect_seconds, sock_read=self._timeouts.first_byte_seconds
         )
 
     @property
@@ -114,7 +113,7 @@ class OpenAIProvider:
             ConnectionDropped: closed before a byte of the answer.
             AnswerTimedOut: no answer in time.
         """
-        return await self._send(call, self._call_timeout)
+        return await self._send(call, self._timeouts.whole_seconds)
 
     async def models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
@@ -122,8 +121,8 @@ class OpenAIProvider:
         Raises:
             UpstreamUnavailable: it could not be had.
         """
-        limits = aiohttp.ClientTimeout(total=_MODELS_TIMEOUT_SECONDS, connect=self._timeouts.connect_seconds)
-        reply = await self._send(Call("/models", method="GET", authorization=authorization), limits)
+        call = Call("/models", method="GET", authorization=authorization)
+        reply = await self._send(call, _MODELS_TIMEOUT_SECONDS)
         try:
             body = await reply.read()
         finally:
@@ -137,19 +136,21 @@ class OpenAIProvider:
             await self._session.close()
             self._session = None
 
-    async def _send(self, call: Call, limits: aiohttp.ClientTimeout) -> HttpReply:
+    async def _send(self, call: Call, whole_seconds: float | None) -> HttpReply:
         url = self._url(call)
+        ends_at = None if whole_seconds is None else asyncio.get_running_loop().time() + whole_seconds
         try:
-            response = await self._opened_session().request(
-                call.method,
-                url,
-                data=call.body or None,
-                headers=self._headers_for(call),
-                allow_redirects=False,
-                timeout=limits,
-                proxy=self._proxy,
-                ssl=self._ssl,
-            )
+            async with asyncio.timeout_at(ends_at):
+                response = await self._opened_session().request(
+                    call.method,
+                    url,
+                    data=call.body or None,
+                    headers=self._headers_for(call),
+                    allow_redirects=False,
+                    timeout=self._until_head,
+                    proxy=self._proxy,
+                    ssl=self._ssl,
+                )
         except aiohttp.ConnectionTimeoutError as error:
             raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached in time.", status=504) from error
         except TimeoutError as error:
@@ -163,7 +164,7 @@ class OpenAIProvider:
             raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamUnavailable(f"The call to provider {self.name!r} failed: {type(error).__name__}.") from error
-        return HttpReply(self.name, response, self._timeouts.between_bytes_seconds)
+        return HttpReply(self.name, response, self._timeouts, ends_at)
 
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -203,12 +204,16 @@ class OpenAIProvider:
 class HttpReply:
     """An answer under way; `upstream.base.Reply`."""
 
-    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "headers", "status")
+    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "_watch", "headers", "status")
 
-    def __init__(self, provider: str, response: aiohttp.ClientResponse, between_bytes_seconds: float | None) -> None:
+    def __init__(
+        self, provider: str, response: aiohttp.ClientResponse, timeouts: Timeouts, ends_at: float | None
+    ) -> None:
         self._provider = provider
         self._response = response
-        self._between_bytes_seconds = between_bytes_seconds
+        self._between_bytes_seconds = timeouts.between_bytes_seconds
+        _stop_own_limit(response)
+        self._watch = Watch(self._expire, silence_seconds=timeouts.first_byte_seconds, ends_at=ends_at)
         self.status = response.status
         headers = {name.lower(): value for name, value in response.headers.items()}
         if "content-encoding" in headers:
@@ -228,7 +233,7 @@ class HttpReply:
             pieces.append(piece)
             size += len(piece)
             if size > _BODY_LIMIT_BYTES:
-                self._response.close()
+                self._close()
                 raise UpstreamUnavailable(
                     f"Provider {self._provider!r} sent an answer of more than {_BODY_LIMIT_BYTES} bytes."
                 )
@@ -241,34 +246,46 @@ class HttpReply:
             UpstreamUnavailable: it breaks off or stays silent too long.
         """
         read_some = self._response.content.readany
-        started = False
+        watch = self._watch
+        now = watch.now
         try:
-            while piece := await read_some():
-                if not started:
-                    started = True
-                    self._expect_next_bytes()
+            piece = await read_some()
+            watch.limit_silence(self._between_bytes_seconds)
+            while piece:
+                watch.waiting_since = None
                 yield piece
+                watch.waiting_since = now()
+                piece = await read_some()
+            watch.stop()
         except asyncio.CancelledError:
-            self._response.close()
+            self._close()
             raise
         except TimeoutError as error:
-            self._response.close()
+            self._close()
             raise UpstreamUnavailable(f"Provider {self._provider!r} fell silent in its answer.", status=504) from error
         except (aiohttp.ClientError, OSError) as error:
-            self._response.close()
+            self._close()
             raise UpstreamUnavailable(f"The answer of provider {self._provider!r} broke off.") from error
 
     async def aclose(self) -> None:
         """Let go of the connection: back to the pool if the answer has been read, closed if not."""
+        self._close()
+
+    def _close(self) -> None:
+        self._watch.stop()
         self._response.close()
 
-    def _expect_next_bytes(self) -> None:
-        """From the first byte on, the pause between bytes is what is limited."""
-        connection = self._response.connection
-        protocol = connection.protocol if connection is not None else None
-        if isinstance(protocol, ResponseHandler):
-            protocol.read_timeout = self._between_bytes_seconds
-            protocol.start_timeout()
+    def _expire(self) -> None:
+        self._response.content.set_exception(aiohttp.SocketTimeoutError("The answer takes too long"))
+
+
+def _stop_own_limit(response: aiohttp.ClientResponse) -> None:
+    """End aiohttp's limit, which is a new timer for each piece that comes."""
+    connection = response.connection
+    protocol = connection.protocol if connection is not None else None
+    if isinstance(protocol, ResponseHandler):
+        protocol.read_timeout = None
+        protocol.start_timeout()
 
 
 def _kept_alive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
