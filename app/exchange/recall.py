@@ -219,7 +219,13 @@ class Recall:
             await stack.enter_async_context(self._leases.hold(root, request.conversation_id, self._wait_seconds))
             named = await self._named(request)
         if named is None:
-            return replace(await self._begin(request, instructions, log, encoding), appends=True)
+            placed = replace(await self._begin(request, instructions, log, encoding), appends=True)
+            if not placed.keeps:
+                return placed
+            # Its ids lead to it as soon as its question is stored: who appends next has to wait for the answer.
+            begun = placed.conversation
+            lease = await stack.enter_async_context(self._leases.hold(begun.root, begun.id, self._wait_seconds))
+            return replace(placed, lease=lease)
         lease = await stack.enter_async_context(self._leases.hold(named.root, named.id, self._wait_seconds))
         conversation = await self._store.get(tenant=tenant, conversation_id=named.id)
         if conversation is None:

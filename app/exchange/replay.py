@@ -23,6 +23,9 @@ def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> A
         "x-context-status": str(status),
         "x-request-id": request.request_id,
     }
+    context = meta.get("context", {})
+    if "prompt_tokens" in context:
+        headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
         return StreamedAnswer(headers, _frames(list(_chunks(entry, meta, ours, request))))
     messages = [entry.message.body, *meta.get("alternatives", ())]
@@ -34,7 +37,7 @@ def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> A
         ],
         "usage": meta.get("usage"),
         **ours,
-        "context": meta.get("context", {}),
+        "context": context,
     }
     return WholeAnswer(orjson.dumps(body), headers)
 

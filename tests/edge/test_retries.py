@@ -163,3 +163,48 @@ async def _hang_up_after_first_bytes(gateway: World, fields: dict[str, Any]) -> 
 async def _settled(gateway: World, conversation_id: str, messages: int) -> list[Any]:
     await until(lambda: gateway.rows() == messages)
     return [message["content"] for message in await gateway.log(conversation_id)]
+
+
+async def test_a_retry_of_an_appended_turn_says_how_full_its_context_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        first = await gateway.post([user("Hi")], conversation="c")
+        again = await gateway.post([user("Hi")], conversation="c", headers={"x-stainless-retry-count": "1"})
+        assert again.headers["x-context-tokens"] == first.headers["x-context-tokens"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_message_appended_while_the_first_turn_runs_waits_for_its_answer(
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id is known from the moment the first question is stored, long before it is answered."""
+    gate = asyncio.Event()
+    slow = Reply(completion("First.").body, gate=gate)
+    if streamed:
+        slow = Reply(pieces=[chunk({"content": "First."}), chunk({}, "stop"), b"data: [DONE]\n\n"], gate=gate)
+    async with world(monkeypatch, ScriptedUpstream(slow, completion("Second."))) as gateway:
+        first = asyncio.ensure_future(gateway.post([user("One")], conversation="c", stream=streamed))
+        await until(lambda: gateway.rows() > 0)
+        second = asyncio.ensure_future(gateway.post([user("Two")], conversation="c"))
+        await asyncio.wait({second}, timeout=0.1)
+        gate.set()
+        assert [(await answer).status_code for answer in (first, second)] == [200, 200]
+        (conversation,) = gateway.conversations()
+        said = [message["content"] for message in await gateway.log(conversation.id)]
+        assert said == ["One", "First.", "Two", "Second."]
+
+
+async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+    slow = Reply(completion("The answer.").body, gate=gate)
+    async with world(monkeypatch, ScriptedUpstream(slow, completion("Another."))) as gateway:
+        first = asyncio.ensure_future(gateway.say([user("Hi")], conversation="c"))
+        await until(lambda: gateway.rows() > 0)
+        retry = {"x-stainless-retry-count": "1"}
+        second = asyncio.ensure_future(gateway.say([user("Hi")], conversation="c", headers=retry))
+        await asyncio.wait({second}, timeout=0.1)
+        gate.set()
+        answers = [(await answer)["choices"][0]["message"]["content"] for answer in (first, second)]
+        assert answers == ["The answer.", "The answer."]
+        assert len(gateway.upstream.requests) == 1
