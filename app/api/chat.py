@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api.auth import authenticate
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
 from app.api.schemas import parse_chat_request
-from app.errors import GatewayError
+from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.frames import error_frames
 from app.exchange.request import ChatRequest
 from app.exchange.story import Exchange
 from app.observability.log import log_scope
+
+log = logging.getLogger(__name__)
 
 JSON_TYPE = "application/json"
 STREAM_HEADERS = {
@@ -63,13 +66,18 @@ class ChatEndpoint:
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
             await self._send_whole(_refusal(unexpected(error, request_id), request_id), send)
             return
+        sending = _Sending(send)
         with log_scope(request_id=request_id):
-            if request.stream:
-                async with _until_disconnect(receive):
-                    await self._answer(request, send)
-            else:
-                # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
-                await self._answer(request, send)
+            try:
+                if request.stream:
+                    async with _until_disconnect(receive):
+                        await self._answer(request, sending)
+                else:
+                    # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
+                    await self._answer(request, sending)
+            except asyncio.CancelledError:
+                log.warning("a request was still running when the server had to stop")
+                await self._send_stopped(request_id, sending)
 
     async def _answer(self, request: ChatRequest, send: Send) -> None:
         request_id = request.request_id
@@ -83,6 +91,14 @@ class ChatEndpoint:
             await self._send_whole(answer, send)
         else:
             await self._send_stream(answer, request_id, send)
+
+    async def _send_stopped(self, request_id: str, sending: _Sending) -> None:
+        """The server stops and has waited long enough: say so in the form that the answer has by now."""
+        error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
+        if not sending.head_sent:
+            await self._send_whole(_refusal(error, request_id), sending)
+        elif not sending.ended:
+            await sending({"type": "http.response.body", "body": error_frames(error)})
 
     async def _send_whole(self, answer: WholeAnswer, send: Send) -> None:
         raw_headers = _raw({"content-type": JSON_TYPE, **answer.headers, **self._extra_headers})
@@ -102,6 +118,24 @@ class ChatEndpoint:
                     head_sent = True
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+
+
+class _Sending:
+    """Passes an answer on and notes how far it has come."""
+
+    __slots__ = ("_send", "ended", "head_sent")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.head_sent = False
+        self.ended = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.head_sent = True
+        else:
+            self.ended = not message.get("more_body", False)
+        await self._send(message)
 
 
 async def _ended_properly(frames: AsyncGenerator[bytes, None], request_id: str) -> AsyncGenerator[bytes, None]:

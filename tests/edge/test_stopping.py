@@ -1,0 +1,92 @@
+"""A server that has to stop while requests still run tells their clients, in the form that each answer has by then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from app.api.chat import ChatEndpoint
+from app.exchange.answer import Answer, StreamedAnswer
+from app.exchange.request import ChatRequest
+
+FRAME = b'data: {"choices":[]}\n\n'
+
+
+class Unfinished:
+    """An exchange that never comes to an end; a stream begins."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.let_go = False
+
+    async def answer(self, request: ChatRequest) -> Answer:
+        if request.stream:
+            return StreamedAnswer({}, self._frames())
+        self.running.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _frames(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield FRAME
+            self.running.set()
+            await asyncio.Event().wait()
+        finally:
+            self.let_go = True
+
+
+async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]:
+    """What a client is sent whose request is cancelled by the server."""
+    endpoint = ChatEndpoint(
+        exchange,  # type: ignore[arg-type]
+        body_limit_bytes=10_000,
+        new_request_id=lambda: "req_1",
+        extra_headers={},
+    )
+    body = json.dumps({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    arrived = [{"type": "http.request", "body": body}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if arrived:
+            return arrived.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    running = asyncio.ensure_future(endpoint({"type": "http", "headers": []}, receive, send))
+    await exchange.running.wait()
+    running.cancel()
+    await running
+    return sent
+
+
+async def test_a_whole_answer_that_cannot_be_finished_is_an_error_worth_a_retry() -> None:
+    head, body = await stopped(Unfinished(), stream=False)
+    headers = dict(head["headers"])
+    assert (head["status"], headers[b"retry-after"], headers[b"x-request-id"]) == (503, b"1", b"req_1")
+    assert b"x-should-retry" not in headers
+    assert json.loads(body["body"])["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_a_stream_that_cannot_be_finished_ends_with_an_error() -> None:
+    exchange = Unfinished()
+    head, frame, end = await stopped(exchange, stream=True)
+    assert (head["status"], frame["body"]) == (200, FRAME)
+    error, done, rest = end["body"].split(b"\n\n")
+    assert json.loads(error.removeprefix(b"data: ")).keys() == {"error"}
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert not end.get("more_body")
+    assert exchange.let_go
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stopping_is_no_fault_of_the_gateways(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    await stopped(Unfinished(), stream=stream)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
