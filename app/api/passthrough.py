@@ -27,6 +27,8 @@ NOT_PASSED_ON: Final = frozenset(
 """Headers of the provider's own connection, and those that the server sets for ours."""
 OWN_PATHS: Final = ("chat/completions", "context", "conversations", "models", "search")
 """Below `/v1`: what the gateway answers itself never goes round it."""
+SERVED_PATHS: Final = ("chat/completions", "context/count", "models")
+"""Those that there are: what arrives here has come with another method."""
 
 
 def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_limit_bytes: int) -> APIRouter:
@@ -42,7 +44,7 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
         if provider is None:
             raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
         call = Call(
-            path=f"/{path}",
+            path=_path_as_sent(request, path),
             method=request.method,
             body=body,
             authorization=authenticate(headers).authorization,
@@ -57,13 +59,20 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
 
 
 def _refuse_own_paths(path: str, request: Request) -> None:
-    below = "/".join(part for part in path.split("/") if part)
+    below = "/".join(part for part in path.split("/") if part not in ("", "."))
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
-    if path == own:
+    if path in SERVED_PATHS:
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.")
     raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
+
+
+def _path_as_sent(request: Request, path: str) -> str:
+    """The path below `/v1` with its escapes as the client wrote them: `%2F` within a name is not a slash."""
+    raw = request.scope.get("raw_path")
+    prefix, slash, below = raw.decode("latin-1").partition("/v1/") if raw else ("", "", "")
+    return f"/{below}" if slash and not prefix else f"/{path}"
 
 
 def _provider_for(

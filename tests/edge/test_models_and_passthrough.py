@@ -151,6 +151,34 @@ async def test_a_path_cannot_climb_out_of_the_provider(monkeypatch: pytest.Monke
     assert upstream.paths == []
 
 
+async def test_escapes_in_a_path_pass_through_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    upstream = ScriptedUpstream()
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            asked.append(scope["raw_path"])
+        await upstream(scope, receive, send)
+
+    async with world(monkeypatch, noting) as w:  # type: ignore[arg-type]
+        paths = ["files/a%2Fb", "files/a%25b", "files/a%3Fb", "files/%C3%BC"]
+        for path in paths:
+            await w.client.post(f"{w.base_url}/{path}", json={"model": "m"})
+    assert asked == [f"/v1/{path}".encode() for path in paths]
+
+
+async def test_paths_of_the_gateway_do_not_go_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream()
+    async with world(monkeypatch, upstream) as w:
+        statuses = {}
+        for path in ("chat/completions", "models", "context/count", "conversations", "search", "%2e/chat/completions"):
+            answer = await w.client.put(f"{w.base_url}/{path}", json={"model": "m"})
+            assert answer.json()["error"].keys() == KEYS
+            statuses[path] = answer.status_code
+    assert list(statuses.values()) == [405, 405, 405, 404, 404, 404]
+    assert upstream.paths == []
+
+
 @pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
 async def test_a_configured_key_replaces_the_clients_and_none_passes_it_on(
     monkeypatch: pytest.MonkeyPatch, path: str, caplog: pytest.LogCaptureFixture
