@@ -165,7 +165,8 @@ class Recall:
     ) -> Recollection:
         """Go on after the matched message: on its conversation if that ends there, else on a branch."""
         found, last = reach.match.conversation, reach.match.message
-        branches = found.head_seq != last.seq
+        answer = await self._answer_after(found, last) if request.retry and not new else None
+        branches = answer is None and found.head_seq != last.seq
         conversation = self._branch(found, last) if branches else replace(found, mode="resend")
         check_messages(
             new,
@@ -184,6 +185,7 @@ class Recall:
             points=_points(request, conversation),
             external_id=request.conversation_id,
             remembers=digest,
+            replays=answer,
         )
 
     def _branch(self, parent: Conversation, last: LogMessage) -> Conversation:
@@ -273,6 +275,13 @@ class Recall:
             return None
         same = [_form(entry.message) for entry in tail[:-1]] == [_form(message) for message in messages]
         return tail[-1] if same else None
+
+    async def _answer_after(self, conversation: Conversation, last: LogMessage) -> LogMessage | None:
+        """The answer to a history that ends with `last`, if it is whole and the conversation has not gone on since."""
+        if conversation.head_seq != last.seq + 1:
+            return None
+        (answer,) = await self._store.read(conversation, last.seq + 1, last.seq + 2)
+        return None if answer.incomplete or answer.meta is None else answer
 
     async def _begin(
         self,

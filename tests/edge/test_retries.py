@@ -208,3 +208,25 @@ async def test_a_retry_while_the_first_attempt_of_a_first_turn_runs_gets_its_ans
         answers = [(await answer)["choices"][0]["message"]["content"] for answer in (first, second)]
         assert answers == ["The answer.", "The answer."]
         assert len(gateway.upstream.requests) == 1
+
+
+@pytest.mark.parametrize("turns", [1, 6])
+async def test_an_sdks_retry_of_a_resent_history_that_was_answered_meanwhile_gets_that_answer(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        history = []
+        for turn in range(turns):
+            history.append(user(f"Question {turn}"))
+            await gateway.say(history)
+            history.append(assistant("Fine."))
+        history.append(user("The last"))
+        gateway.upstream.replies = [completion("The answer."), completion("Another.")]
+        first = await gateway.say(history)
+        again = await gateway.say(history, headers={"x-stainless-retry-count": "1"})
+        assert again["conversation_id"] == first["conversation_id"]
+        assert again["choices"][0]["message"]["content"] == "The answer."
+        assert len(gateway.conversations()) == 1
+        regenerated = await gateway.say(history)
+        assert regenerated["choices"][0]["message"]["content"] == "Another."
+        assert regenerated["conversation_id"] != first["conversation_id"]
