@@ -16,8 +16,9 @@ def authenticate(headers: Mapping[str, str]) -> Caller:
     Args:
         headers: lower-case names.
     """
-    authorization = headers.get("authorization") or headers.get("api-key")
-    if not authorization:
+    authorization, api_key = headers.get("authorization"), headers.get("api-key")
+    credential = authorization or api_key
+    if not credential:
         return Caller(tenant=ANONYMOUS)
-    digest = hashlib.sha256(b"concertina/tenant\0" + authorization.encode("utf-8", "surrogateescape"))
-    return Caller(tenant=digest.hexdigest()[:32], authorization=headers.get("authorization"))
+    digest = hashlib.sha256(b"concertina/tenant\0" + credential.encode("utf-8", "surrogateescape"))
+    return Caller(tenant=digest.hexdigest()[:32], authorization=authorization or f"Bearer {api_key}")

@@ -199,6 +199,18 @@ async def test_a_configured_key_replaces_the_clients_and_none_passes_it_on(
     assert "sk-" not in caplog.text
 
 
+async def test_a_key_in_the_header_of_azures_clients_is_passed_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = ScriptedUpstream(), ScriptedUpstream()
+    async with two_providers(monkeypatch, one, two) as w:
+        for path in ("chat/completions", "embeddings"):
+            await w.client.post(
+                f"{w.base_url}/{path}",
+                json={"model": "alias", "messages": [user("x")]},
+                headers={"api-key": "sk-of-the-client"},
+            )
+    assert [headers["authorization"] for headers in two.headers] == ["Bearer sk-of-the-client"] * 2
+
+
 async def test_no_key_is_ever_logged_or_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
