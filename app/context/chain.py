@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 
 from app.conversation.messages import Chunk
 
@@ -33,17 +34,29 @@ def active_chain(chunks: Iterable[Chunk]) -> tuple[tuple[Chunk, ...], tuple[Chun
     return tuple(chain), tuple(folds)
 
 
-def shown_at(chain: tuple[Chunk, ...], folds: tuple[Chunk, ...], count: int) -> tuple[Chunk, ...]:
-    """The first `count` chunks of the chain as a view shows them: the longest fold in place of what it folds."""
+def totals_by_end(chain: Sequence[Chunk]) -> dict[int, int]:
+    """What the chain weighs up to each place where one of its chunks ends."""
+    return dict(zip((chunk.to_seq for chunk in chain), accumulate(chunk.tokens for chunk in chain), strict=True))
+
+
+def fold_at(folds: Sequence[Chunk], totals: Mapping[int, int], reach_seq: int, limit_tokens: int) -> Chunk | None:
+    """The fold that stands in a view whose summaries reach `reach_seq`, so that they weigh at most `limit_tokens`.
+
+    None where they do so by themselves: what a smaller window had folded is told in full again. Otherwise the fold that
+    takes in least, or the longest where none takes in enough.
+    """
+    total = totals.get(reach_seq, 0)
+    if total <= limit_tokens:
+        return None
+    usable = [fold for fold in folds if fold.to_seq <= reach_seq]
+    light = (fold for fold in usable if fold.tokens + total - totals[fold.to_seq] <= limit_tokens)
+    return next(light, usable[-1] if usable else None)
+
+
+def shown_at(chain: tuple[Chunk, ...], fold: Chunk | None, count: int) -> tuple[Chunk, ...]:
+    """The first `count` chunks of the chain as a view shows them, `fold` in place of what it folds."""
     active = chain[:count]
-    if not active:
-        return ()
-    reach = active[-1].to_seq
-    usable = [fold for fold in folds if fold.to_seq <= reach]
-    if not usable:
-        return active
-    fold = max(usable, key=lambda candidate: candidate.to_seq)
-    return (fold, *(chunk for chunk in active if chunk.from_seq >= fold.to_seq))
+    return active if fold is None else (fold, *(chunk for chunk in active if chunk.from_seq >= fold.to_seq))
 
 
 def _preference(chunk: Chunk) -> tuple[bool, datetime, str]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.budget import Budget
-from app.context.chain import shown_at
+from app.context.chain import fold_at, shown_at, totals_by_end
 from app.context.draft import Draft, Scene
 from app.context.fold import Folding
 from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
@@ -24,6 +24,9 @@ from app.context.zone import Proposal, Zoning, zone_before_the_buffer, zone_that
 from app.conversation.messages import Chunk
 
 __all__ = ["Note", "Outline", "Plan", "Range", "Status", "Summarize", "plan"]
+
+UNFOLDED_SHARE = 0.75
+"""Of what chunks may weigh before they are folded; below it, a fold that another window needed is left aside."""
 
 
 def plan(
@@ -58,6 +61,8 @@ class _View(msgspec.Struct, frozen=True):
     boundary_seq: int
     anchor: Anchor | None
     tokens: int
+    fold: Chunk | None = None
+    """Stands for the chunks that it folds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +75,15 @@ class _Planner:
     summarize: Summarize
 
     def under_the_line(self) -> Plan | None:
-        """The first view within the soft line; behind the last view's boundary only where that leaves much room."""
+        """The first view within the soft line; behind the last view's boundary only where that leaves much room.
+
+        Views that fold no more than this window asks for come first, then those that fold all they can.
+        """
         chunks = self.outline.chunks
         last_boundary_seq = min(self.outline.last_boundary_seq, chunks[-1].to_seq if chunks else 0)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
         kept_back = 0
-        for view in self._views():
+        for view in (*self._views(self._unfolded_limit_tokens), *self._views(0)):
             tokens = self.budget.calibrated(view.tokens)
             if tokens > self.budget.soft:
                 continue
@@ -90,7 +98,7 @@ class _Planner:
 
     def over_the_line(self) -> Plan:
         """No view is under the soft line: every chunk is shown, and more is summarized where that gains something."""
-        view = self._full_view()
+        view = self._views(0)[-1]
         tokens = self.budget.calibrated(view.tokens)
         over = Note("over_soft", {"tokens": tokens, "soft": self.budget.soft, "hard": self.budget.hard})
         as_it_is = self._plan_of(view, over)
@@ -104,7 +112,7 @@ class _Planner:
 
     def compact_now(self) -> Plan:
         """Every chunk is shown, and whatever lies before the buffer zone is to be summarized."""
-        view = self._full_view()
+        view = self._views(self._unfolded_limit_tokens)[-1]
         as_it_is = self._plan_of(view, Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)}))
         if self.outline.tail is None and view.boundary_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=True)
@@ -127,23 +135,26 @@ class _Planner:
         ranges = chosen.to_summarize if fold is None else (*chosen.to_summarize, fold)
         return _noted(replace(chosen, to_summarize=ranges), note)
 
-    def _views(self) -> list[_View]:
-        """The view after each number of chunks, fewest first. Constant work for each."""
+    def _views(self, limit_tokens: int) -> list[_View]:
+        """The view after each number of chunks, fewest first, folded where its chunks weigh more than a limit."""
         outline, chunks = self.outline, self.outline.chunks
         frame = frame_tokens(self.count) if chunks else 0
         views = [_View(0, 0, None, outline.instructions_tokens + outline.log_tokens)]
-        folds = {fold.to_seq: fold for fold in outline.folds}
-        sections = 0
+        totals = totals_by_end(chunks)
         for shown, chunk in enumerate(chunks, start=1):
-            fold = folds.get(chunk.to_seq)
-            sections = fold.tokens if fold else sections + chunk.tokens
+            fold = fold_at(outline.folds, totals, chunk.to_seq, limit_tokens)
+            sections = totals[chunk.to_seq] - (totals[fold.to_seq] - fold.tokens if fold else 0)
             anchor = None if chunk.anchor_seq is None else Anchor(chunk.anchor_seq, chunk.anchor_tokens)
             verbatim = outline.log_tokens - chunk.tokens_total + (anchor.tokens if anchor else 0)
-            views.append(_View(shown, chunk.to_seq, anchor, outline.instructions_tokens + frame + sections + verbatim))
+            tokens = outline.instructions_tokens + frame + sections + verbatim
+            views.append(_View(shown, chunk.to_seq, anchor, tokens, fold))
         return views
 
-    def _full_view(self) -> _View:
-        return self._views()[-1]
+    @property
+    def _unfolded_limit_tokens(self) -> int:
+        """What chunks may weigh before their folds stand for them: well below where a fold is made, so that a
+        calibration that moves a little does not unfold it again."""
+        return self.budget.raw(int(self.budget.window * self.policy.fold_ratio * UNFOLDED_SHARE))
 
     def _plan_of(self, view: _View, *notes: Note) -> Plan:
         shown = self._shown(view)
@@ -224,7 +235,7 @@ class _Planner:
         return int(self.policy.min_gain_ratio * view.tokens) + empty_section_tokens(self.count)
 
     def _shown(self, view: _View) -> tuple[Chunk, ...]:
-        return shown_at(self.outline.chunks, self.outline.folds, view.chunk_count)
+        return shown_at(self.outline.chunks, view.fold, view.chunk_count)
 
 
 def _status(shown: tuple[Chunk, ...], *, changed: bool) -> Status:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.chain import active_chain, shown_at
+from app.context.chain import active_chain, fold_at, shown_at, totals_by_end
 from app.conversation.messages import Chunk
 from tests.context.worlds import START, chunk_of
 
@@ -44,14 +44,23 @@ def test_a_fold_counts_only_where_a_chunk_of_the_chain_ends() -> None:
     assert active_chain([fold]) == ((), ())
 
 
-def test_the_longest_fold_within_reach_stands_for_what_it_folds() -> None:
-    chain = tuple(chunk_of(end, from_seq=end - 5) for end in (5, 10, 15, 20))
-    short = chunk_of(10, id="short", folds=("1", "2"))
-    long = chunk_of(15, id="long", folds=("short", "3"))
-    assert shown_at(chain, (short, long), 4) == (long, chain[3])
-    assert shown_at(chain, (short, long), 2) == (short,)
-    assert shown_at(chain, (short, long), 1) == (chain[0],)
-    assert shown_at(chain, (short, long), 0) == ()
+def test_the_fold_that_takes_in_least_stands_where_the_chunks_weigh_too_much() -> None:
+    chain = tuple(chunk_of(end, from_seq=end - 5, tokens=100) for end in (5, 10, 15, 20))
+    short = chunk_of(10, id="short", folds=("1", "2"), tokens=100)
+    long = chunk_of(15, id="long", folds=("short", "3"), tokens=100)
+
+    def shown(count: int, limit_tokens: int) -> tuple[Chunk, ...]:
+        totals = totals_by_end(chain)
+        fold = fold_at((short, long), totals, chain[count - 1].to_seq if count else 0, limit_tokens)
+        return shown_at(chain, fold, count)
+
+    assert shown(4, 400) == chain
+    assert shown(4, 399) == (short, *chain[2:])
+    assert shown(4, 299) == (long, chain[3])
+    assert shown(4, 0) == (long, chain[3])
+    assert shown(2, 0) == (short,)
+    assert shown(1, 0) == (chain[0],)
+    assert shown(0, 0) == ()
 
 
 @given(st.permutations([chunk_of(end, from_seq=start) for start in (0, 3, 6) for end in (start + 3, start + 6)]))

@@ -148,7 +148,18 @@ def test_a_fold_is_not_used_where_its_reach_is_shown_verbatim() -> None:
     outline = replace(outline_of_tokens(6_400), chunks=(first, second), folds=(fold,))
     assert decide(outline, window=8_192).chunks == (first,)
     further = replace(outline, log_tokens=7_400)
-    assert decide(further, window=8_192).chunks == (fold,)
+    assert decide(further, window=8_192, fold_ratio=0.005).chunks == (fold,)
+
+
+def test_what_a_smaller_window_had_folded_is_told_in_full_in_a_larger_one() -> None:
+    chain = tuple(chunk_of(end, from_seq=end - 10, tokens=250, tokens_total=end * 500) for end in (10, 20, 30, 40))
+    names = tuple(chunk.id for chunk in chain)
+    fold = chunk_of(40, folds=names, tokens=250, tokens_total=20_000)
+    outline = replace(outline_of_tokens(21_000), chunks=chain, folds=(fold,))
+    assert decide(outline, window=4_096).chunks == (fold,)
+    assert decide(outline, window=8_192).chunks == chain
+    crowded = replace(outline, instructions_tokens=4_300)
+    assert decide(crowded, window=8_192).chunks == (fold,)
 
 
 def test_nothing_is_asked_for_when_summaries_are_switched_off() -> None:
