@@ -26,6 +26,8 @@ REMEMBERED_SECONDS = 30.0
 """How long a chunk that could not be stored, or the failure to make one, stands for its range."""
 REMEMBERED_RANGES = 1024
 DRAIN_SECONDS = 10.0
+LONG_TAIL_MESSAGES = 1_000
+"""The ranges of longer tails are looked up off the event loop."""
 
 RangeKey = tuple[str, str]
 
@@ -108,7 +110,9 @@ class Compactor:
         began = self._monotonic()
         listener = _Listener(on_start)
         turns = asyncio.Semaphore(PARALLEL_SUMMARIES)
-        flights = [self._join(job, spot, listener, turns) for spot in spots_of(job)]
+        is_long = len(job.tail.messages) > LONG_TAIL_MESSAGES
+        spots = await asyncio.to_thread(spots_of, job) if is_long else spots_of(job)
+        flights = [self._join(job, spot, listener, turns) for spot in spots]
         try:
             results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in flights))
         finally:

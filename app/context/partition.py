@@ -70,6 +70,7 @@ class Tail:
         self._total_before = after.tokens_total if after else 0
         self._start_anchor = _anchor_of(after)
         self._turns_before = after.through_turn if after else 0
+        self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
         self._user_seqs = [message.seq for message in messages if message.message.role == "user"]
 
     @property
@@ -111,13 +112,12 @@ class Tail:
     def boundary(self, to_seq: int) -> Boundary:
         """What a chunk that ends before `to_seq` must remember of that place."""
         anchor = self.anchor_at(to_seq)
-        opened = sum(entry.opens_turn for entry in self.rounds if entry.from_seq < to_seq)
         return Boundary(
             to_seq=to_seq,
             tokens_total=self.total_before(to_seq),
             anchor_seq=anchor.seq if anchor else None,
             anchor_tokens=anchor.tokens if anchor else 0,
-            through_turn=self._turns_before + opened,
+            through_turn=self._turns_before + bisect_left(self._turn_seqs, to_seq),
         )
 
     def _user_before(self, seq: int) -> Anchor | None:

@@ -19,7 +19,10 @@ from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
 
 MAX_ROUNDS: Final = 3
-"""For one request: the first, one for what the first left too long, one fold."""
+"""For one request: the first, and two for what that left too long."""
+MAX_FOLDS: Final = 32
+"""For one request. A very long history that a small window meets for the first time leaves hundreds of summaries, and
+one call folds about a dozen; what is left unfolded would not be shown, and make every later turn wait."""
 FAILURES: Final = ("mechanical", "none")
 
 
@@ -50,11 +53,17 @@ class Compacting:
         """
         results: list[CompactionResult] = []
         made: list[Chunk] = []
-        for _ in range(MAX_ROUNDS):
-            if not view.plan.to_summarize:
-                break
-            result = await self._compactor.compact(self._job(turn, view), on_start=on_start)
+        rounds = folds = 0
+        while (wanted := view.plan.to_summarize) and rounds < MAX_ROUNDS and folds < MAX_FOLDS:
+            if all(one.folds for one in wanted):
+                folds += 1
+            else:
+                rounds += 1
+            job = await asyncio.to_thread(self._job, turn, view)
+            result = await self._compactor.compact(job, on_start=on_start)
             results.append(result)
+            if not result.chunks:
+                break
             made.extend(result.chunks)
             try:
                 view = await self._views.make(turn, view.budget, summarize=turn.request.summarize, more_chunks=made)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +28,10 @@ from app.upstream.base import Target, Window
 
 CALIBRATION, BOUNDARIES = "calibration", "boundaries"
 """`Conversation.state`: calibration per `provider/model`; where the last view's verbatim part began, per window."""
+
+LONG_TAIL_MESSAGES: Final = 1_000
+LONG_TAIL_TOKENS: Final = 32_768
+"""What is cut into rounds or shortened within a few milliseconds; longer tails are planned off the event loop."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -116,10 +122,10 @@ class Views:
             if lossy is not None:
                 return lossy
         outline = await self._outline(turn, budget, more_chunks, forced=summarize == "now")
-        decided = self._plan(turn, outline, budget, summarize)
+        decided = await self._plan(turn, outline, budget, summarize)
         if decided.needs_tail:
             outline = replace(outline, tail=await self._tail(place, outline))
-            decided = self._plan(turn, outline, budget, summarize)
+            decided = await self._plan(turn, outline, budget, summarize)
         if not decided.fits:
             raise _too_long(decided, outline, budget)
         return View(outline, decided, budget, await self._messages(place, decided, outline))
@@ -172,8 +178,10 @@ class Views:
             return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
         return await self._store.chunks(root=conversation.root, path=conversation.path)
 
-    def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
-        return plan(
+    async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
+        """The plan; made in a thread where there is much to cut, or long text to shorten."""
+        decide = partial(
+            plan,
             outline,
             budget,
             turn.policy,
@@ -181,6 +189,10 @@ class Views:
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
         )
+        over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
+        if outline.tail is not None and over and _takes_long(outline):
+            return await asyncio.to_thread(decide)
+        return decide()
 
     async def _tail(self, place: Recollection, outline: Outline) -> list[LogMessage]:
         """The log after the last chunk: what is stored of it, then what is new."""
@@ -219,6 +231,11 @@ def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) 
     if stored:
         return Calibration.from_dict(stored)
     return seeded(seed) if seed.ratio > 1 else Calibration()
+
+
+def _takes_long(outline: Outline) -> bool:
+    covered = outline.chunks[-1].tokens_total if outline.chunks else 0
+    return outline.log_tokens - covered > LONG_TAIL_TOKENS or len(outline.tail or ()) > LONG_TAIL_MESSAGES
 
 
 def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthExceeded:
