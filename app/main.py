@@ -70,6 +70,8 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = importlib.metadata.version("concertina")
 SIMULATOR: Final = "simulator"
+LAST_WRITES_SECONDS: Final = 5.0
+"""After the drain, which the server has waited for already: what is left are writes."""
 COLLECTOR_THRESHOLDS: Final = (20_000, 50, 100)
 _ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 """For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
@@ -223,7 +225,7 @@ async def _lifespan(
     try:
         yield
     finally:
-        await parts.tasks.aclose(settings.server.drain_seconds)
+        await parts.tasks.aclose(LAST_WRITES_SECONDS)
         await parts.compactor.aclose()
         await windows.aclose()
         await parts.leases.aclose()

@@ -386,3 +386,13 @@ def test_settings_have_the_names_and_defaults_of_what_they_set() -> None:
     assert ContextPolicy(**additive) == ContextPolicy()
     assert set(get_args(Encoding)) == set(VOCABULARIES)
     assert settings.window_default == DEFAULT_WINDOW_TOKENS
+
+
+def test_a_key_from_a_file_loses_its_line_end_and_may_not_have_another(file: Path) -> None:
+    text = 'providers: {a: {base_url: "http://h/v1", api_key: "${KEY}"}}'
+    key = loaded(text, file, KEY="sk-1\n").providers["a"].api_key
+    assert key is not None
+    assert key.get_secret_value() == "sk-1"
+    refused = refusal(text, file, KEY="sk\n1")
+    assert "providers.a.api_key" in refused
+    assert "one line" in refused

@@ -16,10 +16,9 @@ from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
 
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-REQUEST_HEADERS: Final = (
-    *("accept", "content-type", "idempotency-key", "range", "traceparent", "tracestate"),
-    *("openai-beta", "openai-organization", "openai-project"),
-)
+KEPT_BACK: Final = ("api-key", "x-context-", "x-conversation-id", "x-forwarded-", "x-openwebui-", "x-real-ip")
+"""How request headers begin that are the gateway's or its own proxy's business. Those of the connection, and the
+credential, are the provider client's."""
 NOT_PASSED_ON: Final = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "set-cookie"}
     | {"date", "server"}
@@ -48,7 +47,7 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
             method=request.method,
             body=body,
             authorization=authenticate(headers).authorization,
-            headers={name: headers[name] for name in REQUEST_HEADERS if name in headers},
+            headers={name: value for name, value in headers.items() if not name.startswith(KEPT_BACK)},
             query=request.url.query,
         )
         reply = await provider.send(call)

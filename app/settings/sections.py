@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -14,6 +14,17 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Tokens = Annotated[int, Field(gt=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Encoding = Literal["o200k_base", "cl100k_base"]
+
+def _on_one_line(secret: SecretStr) -> SecretStr:
+    """Without the line end that a secret's file ends with; one inside could not be sent in a header."""
+    text = secret.get_secret_value().strip()
+    if any(character < " " or character == "\x7f" for character in text):
+        raise ValueError("expected a value on one line, without control characters")
+    return SecretStr(text)
+
+
+HeaderValue = Annotated[SecretStr, AfterValidator(_on_one_line)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 EVERY_MODEL = "*"
 """The entry of `models` that stands for every name without an entry of its own."""
@@ -81,11 +92,11 @@ class Quirks(Section):
 class Provider(Section):
     protocol: Literal["openai"] = "openai"
     base_url: str = ""
-    api_key: SecretStr | None = None
+    api_key: HeaderValue | None = None
     """None or empty: the client's own key is passed on."""
-    auth_header: str = "authorization"
+    auth_header: HeaderName = "authorization"
     """`authorization` carries `Bearer <key>`, any other header the key alone."""
-    headers: dict[str, SecretStr] = {}
+    headers: dict[HeaderName, HeaderValue] = {}
     proxy: SecretStr | None = None
     """Address of an HTTP proxy; secret because it may carry a password."""
     timeouts: Timeouts = Timeouts()
