@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from starlette.types import Message, Receive, Scope, Send
@@ -107,17 +107,27 @@ class ChatEndpoint:
         await send({"type": "http.response.body", "body": answer.body})
 
     async def _send_stream(self, answer: StreamedAnswer, request_id: str, send: Send) -> None:
-        """Send frames as they come. The head goes out with the first of them, so that the frames' generator has begun,
-        and will clean up, whatever happens to the client."""
-        async with aclosing(_ended_properly(answer.frames, request_id)) as frames:
-            head_sent = False
-            async for frame in frames:
+        """Send frames as they come, and where they fail unexpectedly an error: what began as a stream ends as one. The
+        head goes out with the first of them, so that their generator has begun, and will clean up, whatever happens to
+        the client."""
+        head_sent = False
+        async with aclosing(answer.frames) as frames:
+            try:
+                async for frame in frames:
+                    if not head_sent:
+                        await self._send_head(answer, send)
+                        head_sent = True
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not head_sent:
-                    raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
-                    await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
-                    head_sent = True
+                    await self._send_head(answer, send)
+                frame = error_frames(unexpected(error, request_id))
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+
+    async def _send_head(self, answer: StreamedAnswer, send: Send) -> None:
+        raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
+        await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
 
 
 class _Sending:
@@ -136,16 +146,6 @@ class _Sending:
         else:
             self.ended = not message.get("more_body", False)
         await self._send(message)
-
-
-async def _ended_properly(frames: AsyncGenerator[bytes, None], request_id: str) -> AsyncGenerator[bytes, None]:
-    """The frames, and where they fail unexpectedly an error and the end: what has begun as a stream ends as one."""
-    async with aclosing(frames):
-        try:
-            async for frame in frames:
-                yield frame
-        except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            yield error_frames(unexpected(error, request_id))
 
 
 def _refusal(error: GatewayError, request_id: str) -> WholeAnswer:

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from app.context.calibration import Calibration
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
-from app.exchange.begin import begun, is_answer
+from app.exchange.begin import Begun, begun, is_answer
 from app.exchange.body import upstream_body
 from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
 from app.store.base import Store
-from app.upstream.base import Deployment, Reply
+from app.upstream.base import Deployment
 from app.upstream.overflow import Overflow, recognise
-from app.upstream.router import Router
+from app.upstream.router import ReadReply, Router
 from app.upstream.windows import Windows
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ SEED_DRIFT: Final = 0.02
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """An upstream that has begun to answer with success."""
+    """An upstream that has begun to answer with success: with a stream, or whole."""
 
-    reply: Reply
+    reply: Begun | ReadReply
     deployment: Deployment
 
 
@@ -163,7 +163,7 @@ def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
     return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
 
 
-def _refusal(reply: Reply, body: bytes, source: str) -> GatewayError:
+def _refusal(reply: Begun | ReadReply, body: bytes, source: str) -> GatewayError:
     """What the client gets for an answer that is of no use."""
     if reply.status >= 400:
         content_type = reply.headers.get("content-type", "application/json")

@@ -8,19 +8,19 @@ from typing import Final
 from app.errors import UpstreamUnavailable
 from app.upstream.base import Reply
 from app.upstream.router import ReadReply
-from app.upstream.sse import EventDecoder
+from app.upstream.sse import Event, EventDecoder
 
 STREAM_TYPE: Final = "text/event-stream"
 CHOICES: Final = b'"choices"'
 """What holds this is an answer, whatever else it says: a text may well speak of context windows."""
 
 
-def is_answer(reply: Reply, *, stream: bool) -> bool:
+def is_answer(reply: Reply | Begun, *, stream: bool) -> bool:
     """Whether it is what was asked for: success, and a stream where one was asked for and only there."""
     return reply.status < 400 and reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
 
 
-async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Reply, bytes | None]:
+async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | ReadReply, bytes | None]:
     """An answer as far as its first event, or read whole where it is not a stream.
 
     Returns:
@@ -43,39 +43,38 @@ async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Reply, byte
     return whole, None if is_answer(whole, stream=stream) and CHOICES in body else body
 
 
-async def _until_first_event(reply: Reply, source: str) -> tuple[Reply, bytes | None]:
+async def _until_first_event(reply: Reply, source: str) -> tuple[Begun, bytes | None]:
     decoder = EventDecoder(source)
     pieces = reply.chunks()
-    seen: list[bytes] = []
+    seen: list[Event] = []
     async for piece in pieces:
-        seen.append(piece)
-        data = next((event.data for event in decoder.feed(piece) if event.data and event.data.strip()), None)
+        events = decoder.feed(piece)
+        seen += events
+        data = next((event.data for event in events if event.data and event.data.strip()), None)
         if data is not None:
-            return _Begun(reply, seen, pieces), None if CHOICES in data else data
-    data = next((event.data for event in decoder.finish() if event.data), None)
+            return Begun(reply, seen, pieces, decoder), None if CHOICES in data else data
+    events = decoder.finish()
+    data = next((event.data for event in events if event.data), None)
     if data is None:
         raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
-    return _Begun(reply, seen, pieces), None if CHOICES in data else data
+    return Begun(reply, seen + events, pieces, decoder), None if CHOICES in data else data
 
 
-class _Begun:
-    """A reply of which some pieces have been read already; `upstream.base.Reply`."""
+class Begun:
+    """A stream whose first event has come; `upstream.base.Reply`, once its rest has been read.
 
-    def __init__(self, reply: Reply, seen: list[bytes], rest: AsyncIterator[bytes]) -> None:
+    Attributes:
+        events: those that have come.
+        pieces: what is still to come, for `decoder`, which may hold the beginning of an event.
+    """
+
+    def __init__(self, reply: Reply, events: list[Event], pieces: AsyncIterator[bytes], decoder: EventDecoder) -> None:
         self._reply = reply
-        self._seen = seen
-        self._rest = rest
+        self.events = events
+        self.pieces = pieces
+        self.decoder = decoder
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers
-
-    async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.chunks()])
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        for piece in self._seen:
-            yield piece
-        async for piece in self._rest:
-            yield piece
 
     async def aclose(self) -> None:
         await self._reply.aclose()

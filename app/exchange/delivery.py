@@ -13,6 +13,7 @@ from app.conversation.messages import Conversation
 from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
+from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
@@ -20,6 +21,7 @@ from app.exchange.report import Report, passed_on, status_of
 from app.exchange.tasks import Tasks
 from app.exchange.views import BOUNDARIES, CALIBRATION, Turn, View
 from app.upstream.collect import Collector
+from app.upstream.router import ReadReply
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,12 @@ class Delivery:
 
     async def _whole_held(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
         try:
-            body, collector = await finished_whole(asked.reply, turn.model_key)
+            assert isinstance(asked.reply, ReadReply)
+            body = asked.reply.body
+            collector = finished_whole(body, turn.model_key)
         except GatewayError:
             await self._remember.nothing(turn.place)
             raise
-        finally:
-            await asked.reply.aclose()
         report = report_of(turn, view)
         try:
             conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
@@ -61,6 +63,7 @@ class Delivery:
         self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack, early: EarlyStream | None
     ) -> AsyncGenerator[bytes, None]:
         """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up."""
+        assert isinstance(asked.reply, Begun)
         report = report_of(turn, view)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
         stored = False

@@ -23,8 +23,8 @@ def spliced(data: bytes, fields: bytes) -> bytes:
     body = data.strip()
     if body[:1] == b"[":
         body = body[1:-1].strip()
-    separator = b"" if body[:-1].rstrip().endswith(b"{") else b","
-    return body[:-1] + separator + fields + b"}"
+    opened = body[:-1].rstrip()
+    return b"%b%b%b}" % (opened, b"" if opened.endswith(b"{") else b",", fields)
 
 
 def error_frames(error: GatewayError) -> bytes:

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.exchange.begin import Begun
 from app.exchange.frames import EarlyStream, decoded, spliced
 from app.exchange.report import Report
-from app.upstream.base import Reply
 from app.upstream.collect import Collector
-from app.upstream.sse import DONE, Event, EventDecoder
+from app.upstream.sse import DONE, Event
 
 BAD_GATEWAY: Final = 502
 END_WAIT_SECONDS: Final = 0.1
@@ -26,15 +26,17 @@ class Relay:
     """
 
     def __init__(
-        self, reply: Reply, report: Report, *, include_usage: bool, early: EarlyStream | None, source: str
+        self, begun: Begun, report: Report, *, include_usage: bool, early: EarlyStream | None, source: str
     ) -> None:
-        self._reply = reply
+        self._begun = begun
         self._include_usage = include_usage
         self._early = early
         self._source = source
         self._fields = report.fields()
         self._all_fields = report.all_fields()
         self._done = False
+        self._ended = False
+        """Nothing more is relayed: the end has come, or a failure."""
         self.collector = Collector()
         self.failure: GatewayError | None = None
 
@@ -45,14 +47,18 @@ class Relay:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Frames for the client, several at a time when they come so; neither errors nor the end are among them."""
-        pieces = self._reply.chunks()
+        pieces, decoder = self._begun.pieces, self._begun.decoder
         try:
-            async for events in _events(pieces, EventDecoder(self._source)):
-                frames = self._frames(events)
-                if frames:
-                    yield frames
-                if self._done or self.failure is not None:
-                    break
+            if frames := self._frames(self._begun.events):
+                yield frames
+            if not self._ended:
+                async for piece in pieces:
+                    if frames := self._frames(decoder.feed(piece)):
+                        yield frames
+                    if self._ended:
+                        break
+                else:
+                    yield self._frames(decoder.finish())
             if self._done:
                 await _await_end(pieces)
         except UpstreamUnavailable as error:
@@ -70,14 +76,14 @@ class Relay:
             if not data:
                 continue
             if data == DONE:
-                self._done = True
+                self._done = self._ended = True
                 break
             try:
                 frames.append(self._frame(data, event.name))
             except UpstreamUnavailable as error:
                 self.failure = None if self.collector.complete else error
-                self._done = True
-            if self._done or self.failure is not None:
+                self._done = self._ended = True
+            if self._ended:
                 break
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
@@ -89,6 +95,7 @@ class Relay:
         collector.add(data)
         if collector.error is not None or name == ERROR_EVENT:
             self.failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
+            self._ended = True
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
             return b""
@@ -98,13 +105,6 @@ class Relay:
         if b"\n" in data:
             data = data.replace(b"\n", b" ")
         return b"data: " + spliced(data, fields) + b"\n\n"
-
-
-async def _events(pieces: AsyncIterator[bytes], decoder: EventDecoder) -> AsyncGenerator[list[Event], None]:
-    async for piece in pieces:
-        if events := decoder.feed(piece):
-            yield events
-    yield decoder.finish()
 
 
 async def _await_end(pieces: AsyncIterator[bytes]) -> None:
@@ -117,21 +117,20 @@ async def _await_end(pieces: AsyncIterator[bytes]) -> None:
         return
 
 
-async def finished_whole(reply: Reply, source: str) -> tuple[bytes, Collector]:
-    """The body of an answer that is not streamed, and what it amounts to.
+def finished_whole(body: bytes, source: str) -> Collector:
+    """What an answer that is not streamed amounts to.
 
     Raises:
-        UpstreamUnavailable: it broke off, or is not a chat completion.
+        UpstreamUnavailable: it is not a chat completion.
         UpstreamRefused: it is an error in spite of its status.
     """
-    body = await reply.read()
     collector = Collector()
     collector.add_completion(body)
     if collector.error is not None:
         raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     if not collector.has_content and collector.finish_reason is None:
         raise UpstreamUnavailable(f"{source!r} answered with something that is not a chat completion.")
-    return body, collector
+    return collector
 
 
 def _is_usage_only(data: bytes) -> bool:

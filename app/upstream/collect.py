@@ -57,9 +57,10 @@ class Collector:
         error: a top-level `error` (or `{"object": "error"}`) as decoded; None if there was none.
         error_data: the event data that carried it, for `overflow.recognise`.
         chunks: how many were added.
+        complete: whether every choice that began has given a finish reason, and choice 0 has.
     """
 
-    __slots__ = ("_choices", "_first", "chunks", "error", "error_data", "id", "model", "usage")
+    __slots__ = ("_choices", "_first", "chunks", "complete", "error", "error_data", "id", "model", "usage")
 
     def __init__(self) -> None:
         self._first = _ChoiceSoFar()
@@ -70,6 +71,7 @@ class Collector:
         self.error: Any = None
         self.error_data: bytes | None = None
         self.chunks = 0
+        self.complete = False
 
     def add(self, data: bytes) -> None:
         """Take the data of one event, `[DONE]` excepted.
@@ -97,7 +99,7 @@ class Collector:
             if choice.delta is not None:
                 so_far.add_typed(choice.delta)
             if choice.finish_reason:
-                so_far.finish_reason = choice.finish_reason
+                self._finish(so_far, choice.finish_reason)
 
     def add_completion(self, body: bytes) -> None:
         """Take the body of a whole answer instead of chunks.
@@ -112,13 +114,6 @@ class Collector:
     def finish_reason(self) -> str | None:
         """Of choice 0."""
         return self._first.finish_reason
-
-    @property
-    def complete(self) -> bool:
-        """Whether every choice that began has given a finish reason, and choice 0 has."""
-        return self._first.finish_reason is not None and all(
-            c.finish_reason is not None for c in self._choices.values()
-        )
 
     @property
     def failed(self) -> bool:
@@ -144,7 +139,12 @@ class Collector:
         so_far = self._choices.get(index)
         if so_far is None:
             so_far = self._choices[index] = _ChoiceSoFar()
+            self.complete = False
         return so_far
+
+    def _finish(self, so_far: _ChoiceSoFar, reason: str) -> None:
+        so_far.finish_reason = reason
+        self.complete = all(choice.finish_reason is not None for choice in (self._first, *self._choices.values()))
 
     def _identify(self, completion_id: object, model: object) -> None:
         if isinstance(completion_id, str) and completion_id:
@@ -180,7 +180,7 @@ class Collector:
                 so_far.add(delta)
         reason = choice.get("finish_reason")
         if reason:
-            so_far.finish_reason = str(reason)
+            self._finish(so_far, str(reason))
 
 
 class _ChoiceSoFar:
