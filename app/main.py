@@ -104,6 +104,13 @@ def serve(settings: Settings) -> int:
     return run_server(functools.partial(_worker, settings), settings.server, greeting=_greeting(settings))
 
 
+def policy_of(settings: Settings, name: str) -> Policy:
+    """A configured policy as the planner takes it."""
+    section = settings.policies[name]
+    values = section.model_dump(exclude={"summarizer", "prepare_ratio"})
+    return Policy(name=name, summarizer=SummarizerPolicy(**section.summarizer.model_dump()), **values)
+
+
 def _worker(settings: Settings) -> Front:
     """The application, in a process that may have been started for it."""
     configure_logging(settings.server.log_level, settings.server.log_format)
@@ -168,7 +175,7 @@ def create_app(settings: Settings) -> Front:
         delivery=Delivery(remember=remember, ask=ask, tasks=tasks),
         router=router,
         windows=windows,
-        policies={name: _policy(name, settings) for name in settings.policies},
+        policies={name: policy_of(settings, name) for name in settings.policies},
         default_policy=settings.policy,
         calibration_seeds=seeds,
         tasks=tasks,
@@ -320,12 +327,6 @@ def _counter_for_model(model: str) -> TokenCounter:
 @functools.cache
 def _counter_for(encoding: str) -> TokenCounter:
     return TokenCounter(tokenizer_for(encoding))
-
-
-def _policy(name: str, settings: Settings) -> Policy:
-    values = settings.policies[name].model_dump(exclude={"summarizer", "prepare_ratio"})
-    summarizer = SummarizerPolicy(**settings.policies[name].summarizer.model_dump())
-    return Policy(name=name, summarizer=summarizer, **values)
 
 
 def _greeting(settings: Settings) -> str:

@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from app.commands import CommandFailed
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.policy import Policy
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.preview import Preview, preview
 from app.exchange.views import CALIBRATION
+from app.main import policy_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
@@ -79,9 +80,7 @@ def _policy(settings: Settings, name: str | None) -> Policy:
     chosen = name or settings.policy
     if chosen not in settings.policies:
         raise CommandFailed(f"there is no policy {chosen!r}; known are {', '.join(sorted(settings.policies))}.")
-    values = settings.policies[chosen].model_dump(exclude={"summarizer", "prepare_ratio"})
-    summarizer = SummarizerPolicy(**settings.policies[chosen].summarizer.model_dump())
-    return Policy(name=chosen, summarizer=summarizer, **values)
+    return policy_of(settings, chosen)
 
 
 async def _model(

@@ -58,7 +58,8 @@ class Relay:
                     if self._ended:
                         break
                 else:
-                    yield self._frames(decoder.finish())
+                    if frames := self._frames(decoder.finish()):
+                        yield frames
             if self._done:
                 await _await_end(pieces)
         except UpstreamUnavailable as error:

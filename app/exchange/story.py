@@ -30,6 +30,7 @@ from app.exchange.report import Report, passed_on
 from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views, calibration_of
+from app.observability.log import name_conversation
 from app.upstream.base import Window
 from app.upstream.router import Router
 from app.upstream.windows import Windows
@@ -96,6 +97,8 @@ class Exchange:
         view: View | None = None
         try:
             turn = await self._begin(request, stack)
+            if turn.place.keeps:
+                name_conversation(turn.place.conversation.id)
             if turn.place.replays is not None:
                 await stack.aclose()
                 return replayed(turn.place.replays, turn.place.conversation.id, request)

@@ -100,11 +100,6 @@ class OpenAIProvider:
             total=None, connect=self._timeouts.connect_seconds, sock_read=self._timeouts.first_byte_seconds
         )
 
-    @property
-    def has_key(self) -> bool:
-        """Whether calls are made with a key of the gateway's own."""
-        return self._api_key is not None
-
     async def send(self, call: Call) -> HttpReply:
         """Send a call; returns when status and headers are there, whatever the status. Redirects are not followed.
 

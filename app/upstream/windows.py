@@ -109,7 +109,8 @@ class Windows:
         return True
 
     def prefetch(self, providers: Iterable[Provider]) -> None:
-        """Begin to fetch the model lists of providers that have a key of ours, so that no request waits for them."""
+        """Begin to fetch the model lists of providers, so that no request waits for them. One that wants the client's
+        key is asked again when a request brings it."""
         for provider in providers:
             self._listing(provider).refresh(None)
 
@@ -151,14 +152,17 @@ class _Listing:
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
         self._next_fetch = float("-inf")
+        self._refused_anonymous = False
         self._patience_ends: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     def refresh(self, authorization: str | None) -> None:
-        """Begin to fetch, unless that is under way or the last result still counts."""
+        """Begin to fetch, unless that is under way or the last result still counts. A failure without a client's key
+        does not count against the first client that brings one."""
         if self._task is not None and not self._task.done():
             return
-        if self._clock() < self._next_fetch:
+        worth_another_try = self._refused_anonymous and authorization is not None
+        if self._clock() < self._next_fetch and not worth_another_try:
             return
         self._task = asyncio.get_running_loop().create_task(self._fetch(authorization))
 
@@ -190,7 +194,9 @@ class _Listing:
         except UpstreamUnavailable as error:
             log.info("no model list from provider %r: %s", self._provider.name, error.message)
             self._next_fetch = self._clock() + self._policy.failed_seconds
+            self._refused_anonymous = authorization is None
             return
+        self._refused_anonymous = False
         self._entries = _by_name(entries)
         self._next_fetch = self._clock() + self._policy.fresh_seconds
 

@@ -177,6 +177,17 @@ async def test_a_failure_is_remembered_for_a_while() -> None:
     assert (await known.of(Deployment(listed, "m"))).tokens == 4096
 
 
+async def test_a_list_that_wants_the_clients_key_is_asked_again_with_it() -> None:
+    listed = provider()
+    listed.listed = UpstreamUnavailable("401")
+    known = windows()
+    known.prefetch([listed])
+    assert (await known.of(Deployment(listed, "m"))).source == "default"
+    listed.listed = [{"id": "m", "n_ctx": 4096}]
+    assert (await known.of(Deployment(listed, "m"), "Bearer theirs")).tokens == 4096
+    assert listed.list_asked == 2
+
+
 async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
     listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
     listed.list_gate = asyncio.Event()
