@@ -11,6 +11,7 @@ from app.conversation.messages import Chunk, LogMessage, Message
 
 Status = Literal["full", "summarized", "trimmed"]
 Summarize = Literal["auto", "never", "now"]
+Style = Literal["additive", "checkpoint", "recursive"]
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -40,6 +41,10 @@ class Range(msgspec.Struct, frozen=True):
     from_seq: int
     to_seq: int
     folds: tuple[str, ...] = ()
+    style: Style = "additive"
+    """What kind of summary: of a stretch, a checkpoint of everything, or a rolling summary that replaces `base`."""
+    base: str = ""
+    """Id of the chunk whose text is read in place of the log before its end (style `recursive`)."""
 
 
 class Note(msgspec.Struct, frozen=True):
