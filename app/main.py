@@ -11,7 +11,7 @@ import random
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +30,7 @@ from app.api.request_ids import RequestIds
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.policy import ClearReasoning, ClearToolResults, Policy, SummarizerPolicy, Trigger
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.context.vocabulary import encoding_for
@@ -75,6 +75,12 @@ LAST_WRITES_SECONDS: Final = 5.0
 COLLECTOR_THRESHOLDS: Final = (20_000, 50, 100)
 _ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 """For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
+POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
+    "trigger": Trigger,
+    "clear_tool_results": ClearToolResults,
+    "clear_reasoning": ClearReasoning,
+    "summarizer": SummarizerPolicy,
+}
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
 
@@ -106,9 +112,10 @@ def serve(settings: Settings) -> int:
 
 def policy_of(settings: Settings, name: str) -> Policy:
     """A configured policy as the planner takes it."""
-    section = settings.policies[name]
-    values = section.model_dump(exclude={"summarizer", "prepare_ratio"})
-    return Policy(name=name, summarizer=SummarizerPolicy(**section.summarizer.model_dump()), **values)
+    values = dict(settings.policies[name])
+    for part, made in POLICY_PARTS.items():
+        values[part] = made(**dict(values[part]))
+    return Policy(name=name, **values)
 
 
 def _worker(settings: Settings) -> Front:
@@ -176,7 +183,8 @@ def create_app(settings: Settings) -> Front:
         router=router,
         windows=windows,
         policies={name: policy_of(settings, name) for name in settings.policies},
-        default_policy=settings.policy,
+        default_policy=settings.policy_of_every_model,
+        model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
         calibration_seeds=seeds,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),

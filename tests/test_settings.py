@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.context.policy import STAGES_OF_KIND
 from app.context.policy import Policy as ContextPolicy
-from app.context.policy import SummarizerPolicy
 from app.context.vocabulary import VOCABULARIES
+from app.main import policy_of
 from app.settings import ConfigurationError, Settings, load
 from app.settings.schema import known_paths
-from app.settings.sections import Encoding, Model, Quirks
+from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
 from app.upstream.base import Quirks as UpstreamQuirks
 from app.upstream.router import RetryPolicy
 from app.upstream.windows import DEFAULT_WINDOW_TOKENS
@@ -77,7 +78,7 @@ def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None
 
 
 def test_adding_a_policy_keeps_the_built_in_ones(file: Path) -> None:
-    assert set(loaded("policies: {mine: {}}", file).policies) == {"additive", "mine"}
+    assert set(loaded("policies: {mine: {}}", file).policies) == {*POLICY_KINDS, "mine"}
 
 
 def test_a_section_whose_lines_are_all_commented_out_changes_nothing(file: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         (OPENAI + "models: {a: {provider: openai, fallbacks: [b, b]}, b: {provider: openai}}", "'b' is named twice"),
         (OPENAI + "models: {'*': {provider: openai, model: gpt-4o}}", "passes the requested name on"),
         ("providers: {a: {base_url: 'http://a'}, b: {base_url: 'http://b'}}", "several providers: say which has what"),
-        ("policies: {additive: {kind: additve}}", "expected 'additive', got 'additve'; did you mean 'additive'?"),
+        ("policies: {additive: {kind: additve}}", "got 'additve'; did you mean 'additive'?"),
         ("policies: {additive: {threshold_ratio: 0.95}}", "expected less than 0.95, which is what reserve_ratio 0.05"),
         ("policies: {additive: {reserve_ratio: 1}}", "policies.additive.reserve_ratio"),
         ("policies: {additive: {min_gain_ratio: 0}}", "policies.additive.min_gain_ratio"),
@@ -245,6 +246,17 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("policies: {additive: {fold_ratio: 0.8}}", "policies.additive.fold_ratio"),
         ("policies: {additive: {summarizer: {prompt: ' '}}}", "policies.additive.summarizer.prompt"),
         (OPENAI + "models: {a: {provider: openai}}\npolicies: {additive: {summarizer: {model: b}}}", "no model 'b'"),
+        (
+            OPENAI + "models: {a: {provider: openai}}\npolicies: {fade: {summarizer: {fallbacks: [a, b]}}}",
+            "policies.fade.summarizer.fallbacks[1]",
+        ),
+        (OPENAI + "models: {a: {provider: openai, policy: prun}}", "there is no policy 'prun'; did you mean 'prune'?"),
+        ("policies: {checkpoint: {trigger: {type: token_rato, value: 1}}}", "did you mean 'token_ratio'?"),
+        ("policies: {checkpoint: {trigger: {type: token_ratio}}}", "policies.checkpoint.trigger.value"),
+        ("policies: {checkpoint: {trigger: {type: token_ratio, value: 70}}}", "expected less than 1"),
+        ("policies: {checkpoint: {trigger: {value: 0.7}}}", "policies.checkpoint.trigger.type"),
+        ("policies: {fade: {stages: [mask_result]}}", "did you mean 'mask_results'?"),
+        ("policies: {fade: {hard_clear_ratio: 0.2}}", "expected at least soft_trim_ratio (0.3)"),
         ("a: 1\na: 2", "a (concertina.yaml:2): given twice, first in line 1"),
         ("4: 1", "the key 4 is not text: put it in quotes"),
         ("server: {port: 1", "not valid YAML"),
@@ -381,9 +393,9 @@ def test_settings_have_the_names_and_defaults_of_what_they_set() -> None:
     settings = Settings()
     assert RetryPolicy(**settings.retries.model_dump()) == RetryPolicy()
     assert UpstreamQuirks(**Quirks().model_dump()) == UpstreamQuirks()
-    additive = settings.policies["additive"].model_dump(exclude={"prepare_ratio"})
-    additive["summarizer"] = SummarizerPolicy(**additive["summarizer"])
-    assert ContextPolicy(**additive) == ContextPolicy()
+    assert policy_of(settings, "additive") == ContextPolicy()
+    assert set(POLICY_KINDS) == set(STAGES_OF_KIND)
+    assert set(get_args(Stage)) >= {stage for stages in STAGES_OF_KIND.values() for stage in stages}
     assert set(get_args(Encoding)) == set(VOCABULARIES)
     assert settings.window_default == DEFAULT_WINDOW_TOKENS
 

@@ -65,6 +65,7 @@ class Exchange:
         windows: Windows,
         policies: Mapping[str, Policy],
         default_policy: str,
+        model_policies: Mapping[str, str],
         calibration_seeds: Mapping[str, Calibration],
         tasks: Tasks,
         clocks: Clocks,
@@ -79,6 +80,7 @@ class Exchange:
         self._windows = windows
         self._policies = policies
         self._default_policy = default_policy
+        self._model_policies = model_policies
         self._calibration_seeds = calibration_seeds
         self._tasks = tasks
         self._clocks = clocks
@@ -135,7 +137,7 @@ class Exchange:
 
     async def _begin(self, request: ChatRequest, stack: AsyncExitStack) -> Turn:
         """Everything there is to know before planning; nothing is written yet."""
-        policy = self._policy(request.policy)
+        policy = self._policy(request)
         target = self._router.resolve(request.model)
         deployment = target.deployments[0]
         encoding = deployment.encoding or encoding_for(deployment.upstream_model)
@@ -176,8 +178,10 @@ class Exchange:
             window = await self._windows.of(deployment, request.caller.authorization)
         return input_tokens(policy, window.tokens)
 
-    def _policy(self, name: str | None) -> Policy:
-        found = self._policies.get(name or self._default_policy)
+    def _policy(self, request: ChatRequest) -> Policy:
+        """The policy that the request names, or its model's, or the general one."""
+        name = request.policy or self._model_policies.get(request.model, self._default_policy)
+        found = self._policies.get(name)
         if found is None:
             raise PolicyNotFound(
                 f"Unknown context policy {name!r}; known are {', '.join(sorted(self._policies))}.",

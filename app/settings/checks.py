@@ -26,8 +26,7 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
     yield from _models(settings)
-    if settings.policy not in settings.policies:
-        yield ("policy",), f"there is no policy {settings.policy!r}; {suggestion(settings.policy, settings.policies)}"
+    yield from _policy_name(("policy",), settings.policy, settings)
     for name, policy in settings.policies.items():
         yield from _policy(("policies", name), policy, settings)
 
@@ -66,6 +65,8 @@ def _models(settings: Settings) -> Iterator[Contradiction]:
             yield path, "expected the name of a model"
         if "model" in model.model_fields_set and EVERY_MODEL in (name, model.model):
             yield (*path, "model"), f"'{EVERY_MODEL}' passes the requested name on: leave 'model' out"
+        if model.policy is not None:
+            yield from _policy_name((*path, "policy"), model.policy, settings)
         yield from _deployments(path, model, settings)
         yield from _fallbacks(path, name, model, settings)
 
@@ -126,6 +127,11 @@ def _is_served(model: str, settings: Settings) -> bool:
     return model in settings.models or EVERY_MODEL in settings.models or not settings.models
 
 
+def _policy_name(path: Path, name: str, settings: Settings) -> Iterator[Contradiction]:
+    if name not in settings.policies:
+        yield path, f"there is no policy {name!r}; {suggestion(name, settings.policies)}"
+
+
 def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradiction]:
     usable = 1 - policy.reserve_ratio
     if policy.threshold_ratio >= usable:
@@ -137,9 +143,21 @@ def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradi
         if getattr(policy, name) >= policy.threshold_ratio:
             trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
             yield (*path, name), f"expected less than {trigger}: a new view may not be above it again at once"
-    writer = policy.summarizer.model
-    if writer != SAME_MODEL and (writer == EVERY_MODEL or not _is_served(writer, settings)):
-        named = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
-        yield (*path, "summarizer", "model"), f"there is no model {writer!r}; {suggestion(writer, named)}"
+    yield from _trigger((*path, "trigger"), policy)
+    if policy.hard_clear_ratio < policy.soft_trim_ratio:
+        yield (*path, "hard_clear_ratio"), f"expected at least soft_trim_ratio ({policy.soft_trim_ratio:g})"
+    writers = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
+    for where, writer in zip(writers, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
+        if writer != SAME_MODEL and (writer == EVERY_MODEL or not _is_served(writer, settings)):
+            named = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
+            yield (*path, "summarizer", *where), f"there is no model {writer!r}; {suggestion(writer, named)}"
 
 
+def _trigger(path: Path, policy: Policy) -> Iterator[Contradiction]:
+    trigger = policy.trigger
+    if trigger.type is not None and trigger.value is None:
+        yield (*path, "value"), f"missing: the number that type {trigger.type!r} compares with"
+    elif trigger.type is None and trigger.value is not None:
+        yield (*path, "type"), "missing: expected 'token_ratio', 'remaining_tokens' or 'messages_to_refine'"
+    elif trigger.type == "token_ratio" and trigger.value is not None and trigger.value >= 1:
+        yield (*path, "value"), "expected less than 1, a share of the window"

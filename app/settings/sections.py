@@ -4,9 +4,9 @@ what is `checks`. Nothing is required here, so that one missing value never hide
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -30,6 +30,37 @@ EVERY_MODEL = "*"
 """The entry of `models` that stands for every name without an entry of its own."""
 SAME_MODEL = "same"
 """`summarizer.model`: the request's own model."""
+
+
+Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Chars = Annotated[int, Field(gt=0)]
+Band = tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]]
+"""Pressure from which on, and the share of a result's cap that is left then."""
+PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
+POLICY_KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
+"""Each is built in, as a policy of its own name."""
+Stage = Literal[
+    "mask_results",
+    "cap_messages",
+    "fade_results",
+    "prune_by_position",
+    "truncate_results",
+    "tell_old_rounds",
+    "drop_results",
+    "clear_tool_results",
+    "clear_reasoning",
+    "keep_last",
+    "drop_oldest",
+    "share_evenly",
+]
+
+
+def _recall_word(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return {False: "off", True: "quote"}[value] if isinstance(value, bool) else value
+
+
+Recall = Annotated[Literal["off", "quote", "tool"], BeforeValidator(_recall_word)]
 
 
 class Section(BaseModel):
@@ -117,6 +148,8 @@ class Model(Deployment):
     """A name that clients may ask for: one deployment written flat, or several under `deployments`, for which the
     fields written flat are the defaults."""
 
+    policy: str | None = None
+    """The policy of requests for it that name none; None: the general one."""
     fallbacks: tuple[str, ...] = ()
     deployments: tuple[Deployment, ...] = ()
 
@@ -144,25 +177,83 @@ class Retries(Section):
 
 
 class Summarizer(Section):
+    enabled: bool = True
+    """`false`: views are shortened without a model."""
     model: str = SAME_MODEL
+    fallbacks: tuple[str, ...] = ()
     max_summary_tokens: Tokens = 2048
-    prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] | None = None
+    prompt: Instruction | None = None
+    update_prompt: Instruction | None = None
+    form: Literal["auto", "conversation", "transcript"] = "auto"
+    parameters: dict[str, Any] = {}
     timeout_seconds: Seconds = 120.0
 
 
-class Policy(Section):
-    """One policy; ratios are of the context window unless said otherwise."""
+class Trigger(Section):
+    """When policy `checkpoint` writes one."""
 
-    kind: Literal["additive"] = "additive"
+    type: Literal["token_ratio", "remaining_tokens", "messages_to_refine"] | None = None
+    value: Annotated[float, Field(gt=0)] | None = None
+
+
+class ClearToolResults(Section):
+    trigger_tokens: Tokens | None = None
+    keep: Annotated[int, Field(ge=0)] = 3
+    clear_at_least_tokens: Annotated[int, Field(ge=0)] = 0
+    exclude_tools: tuple[str, ...] = ()
+    inputs: bool = False
+
+
+class ClearReasoning(Section):
+    keep_turns: Annotated[int, Field(ge=0)] | None = None
+
+
+class Policy(Section):
+    """One policy; ratios are of the context window unless said otherwise. What each means: `context.policy.Policy`."""
+
+    kind: PolicyKind = "additive"
+    stages: tuple[Stage, ...] | None = None
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    regrow_ratio: Share = 0.5
+    target_ratio: Share = 0.75
+    step_ratio: Share = 0.25
+    recall: Recall | None = None
+    recall_ratio: Share = 0.15
+    pin_ratio: Share = 0.5
+
     threshold_ratio: Share = 0.7
     token_floor: Annotated[int, Field(ge=0)] = 4096
     buffer_turns: Annotated[int, Field(ge=0)] = 4
     buffer_max_ratio: Share = 0.3
-    reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
     fold_ratio: Share = 0.3
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
-    regrow_ratio: Share = 0.5
     min_gain_ratio: Share = 0.1
+    strategy: Literal["additive", "recursive"] = "additive"
+
+    keep_turns: Annotated[int, Field(ge=0)] | None = None
+    keep_tokens: Tokens | None = None
+    trigger: Trigger = Trigger()
+
+    mask_pressure: Share = 0.8
+    mask_chars: Chars = 300
+    result_ratio: Share = 0.3
+    result_max_chars: Chars = 400_000
+    arguments_ratio: Share = 0.15
+    arguments_max_chars: Chars = 200_000
+    oldest_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    fade_bands: tuple[Band, ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
+    position_pruning: bool = False
+    keep_last_assistants: Annotated[int, Field(ge=0)] = 3
+    soft_trim_ratio: Share = 0.3
+    hard_clear_ratio: Share = 0.5
+    soft_trim_chars: Chars = 1_500
+    min_prunable_tool_chars: Chars = 50_000
+    emergency_chars: Chars = 200
+    max_tool_result_tokens: Tokens = 2_000
+    summarize_after_turns: Annotated[int, Field(ge=0)] = 4
+    told_result_chars: Chars = 200
+    clear_tool_results: ClearToolResults = ClearToolResults()
+    clear_reasoning: ClearReasoning = ClearReasoning()
     summarizer: Summarizer = Summarizer()
 
 
@@ -181,7 +272,7 @@ class Settings(Section):
     models: dict[str, Model] = {}
     retries: Retries = Retries()
     policy: str = "additive"
-    policies: dict[Name, Policy] = {"additive": Policy()}
+    policies: dict[Name, Policy] = {kind: Policy(kind=kind) for kind in POLICY_KINDS}
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
     window_default: Tokens = 8192
@@ -190,6 +281,12 @@ class Settings(Section):
     def uses_simulated_model(self) -> bool:
         """Whether the built-in stand-in answers, because no provider is configured."""
         return not self.providers
+
+    @property
+    def policy_of_every_model(self) -> str:
+        """The policy where neither a request nor its model's own entry names one."""
+        every = self.models.get(EVERY_MODEL)
+        return every.policy if every is not None and every.policy else self.policy
 
     @property
     def served_models(self) -> dict[str, Model]:

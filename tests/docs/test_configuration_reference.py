@@ -33,7 +33,11 @@ def default_of(path: tuple[str, ...]) -> Any:
     for key in rest:
         value = value[0] if key == "[]" else getattr(value, key)
     value = value.get_secret_value() if isinstance(value, SecretStr) else value
-    return list(value) if isinstance(value, tuple) else value
+    return listed(value)
+
+
+def listed(value: Any) -> Any:
+    return [listed(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def test_each_setting_is_documented_once_and_in_order() -> None:
