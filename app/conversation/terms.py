@@ -1,0 +1,184 @@
+"""The words by which text is found: what is indexed of a message, and what a question asks for. Pure.
+
+Lower case, lightly stemmed English; identifiers whole and in their parts; scripts that set no spaces between words as
+overlapping pairs of characters. All databases are given these terms and none tokenizes by itself, so that each finds
+the same. Every pass over the text is linear, and no term is longer than `MAX_TERM_CHARS`, whatever the text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from app.conversation.messages import Message
+
+MAX_TERM_CHARS: Final = 64
+"""Longer words are known by their beginning: hashes differ there, and base64 is not worth more."""
+MAX_MESSAGE_CHARS: Final = 64 * 1024
+"""How much of a message is indexed."""
+MAX_QUERY_TERMS: Final = 48
+
+_MARKS: Final = (
+    "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
+    "\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3"
+)
+"""Accents, points and vowel signs that belong to words though they are no letters."""
+_WORD: Final = re.compile(rf"[\w{_MARKS}]++(?:[-./][\w{_MARKS}]++)*+")
+_SEPARATORS: Final = re.compile(r"[-./_]+")
+_UNSPACED: Final = re.compile(
+    "([\u0e00-\u0e4f\u0e5a-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+)"
+)
+"""Runs of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which set no spaces, and of Korean, whose words change."""
+_HUMP: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_ACCENT: Final = re.compile(r"(?<=[a-zA-Z\u0370-\u04ff])[\u0300-\u036f]+")
+_CONTRACTION: Final = re.compile(r"['\u2019](?:s|d|m|t|ll|re|ve)\b", re.IGNORECASE)
+_DIGIT_GROUP: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_VOWEL: Final = re.compile(r"[aeiouy]")
+
+COMMON_WORDS: Final = """
+    a about after again all almost also am an and any anything are as at be been before being but by can could did
+    do does doing done each either else even ever few for from get give go got had has have having he help hello her
+    here hers hey hi him his how however i if in into is it its just know let like may maybe me might mine more most
+    much must my need no nor not now of off oh ok okay on once one only or other our ours out over own please really
+    remember remind return said same say see shall she should so some something still such sure take tell than thank
+    thanks that the their theirs them then there these they thing things think this those though through to too under
+    until up us use very want was way we well were what when where which while who whom whose why will with would yes
+    yet you your yours
+"""
+"""Words of questions that say nothing of what is asked for, as they are written."""
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a text, in order, as often as they occur."""
+    return list(_terms(text))
+
+
+def query_terms(text: str) -> list[str]:
+    """What a question asks for: its distinct terms without common words, at most `MAX_QUERY_TERMS`.
+
+    Of a long text its beginning and its end: what is asked stands there, and what is pasted between them.
+    """
+    asked = list(dict.fromkeys(term for term in _terms(text) if term not in _COMMON_TERMS))
+    if len(asked) <= MAX_QUERY_TERMS:
+        return asked
+    half = MAX_QUERY_TERMS // 2
+    return asked[:half] + asked[-half:]
+
+
+def terms_of_message(message: Message) -> list[str]:
+    """The terms of a message: what it says, the tools it calls with their arguments; a result's text."""
+    return terms_of(searchable_text(message))
+
+
+def searchable_text(message: Message) -> str:
+    """The beginning of all text of a message, at most `MAX_MESSAGE_CHARS`."""
+    texts = [message.text[:MAX_MESSAGE_CHARS]]
+    for call in message.tool_calls:
+        if isinstance(call, dict):
+            called = call.get("function") or call.get("custom")
+            if isinstance(called, dict):
+                texts += [str(called.get("name", "")), _argument_text(called.get("arguments", called.get("input")))]
+    return "\n".join(texts)[:MAX_MESSAGE_CHARS]
+
+
+def _argument_text(arguments: object) -> str:
+    """Arguments with what JSON escapes in them read: a line break in a file's text parts words."""
+    if not isinstance(arguments, str):
+        return "" if arguments is None else " ".join(_leaves(arguments))
+    try:
+        return " ".join(_leaves(orjson.loads(arguments)))
+    except orjson.JSONDecodeError:
+        return arguments
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, held in value.items():
+            yield str(key)
+            yield from _leaves(held)
+    elif isinstance(value, list):
+        for held in value:
+            yield from _leaves(held)
+    elif value is not None:
+        yield str(value)
+
+
+def _terms(text: str) -> Iterator[str]:
+    for word in _WORD.findall(_normal(text)):
+        parts = [part for part in _SEPARATORS.split(word) if part]
+        if len(parts) > 1:
+            yield word[:MAX_TERM_CHARS].lower()
+        for part in parts:
+            yield from _part_terms(part)
+
+
+def _normal(text: str) -> str:
+    """One spelling: compatibility forms folded, Latin, Greek and Cyrillic letters without accents, `1,234` as 1234."""
+    if not text.isascii():
+        text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
+        text = unicodedata.normalize("NFC", text)
+    return _DIGIT_GROUP.sub("", _CONTRACTION.sub("", text))
+
+
+def _part_terms(part: str) -> Iterable[str]:
+    if part.isascii():
+        return _word_terms(part) if len(part) <= MAX_TERM_CHARS else (part[:MAX_TERM_CHARS].lower(),)
+    return _unspaced_terms(part)
+
+
+def _unspaced_terms(part: str) -> Iterator[str]:
+    for at, run in enumerate(_UNSPACED.split(part)):
+        if at % 2 == 0:
+            if run:
+                yield from _word_terms(run[:MAX_TERM_CHARS])
+        elif len(run) == 1:
+            yield run
+        else:
+            yield from (run[start : start + 2] for start in range(len(run) - 1))
+
+
+@lru_cache(maxsize=16_384)
+def _word_terms(word: str) -> tuple[str, ...]:
+    """A word and, of `camelCase` and `item42`, its parts."""
+    humps = _HUMP.findall(word) if word.isascii() and not word.isdigit() else []
+    return (stem(word.lower()), *(stem(hump.lower()) for hump in humps if len(humps) > 1))
+
+
+def stem(word: str) -> str:
+    """A lower-case English word without plural, -ing, -ed and a last e; other words as they are."""
+    if len(word) < 4 or not (word.isascii() and word.isalpha()):
+        return word
+    word = _singular(word)
+    for ending in ("ing", "ed"):
+        base = word.removesuffix(ending)
+        if base != word and len(base) >= 2 and not word.endswith("eed") and _VOWEL.search(base):
+            word = _single_end(base)
+            break
+    if len(word) >= 4 and word.endswith("e"):
+        return word[:-1]
+    return word[:-1] + "i" if len(word) >= 4 and word.endswith("y") else word
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "xes", "zes", "ches", "shes")):
+        return word[:-2]
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def _single_end(base: str) -> str:
+    """`runn` as `run`; `fall`, `miss` and `buzz` stay."""
+    doubled = len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz"
+    return base[:-1] if doubled else base
+
+
+_COMMON_TERMS: Final = frozenset(map(stem, COMMON_WORDS.split()))
