@@ -114,6 +114,19 @@ class Quirks(Section):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     strip_fields: tuple[str, ...] = ()
     stream_usage: bool = True
+    system_messages: Literal["keep", "first", "into_user"] = "keep"
+    alternate_roles: bool = False
+    reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
+    tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
+    tool_result_names: bool = False
+    split_calls: bool = False
+    empty_content: Literal["keep", "text", "none"] = "keep"
+    flatten_text: bool = False
+    message_fields: tuple[str, ...] | None = None
+    strip_message_fields: tuple[str, ...] = ()
+    drop_nulls: bool = False
+    restore_fields: tuple[str, ...] = ()
+    restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
 
     def over(self, base: Quirks) -> Quirks:
         """`base`, with what was set here in its place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -84,7 +84,7 @@ class Quirks:
     """What a provider cannot take; applied to the request after the view is planned."""
 
     merge_same_role: bool = False
-    """Strict alternation: neighbouring messages of one role become one (Mistral's and Gemma's templates)."""
+    """Neighbouring messages of one role become one; part of `alternate_roles`."""
     developer_to_system: bool = False
     max_tokens_field: str | None = None
     """`max_tokens` or `max_completion_tokens`: the name the provider understands."""
@@ -92,6 +92,33 @@ class Quirks:
     """Top-level request fields that it refuses."""
     stream_usage: bool = True
     """Whether `stream_options.include_usage` may be asked for."""
+    system_messages: Literal["keep", "first", "into_user"] = "keep"
+    """`first`: all of them as one leading message (Qwen's template); `into_user`: at the head of the first user message
+    (Gemma 2 knows no system role)."""
+    alternate_roles: bool = False
+    """Users and assistants take turns, tool calls aside, and a user begins (Mistral's and Gemma's templates)."""
+    reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
+    """Whose reasoning goes back: everyone's, nobody's, that since the newest user message, or that and the one of every
+    turn that called a tool."""
+    tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
+    """`unique`: filled in where empty, and never used twice; `alnum9`: that, and nine letters or digits (Mistral)."""
+    tool_result_names: bool = False
+    """Results bear the name of the tool."""
+    split_calls: bool = False
+    """Parallel calls are told one after the other (Llama 3.1's template)."""
+    empty_content: Literal["keep", "text", "none"] = "keep"
+    """How an assistant's missing content is written: ``""`` or ``null``."""
+    flatten_text: bool = False
+    """A list of text parts becomes one string."""
+    message_fields: tuple[str, ...] | None = None
+    """The only properties of messages that it knows besides those of their role; `tool_calls.x` is one of each call."""
+    strip_message_fields: tuple[str, ...] = ()
+    """Properties of messages that it refuses."""
+    drop_nulls: bool = False
+    """Properties of messages that say nothing are left out, ``tool_calls: []`` too."""
+    restore_fields: tuple[str, ...] = ()
+    """Properties of our answers that it wants back; where a client left them out they are taken from the store."""
+    restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -1,0 +1,80 @@
+"""What clients leave out of our answers when they send them back, and providers insist on. Pure.
+
+DeepSeek wants `reasoning_content` back wherever tools were called (https://api-docs.deepseek.com/guides/thinking_mode),
+Gemini `extra_content.google.thought_signature` of each step of the tool loop under way
+(https://ai.google.dev/gemini-api/docs/thought-signatures), OpenRouter takes `reasoning_details`. Most clients drop
+them. Here they are put back from the answers that are stored, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from app.conversation.canonical import canonical
+from app.upstream.quirks.outgoing import Outgoing, array_of, decoded, elements_of, is_empty, members_of, object_of
+from app.upstream.quirks.properties import CALL_PREFIX
+from app.upstream.quirks.scope import Scope, indexes_in
+
+
+def missing_fields(messages: Sequence[bytes], fields: Collection[str], scope: Scope) -> tuple[int, ...]:
+    """Indexes of the assistant messages within the scope that lack at least one of the fields, ascending."""
+    outgoing = [Outgoing(raw) for raw in messages]
+    return tuple(
+        index for index in sorted(indexes_in(scope, outgoing)) if any(_lacks(outgoing[index], name) for name in fields)
+    )
+
+
+def restored(
+    messages: Sequence[bytes], stored: Sequence[bytes], fields: Collection[str], scope: Scope
+) -> Sequence[bytes]:
+    """The messages with what they lack, taken from stored answers that say the same.
+
+    The same is what has the same canonical form: a call whose arguments were shortened gets no signature, which would
+    not be valid for it. Equal answers are paired from the newest back. Where none is found, a message stays as it is.
+
+    Args:
+        stored: the newest messages of the log, oldest first.
+    """
+    filled = list(messages)
+    end = len(stored)
+    for index in reversed(missing_fields(messages, fields, scope)):
+        wanted = _key(messages[index])
+        place = next((i for i in range(end - 1, -1, -1) if wanted is not None and _key(stored[i]) == wanted), None)
+        if place is not None:
+            filled[index] = _filled(messages[index], stored[place], fields)
+            end = place
+    return filled
+
+
+def _key(raw: bytes) -> bytes | None:
+    body = decoded(raw)
+    return canonical(body) if isinstance(body, dict) and body.get("role") == "assistant" else None
+
+
+def _lacks(message: Outgoing, field: str) -> bool:
+    if not field.startswith(CALL_PREFIX):
+        return is_empty(message[field])
+    name = field.removeprefix(CALL_PREFIX)
+    return bool(message.calls) and all(is_empty(call.get(name, b"")) for call in message.calls)
+
+
+def _filled(raw: bytes, stored: bytes, fields: Collection[str]) -> bytes:
+    message, answer = Outgoing(raw), Outgoing(stored)
+    for field in fields:
+        if not _lacks(message, field) or _lacks(answer, field):
+            continue
+        if field.startswith(CALL_PREFIX):
+            message["tool_calls"] = _filled_calls(message, answer, field.removeprefix(CALL_PREFIX))
+        else:
+            message[field] = answer[field]
+    return message.raw
+
+
+def _filled_calls(message: Outgoing, answer: Outgoing, name: str) -> bytes:
+    """The calls with a property of the answer's calls at the same places: the canonical form says they are the same."""
+    elements = elements_of(message["tool_calls"])
+    for place, call in enumerate(answer.calls):
+        members = members_of(elements[place]) if place < len(elements) else None
+        if members is not None and not is_empty(call.get(name, b"")):
+            elements[place] = object_of({**members, name: call[name]})
+    return array_of(elements)
