@@ -22,7 +22,7 @@ from app.errors import StoreUnavailable
 from app.store.location import Location, location_of
 from app.store.postgres_pool import unavailable as unavailable_postgres
 from app.store.sqlite_lanes import unavailable as unavailable_sqlite
-from app.store.tables import SCHEMA_VERSION, metadata
+from app.store.tables import SCHEMA_VERSION, is_on, metadata
 
 TIMEOUT_SECONDS: Final = 10.0
 
@@ -173,6 +173,8 @@ def _all_tables() -> list[str]:
     dialect = SQLiteDialect()
     statements = [_VERSION_TABLE]
     for table in metadata.sorted_tables:
+        if not is_on(table, dialect.name):
+            continue
         statements.append(str(CreateTable(table).compile(dialect=dialect)))
         statements += [str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes]
     return statements

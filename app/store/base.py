@@ -48,6 +48,14 @@ class Match(msgspec.Struct, frozen=True):
     by_skeleton: bool
 
 
+class Found(msgspec.Struct, frozen=True):
+    """A message that a search found."""
+
+    message: LogMessage
+    score: float | None
+    """The inverse document frequencies of the asked terms it holds, summed; None of a neighbour that came along."""
+
+
 class Append(msgspec.Struct, frozen=True):
     """Messages to add to a log, all or none.
 
@@ -123,6 +131,20 @@ class Store(Protocol):
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Log messages `[from_seq, to_seq)` in order, through the lineage."""
 
+    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        """Make messages of a conversation's log findable by their terms (`conversation.terms`). Again changes nothing;
+        what is not stored, or no longer, is passed over."""
+
+    async def search(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        """Indexed messages `[from_seq, before_seq)` of a conversation's log, through its lineage, that hold any of
+        `terms`: the best `limit`, then the messages beside them in that range, by seq.
+
+        Best is whose terms are rarest in the range, at equal scores the later. Nothing outside the conversation's own
+        log has a say. One round trip.
+        """
+
     async def append(self, write: Append) -> None:
         """Add messages to the end of a log and update its conversation.
 
@@ -133,8 +155,9 @@ class Store(Protocol):
         """
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        """Erase a conversation's row, own messages, chunks made in it, leases and the client's ids for it. Messages
-        that a branch still shares, and chunks that end at one, pass to that branch. Whether there was one."""
+        """Erase a conversation's row, own messages and their index, chunks made in it, leases and the client's ids for
+        it. Messages that a branch still shares, and chunks that end at one, pass to that branch. Whether there was
+        one."""
 
     async def chunks(
         self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()

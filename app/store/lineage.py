@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.conversation.messages import Conversation
+from app.conversation.messages import Conversation, LogMessage
 from app.store.rows import Lineage
 
 
@@ -27,6 +27,16 @@ def stretches(path: Sequence[tuple[str, int]], from_seq: int, to_seq: int) -> li
         if start < end:
             found.append(Stretch(conversation_id, start, end))
             start = end
+    return found
+
+
+def placed(path: Sequence[tuple[str, int]], entries: Sequence[LogMessage]) -> list[tuple[str, LogMessage]]:
+    """Messages of a log, each with the id of the conversation that keeps it; not those beyond the path's end."""
+    found = []
+    for entry in entries:
+        place = next((conversation_id for conversation_id, upto_seq in path if entry.seq <= upto_seq), None)
+        if place is not None:
+            found.append((place, entry))
     return found
 
 

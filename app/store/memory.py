@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store.base import MAX_MATCHES, NEAR_LINKS, Append, HeadMoved, Lease, LeaseLost, Match, StoreInfo
-from app.store.lineage import deepest_first, erasure, stretches
+from app.conversation.terms import terms_of_message
+from app.store.base import MAX_MATCHES, NEAR_LINKS, Append, Found, HeadMoved, Lease, LeaseLost, Match, StoreInfo
+from app.store.lineage import deepest_first, erasure, expected_count, placed, stretches
+from app.store.search import best, score
 
 Place = tuple[str, str]
 """Root and conversation id."""
@@ -29,6 +31,7 @@ class MemoryStore:
         self._messages: dict[Place, dict[int, LogMessage]] = defaultdict(dict)
         self._by_link: _Index = defaultdict(dict)
         self._by_skeleton: _Index = defaultdict(dict)
+        self._terms: dict[Place, dict[int, frozenset[str]]] = defaultdict(dict)
         self._external_ids: dict[tuple[str, str], Place] = {}
         self._chunks: dict[str, dict[tuple[bytes, bytes, bool], Chunk]] = defaultdict(dict)
         self._leases: dict[tuple[str, str], tuple[Lease, datetime]] = {}
@@ -118,6 +121,33 @@ class MemoryStore:
             if seq in self._messages.get((conversation.root, stretch.conversation_id), ())
         ]
 
+    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        for place, entry in placed(conversation.path, entries):
+            here = (conversation.root, place)
+            stored = self._messages.get(here, {}).get(entry.seq)
+            if (
+                stored is not None
+                and stored.link == entry.link
+                and self._conversations[here].tenant == conversation.tenant
+            ):
+                self._terms[here][entry.seq] = frozenset(terms_of_message(entry.message))
+
+    async def search(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        asked, root = frozenset(terms), conversation.root
+        log = {entry.seq: entry for entry in await self.read(conversation, from_seq, before_seq)}
+        holding = {
+            seq: asked & self._terms.get((root, stretch.conversation_id), {}).get(seq, frozenset())
+            for stretch in stretches(conversation.path, max(from_seq, 0), before_seq)
+            for seq in range(stretch.from_seq, stretch.to_seq)
+            if seq in log
+        }
+        ranked = best(holding, messages=expected_count(conversation, from_seq, before_seq), limit=limit)
+        beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
+        found = [Found(log[seq], score(weights)) for seq, weights in ranked.items()]
+        return found + [Found(log[seq], None) for seq in beside if seq in log]
+
     async def append(self, write: Append) -> None:
         now = self._clock()
         if write.fence is not None:
@@ -173,6 +203,10 @@ class MemoryStore:
         root, here = doomed.root, (doomed.root, doomed.id)
         family = {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
         plan = erasure(doomed.id, family)
+        terms = self._terms.pop(here, {})
+        if plan.heir is not None:
+            kept = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
+            self._terms[root, plan.heir].update(kept)
         for message in list(self._messages.pop(here, {}).values()):
             self._messages[here][message.seq] = message
             self._forget(here, message)

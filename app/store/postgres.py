@@ -6,6 +6,7 @@ clock, which all processes share.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -17,9 +18,10 @@ import orjson
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import StoreUnavailable
+from app.store import postgres_search
 from app.store import postgres_statements as statements
-from app.store.base import NEAR_LINKS, WINDOW_LINKS, Append, HeadMoved, Lease, LeaseLost, Match, StoreInfo
-from app.store.lineage import deepest_first, erasure, expected_count, stretches
+from app.store.base import NEAR_LINKS, WINDOW_LINKS, Append, Found, HeadMoved, Lease, LeaseLost, Match, StoreInfo
+from app.store.lineage import deepest_first, erasure, expected_count, placed, stretches
 from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
 from app.store.rows import (
@@ -33,6 +35,7 @@ from app.store.rows import (
     lineage_of,
     log_message_of,
 )
+from app.store.search import keys_of_messages, keys_of_terms, scope_prefix, score
 from app.store.tables import SCHEMA_VERSION
 
 _MESSAGE: Final = len(MESSAGE_COLUMNS)
@@ -148,6 +151,42 @@ class PostgresStore:
             )
         return [log_message_of(row) for row in rows]
 
+    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        kept = placed(conversation.path, entries)
+        if not kept:
+            return
+        root = conversation.root
+        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
+        prefixes = {place: scope_prefix(root, place) for place, _ in kept}
+        await self._connections.fetch(
+            postgres_search.INDEX,
+            root,
+            conversation.tenant,
+            [place for place, _ in kept],
+            [entry.seq for _, entry in kept],
+            [entry.link for _, entry in kept],
+            [postgres_search.array_text(prefixes[place], terms) for (place, _), terms in zip(kept, keys, strict=True)],
+        )
+
+    async def search(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        wanted = stretches(conversation.path, max(from_seq, 0), before_seq)
+        if not wanted or not terms:
+            return []
+        rows = await self._connections.fetch(
+            postgres_search.SEARCH,
+            conversation.root,
+            [one.conversation_id for one in wanted],
+            [scope_prefix(conversation.root, one.conversation_id) for one in wanted],
+            [one.from_seq for one in wanted],
+            [one.to_seq for one in wanted],
+            keys_of_terms(terms),
+            expected_count(conversation, from_seq, before_seq),
+            limit,
+        )
+        return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
+
     async def append(self, write: Append) -> None:
         now = self._clock()
         fence = write.fence
@@ -185,6 +224,10 @@ class PostgresStore:
             await connection.execute(SQL.erase_messages, *here, plan.kept_through)
             if plan.heir is not None:
                 await connection.execute(SQL.hand_over_messages, *here, plan.heir)
+            await connection.execute(postgres_search.ERASE, *here, plan.kept_through)
+            if plan.heir is not None:
+                prefix = scope_prefix(root, plan.heir)
+                await connection.execute(postgres_search.HAND_OVER, *here, plan.heir, prefix)
             for member, lineage in plan.lineages.items():
                 await connection.execute(SQL.change_lineage, root, member, lineage_json(lineage))
             for statement in (

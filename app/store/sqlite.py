@@ -18,9 +18,11 @@ from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.store import sqlite_reads as reads
+from app.store import sqlite_search
 from app.store import sqlite_writes as writes
-from app.store.base import Append, Lease, Match, StoreInfo
-from app.store.lineage import expected_count, stretches
+from app.store.base import Append, Found, Lease, Match, StoreInfo
+from app.store.lineage import expected_count, placed, stretches
+from app.store.search import keys_of_messages, keys_of_terms
 from app.store.sqlite_lanes import Lane, SqliteOptions, commit_together, open_file, read_each
 from app.store.tables import SCHEMA_VERSION
 
@@ -92,6 +94,23 @@ class SqliteStore:
         if not wanted:
             return []
         return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
+
+    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        tenant, root = conversation.tenant, conversation.root
+        kept = placed(conversation.path, entries)
+        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
+        await self._writer.run(lambda connection: sqlite_search.index(connection, tenant, root, kept, keys))
+
+    async def search(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        wanted = stretches(conversation.path, max(from_seq, 0), before_seq)
+        if not wanted or not terms:
+            return []
+        keys, count = keys_of_terms(terms), expected_count(conversation, from_seq, before_seq)
+        return await self._ranges.run(
+            lambda connection: sqlite_search.search(connection, conversation.root, wanted, keys, count, limit)
+        )
 
     async def append(self, write: Append) -> None:
         now = self._clock()

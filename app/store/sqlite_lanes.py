@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal, TypeVar
 
 from app.errors import StoreUnavailable
+from app.store import sqlite_search
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
@@ -65,6 +66,7 @@ def open_file(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     # 16 MB between checkpoints instead of 4: a quarter less work for each commit.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA journal_size_limit = 67108864")
+    sqlite_search.prepare(connection)
     return connection
 
 

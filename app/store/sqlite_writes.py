@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.store import sqlite_search
 from app.store.base import Append, HeadMoved, Lease, LeaseLost
 from app.store.lineage import erasure
 from app.store.rows import (
@@ -163,6 +164,7 @@ def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, ro
     connection.execute(SQL.erase_messages, (*here, plan.kept_through))
     if plan.heir is not None:
         connection.execute(SQL.hand_over_messages, (*here, plan.heir))
+    sqlite_search.erase(connection, *here, plan.kept_through, plan.heir)
     for member, lineage in plan.lineages.items():
         connection.execute(SQL.change_lineage, (doomed.root, member, lineage_json(lineage)))
     for statement in (

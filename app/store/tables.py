@@ -28,8 +28,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
-SCHEMA_VERSION: Final = "2026_11_21_initial"
+SCHEMA_VERSION: Final = "2026_11_22_find_messages"
 """Revision of the newest migration."""
+
+ONLY_ON: Final = "only_on"
+"""`Table.info`: the one dialect that has the table. The index of words differs (`store.search`)."""
 
 metadata = MetaData()
 
@@ -131,6 +134,30 @@ chunks = Table(
     Index("chunks_end", "root", "to_link"),
 )
 
+message_terms = Table(
+    "message_terms",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("terms", postgresql.ARRAY(BigInteger), nullable=False),
+    PrimaryKeyConstraint("root", "conversation_id", "seq", name="message_terms_pkey"),
+    # Without the list of pending entries, through which each search of whichever conversation would have to go.
+    Index("message_terms_terms", "terms", postgresql_using="gin", postgresql_with={"fastupdate": "off"}),
+    info={ONLY_ON: "postgresql"},
+)
+
+postings = Table(
+    "postings",
+    metadata,
+    Column("scope", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    PrimaryKeyConstraint("scope", "term", "seq", name="postings_pkey"),
+    sqlite_with_rowid=False,
+    info={ONLY_ON: "sqlite"},
+)
+
 leases = Table(
     "leases",
     metadata,
@@ -150,3 +177,8 @@ model_facts = Table(
     Column("updated_at", MOMENT, nullable=False),
     PrimaryKeyConstraint("model", name="model_facts_pkey"),
 )
+
+
+def is_on(table: Table, dialect: str) -> bool:
+    """Whether a table is one of a dialect's."""
+    return bool(table.info.get(ONLY_ON, dialect) == dialect)

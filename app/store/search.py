@@ -1,0 +1,79 @@
+"""How messages are found by their words: what stands in the index, and how much a word tells. Pure.
+
+Databases keep hashes of terms (`conversation.terms`) and not the terms. Each is scoped to the conversation whose rows
+hold the message, so that a search reads nothing of other conversations, however alike they are: thousands may share
+one root where they begin with the same greeting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from app.conversation.messages import LogMessage
+from app.conversation.terms import terms_of_message
+
+TERM_BITS: Final = 40
+_SCOPE_BITS: Final = 63 - TERM_BITS
+_FINENESS: Final = 1000
+
+
+def scope_of(root: str, conversation_id: str) -> int:
+    """A conversation's place in an index of whole numbers: a signed 64-bit hash."""
+    digest = blake2b(f"{root}\0{conversation_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def term_key(term: str) -> int:
+    """A term's place within a conversation: a hash of `TERM_BITS`."""
+    return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=TERM_BITS // 8).digest(), "big")
+
+
+def scope_prefix(root: str, conversation_id: str) -> int:
+    """What is added to `term_key` for a key that scopes itself, so that one conversation's keys lie together."""
+    return (scope_of(root, conversation_id) & ((1 << _SCOPE_BITS) - 1)) << TERM_BITS
+
+
+def keys_of_messages(entries: Sequence[LogMessage]) -> list[list[int]]:
+    """The distinct term keys of each message, in order. Takes some fifty microseconds for each."""
+    known: dict[str, int] = {}
+    keys = []
+    for entry in entries:
+        terms = set(terms_of_message(entry.message))
+        for term in terms - known.keys():
+            known[term] = term_key(term)
+        keys.append(sorted({known[term] for term in terms}))
+    return keys
+
+
+def keys_of_terms(terms: Iterable[str]) -> list[int]:
+    return sorted({term_key(term) for term in terms})
+
+
+def weight(messages: int, matching: int) -> int:
+    """How much a term tells that `matching` of `messages` hold, in thousandths: BM25's inverse document frequency.
+
+    A whole number, so that sums are the same in whatever order a database adds them up.
+    """
+    return round(_FINENESS * math.log(1 + (messages - matching + 0.5) / (matching + 0.5)))
+
+
+def score(weights: int) -> float:
+    """A sum of weights as `Found.score`."""
+    return weights / _FINENESS
+
+
+def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) -> dict[int, int]:
+    """The sums of weights of the messages that tell most, best first, at equal sums the later; as databases do it.
+
+    Args:
+        terms_at: which of the asked terms each message holds, by seq.
+        messages: how many there are in the range that is searched.
+    """
+    matching = Counter(term for terms in terms_at.values() for term in terms)
+    sums = {seq: sum(weight(messages, matching[term]) for term in terms) for seq, terms in terms_at.items() if terms}
+    ranked = sorted(sums.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
+    return dict(ranked[:limit])
