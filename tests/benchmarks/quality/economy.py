@@ -1,0 +1,317 @@
+"""What a long conversation costs in tokens: 300 turns at a window of 8,192, the whole history re-sent on each.
+
+Every third turn calls a tool (the call, its result, then the answer: two requests). The client sends about 17.9 million
+tokens in all, four characters each. The model counts like that too and reports what a simulated prompt cache of its
+own would have served; each summary is about 120 words. The client thinks between turns until no summary is being
+written, so that what is prepared ahead can be ready.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, inf
+from typing import Any, Final
+
+import orjson
+from rich.console import Console
+from rich.table import Column, Table
+
+from tests.benchmarks.quality.cache import PrefixCache, common_prefix
+from tests.benchmarks.quality.model import BYTES_PER_TOKEN, Call, ScriptedModel, by_length
+from tests.benchmarks.quality.summaries import ordinary
+from tests.benchmarks.quality.talk import ADDITIVE, POLICIES, Asked, NotThere, Variant, at_rest, talking
+from tests.benchmarks.quality.texts import Prose, serialized
+
+WINDOW: Final = 8_192
+TURNS: Final = 300
+TOOL_TURN_EVERY: Final = 3
+SUMMARY_SECONDS: Final = 0.05
+LEAST_CACHED_PROMPT: Final = 1_024
+"""Shorter prompts are never cached."""
+SYSTEM: Final = {
+    "role": "system",
+    "content": "You are the assistant of a team that runs the systems of a mid-sized trading company. " * 3,
+}
+TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look something up in the records of the company.",
+            "parameters": {
+                "type": "object",
+                "properties": {"topic": {"type": "string"}, "since": {"type": "string"}},
+                "required": ["topic"],
+            },
+        },
+    }
+]
+QUESTION_CHARS, ANSWER_CHARS, RESULT_CHARS = 395, 375, 540
+MOST_UNCACHED, MOST_SUMMARY_CALLS, LEAST_STABLE_PREFIX, LEAST_CACHED = 110_000, 15, 0.93, 0.85
+BUFFER_TURNS, BUFFER_MAX_RATIO, THRESHOLD_RATIOS = 4, 0.3, (0.7, 0.8, 0.9, 0.95)
+NO_PREPARATION: Final = {"prepare_ratio": 1.0}
+
+VARIANTS: Final = (
+    ADDITIVE,
+    Variant("additive, not prepared", changes=NO_PREPARATION),
+    Variant("additive, recall off", changes={"recall": "off"}),
+    Variant("additive, recall off, not prepared", changes={"recall": "off", **NO_PREPARATION}),
+    Variant("additive, recall tool", changes={"recall": "tool"}),
+    *POLICIES[1:],
+)
+
+
+class Script:
+    """What is said in each turn. Any answer is a function of its place `(turn, step)`."""
+
+    def __init__(self, turns: int) -> None:
+        prose = Prose(7)
+        self.questions = [f"({turn}) {prose.of(QUESTION_CHARS)}" for turn in range(turns)]
+        self.answers = [prose.of(ANSWER_CHARS) for _ in range(turns)]
+        self.results = [prose.of(RESULT_CHARS) for _ in range(turns)]
+        self.topics = [prose.sentence() for _ in range(turns)]
+
+    def calls_tool(self, turn: int) -> bool:
+        return turn % TOOL_TURN_EVERY == TOOL_TURN_EVERY - 1
+
+    def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The assistant's message at the place that a request names."""
+        turn, step = body["x_bench_place"]
+        if step or not self.calls_tool(turn):
+            return {"role": "assistant", "content": self.answers[turn]}
+        arguments = orjson.dumps({"topic": self.topics[turn]}).decode()
+        called = {"name": "look_up", "arguments": arguments}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": called}],
+        }
+
+    def result(self, turn: int) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": f"call_{turn}", "content": self.results[turn]}
+
+
+@dataclass(slots=True)
+class Held:
+    """The conversation as it went."""
+
+    window: int
+    model: ScriptedModel
+    history: list[dict[str, Any]] = field(default_factory=lambda: [dict(SYSTEM)])
+    turns: list[Sequence[Asked]] = field(default_factory=list)
+    client_tokens: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> list[str]:
+        return [serialized(call.messages, orjson.dumps) for call in self.model.answers]
+
+    def stable_prefixes(self) -> list[float]:
+        """Of each prompt but the last, the share with which the next one begins."""
+        return [common_prefix(before, after) / len(before) for before, after in pairwise(self.prompts)]
+
+    def uncut(self) -> list[Call]:
+        """Requests that begin with the whole request before them."""
+        calls = self.model.answers
+        return [call for call, share in zip(calls[1:], self.stable_prefixes(), strict=True) if share == 1.0]
+
+    def stalled(self) -> int:
+        """Turns in which a summary was being written between a question and its way to the model."""
+        return sum(any(self._waited(asked) for asked in turn) for turn in self.turns)
+
+    def _waited(self, asked: Asked) -> bool:
+        reached = [call.began for call in self.model.answers if asked.began <= call.began <= asked.ended]
+        until = reached[-1] if reached else asked.ended
+        return any(call.began < until and call.ended > asked.began for call in self.model.summary_calls)
+
+
+async def hold(variant: Variant, *, turns: int = TURNS, window: int = WINDOW) -> Held:
+    """Hold the conversation.
+
+    Raises:
+        NotThere: the gateway does not know the variant.
+    """
+    script = Script(turns)
+    model = ScriptedModel(
+        reply=script.reply,
+        summaries=ordinary,
+        summary_seconds=SUMMARY_SECONDS,
+        count=by_length,
+        cache=PrefixCache(),
+    )
+    held = Held(window, model)
+    async with talking(model, variant, window=window) as client:
+        for turn in range(turns):
+            held.history.append({"role": "user", "content": script.questions[turn]})
+            asked: list[Asked] = []
+            for step in range(2 if script.calls_tool(turn) else 1):
+                if step:
+                    held.history.append(script.result(turn))
+                held.client_tokens += by_length({"messages": held.history})
+                answer = await client.ask(held.history, place=(turn, step), tools=TOOLS)
+                asked.append(answer)
+                if answer.status != 200:
+                    held.errors.append(f"turn {turn}: {answer.status} {answer.body}")
+                    held.history.append(dict(script.reply({"x_bench_place": (turn, step)})))
+                else:
+                    held.history.append(dict(answer.message))
+            held.turns.append(asked)
+            await at_rest(model)
+    return held
+
+
+def facts_of(held: Held) -> dict[str, Any]:
+    """The figures of a conversation; tokens are the model's."""
+    model = held.model
+    answers, summaries, uncut = model.answers, model.summary_calls, held.uncut()
+    prompts = [call.prompt_tokens for call in answers]
+    shares = held.stable_prefixes()
+    warm = [call for call in uncut if call.prompt_tokens >= LEAST_CACHED_PROMPT]
+    return {
+        "client_tokens": held.client_tokens,
+        "growth_tokens": by_length({"messages": held.history}),
+        "upstream_tokens": sum(call.prompt_tokens for call in model.calls),
+        "uncached_tokens": _uncached(model.calls),
+        "uncached_of_answers": _uncached(answers),
+        "uncached_of_summaries": _uncached(summaries),
+        "summary_calls": len(summaries),
+        "summary_prompt_tokens": sum(call.prompt_tokens for call in summaries),
+        "stalled_turns": held.stalled(),
+        "stable_prefix": sum(shares) / max(1, len(shares)),
+        "cuts": len(shares) - len(uncut),
+        "cached_between_cuts": sum(call.cached_tokens for call in warm)
+        / max(1, sum(call.prompt_tokens for call in warm)),
+        "cached_overall": sum(call.cached_tokens for call in answers) / max(1, sum(prompts)),
+        "largest_prompt": max(call.prompt_tokens for call in model.calls),
+        "over_the_window": sum(call.prompt_tokens > held.window for call in model.calls),
+        "statuses": sorted({str(asked.body.get("context_status")) for turn in held.turns for asked in turn}),
+        "errors": held.errors,
+    }
+
+
+def bounds(held: Held) -> list[dict[str, float]]:
+    """What arithmetic allows at several thresholds, in the model's tokens: how few summary calls there can be if
+    nothing but summaries makes room.
+
+    A view that was just compacted holds at least the instructions, a summary and whatever stays verbatim; it grows
+    from there to the threshold before the next compaction is due. `keeping nothing` and `keeping the buffer` replace
+    one rolling summary; where each summary is added and stays, there is less room for growth each time (folds, which
+    are calls too, are not counted), until there is none.
+    """
+    growth = by_length({"messages": held.history[1:]})
+    instructions = by_length({"messages": held.history[:1]})
+    summary = ceil(len(ordinary({"messages": [{"role": "user", "content": ""}]})) / BYTES_PER_TOKEN)
+    buffer = min(BUFFER_TURNS * growth / max(1, len(held.turns)), BUFFER_MAX_RATIO * held.window)
+    found = []
+    for ratio in THRESHOLD_RATIOS:
+        soft = ratio * held.window
+        kept = instructions + buffer
+        rolling = _fewest_calls(growth, soft, kept + summary)
+        found.append(
+            {
+                "threshold": ratio,
+                "soft_line": soft,
+                "calls_keeping_nothing": _fewest_calls(growth, soft, instructions + summary),
+                "calls_keeping_the_buffer": rolling,
+                "calls_adding_summaries": _fewest_additive_calls(growth, soft, kept, summary),
+                "not_cached_in_answers": growth + instructions + rolling * (summary + buffer),
+            }
+        )
+    return found
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--only", help="variants whose names hold this")
+    parser.add_argument("--exactly", help="the one variant of this name")
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="changes of policy additive")
+
+
+async def run(options: Namespace, console: Console) -> dict[str, Any]:
+    chosen = [one for one in VARIANTS if (options.only or "") in one.name and options.exactly in {None, one.name}]
+    if options.set:
+        changes = {name: orjson.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
+        chosen = [Variant(" ".join(options.set), changes=changes)]
+    results: dict[str, Any] = {}
+    held = None
+    for variant in chosen:
+        try:
+            held = await hold(variant, turns=options.turns, window=options.window)
+        except NotThere as error:
+            console.print(f"{variant.name} is not there: {str(error).splitlines()[-1]}", markup=False, highlight=False)
+            continue
+        results[variant.name] = facts_of(held)
+    console.print(_table(results))
+    for name, facts in results.items():
+        for told in facts["errors"][:3]:
+            console.print(f"{name}: {told}"[:300], markup=False)
+    if held is not None:
+        results["bounds"] = bounds(held)
+        console.print(_table_of_bounds(results["bounds"]))
+    return results
+
+
+def _table(results: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns: Sequence[tuple[str, str, str]] = (
+        ("sent to\nmodel", "upstream_tokens", ",.0f"),
+        (f"not cached\n≤ {MOST_UNCACHED:,}", "uncached_tokens", ",.0f"),
+        ("of that,\nanswers", "uncached_of_answers", ",.0f"),
+        (f"calls\n≤ {MOST_SUMMARY_CALLS}", "summary_calls", "d"),
+        ("stalls\n0 *", "stalled_turns", "d"),
+        (f"stable\n≥ {LEAST_STABLE_PREFIX}", "stable_prefix", ".3f"),
+        ("cuts", "cuts", "d"),
+        (f"cached †\n≥ {LEAST_CACHED}", "cached_between_cuts", ".3f"),
+        ("cached\nin all", "cached_overall", ".3f"),
+        ("largest\nprompt", "largest_prompt", ",d"),
+        ("over\nwindow", "over_the_window", "d"),
+    )
+    any_facts = next(iter(results.values()), {"client_tokens": 0, "growth_tokens": 0})
+    table = Table(
+        "",
+        *(Column(title, justify="right", no_wrap=True) for title, _, _ in columns),
+        Column("errors", justify="right"),
+        title=f"{any_facts['client_tokens']:,} tokens sent by the client, {any_facts['growth_tokens']:,} of them new",
+        caption="* where summaries are prepared ahead   † of prompts that begin with the one before, share of tokens",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name, facts in results.items():
+        figures = (format(facts[key], form) for _, key, form in columns)
+        table.add_row(name, *figures, str(len(facts["errors"])))
+    return table
+
+
+def _table_of_bounds(found: Sequence[Mapping[str, float]]) -> Table:
+    titles = (name.replace("_", " ") for name in found[0])
+    table = Table(*(Column(title, justify="right") for title in titles), title="The least there can be")
+    for row in found:
+        table.add_row(*(_figure(value) for value in row.values()))
+    return table
+
+
+def _figure(value: float) -> str:
+    return "–" if value == inf else f"{value:,.0f}" if value > 1 else f"{value:g}"
+
+
+def _uncached(calls: Sequence[Call]) -> int:
+    return sum(call.prompt_tokens - call.cached_tokens for call in calls)
+
+
+def _fewest_calls(growth: float, soft: float, base: float) -> float:
+    return max(0, ceil((growth - soft) / (soft - base)) + 1) if soft > base else inf
+
+
+def _fewest_additive_calls(growth: float, soft: float, base: float, summary: float) -> float:
+    """As above, where every summary stays; infinite where they leave no room before all is said."""
+    calls, reached = 0, soft
+    while reached < growth:
+        calls += 1
+        room = soft - base - summary * calls
+        if room <= 0:
+            return inf
+        reached += room
+    return calls

@@ -1,0 +1,100 @@
+"""The instruments of context quality, at tiny sizes: they run, and tell what is there from what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.quality import economy, facts
+from tests.benchmarks.quality.cache import PrefixCache, common_prefix
+from tests.benchmarks.quality.model import by_length
+from tests.benchmarks.quality.recordings import Chat, Question, longer
+from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
+from tests.benchmarks.quality.talk import NotThere, Variant
+from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
+
+FACT = "The spare key hangs behind the blue door of cabinet 4417."
+CHAT = Chat(
+    "small",
+    [FACT, *(Prose(at).of(400) for at in range(40))],
+    [Question("Which cabinet has the key?", ["4417"], [FACT], [FACT])],
+)
+
+
+def body(*texts: str, **fields: Any) -> Mapping[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text} for text in texts], **fields}
+
+
+def test_words_are_found_whole_and_whatever_their_punctuation() -> None:
+    assert occurs(normalised("long term"), normalised("A Long-term  view."))
+    assert not occurs("35", normalised("It costs 1350 EUR."))
+    assert occurs("$4.50", normalised("($4.50)"))
+
+
+def test_arguments_of_tool_calls_are_part_of_what_is_said() -> None:
+    call = {"function": {"name": "look_up", "arguments": '{"id": "K-7"}'}}
+    assert "K-7" in all_text([{"role": "assistant", "content": None, "tool_calls": [call]}])
+
+
+def test_an_answer_counts_only_in_what_is_not_the_question() -> None:
+    question = CHAT.questions[0]
+    assert facts.seen(question, f"{FACT}\n{question.text}").in_its_words
+    assert not facts.seen(question, question.text).answer
+    assert facts.seen(question, "Room 4417 is closed.").answer
+    assert not facts.seen(question, "Room 4417 is closed.").in_its_words
+
+
+def test_without_a_verbatim_answer_the_passage_nearest_to_the_question_must_be_there() -> None:
+    turn = f"{Prose(1).of(300)} We drop the kids at daycare by 8 AM on weekdays. {Prose(2).of(300)}"
+    question = Question("When is the daycare drop-off for the kids?", ["08:00 AM"], [turn], [])
+    assert "daycare" in facts.best_passage(question, turn)
+    assert facts.seen(question, turn).answer
+    assert not facts.seen(question, Prose(1).of(300)).answer
+
+
+def test_a_longer_chat_keeps_every_turn_in_order() -> None:
+    other = Chat("other", ["Something else."], [])
+    made = longer(CHAT, [other], 5, seed=1)
+    assert [text for text in made.said if text in CHAT.said] == CHAT.said
+    assert sum(map(len, made.said)) == pytest.approx(5 * sum(map(len, CHAT.said)), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["extractive", "nonsense"])
+def test_summaries_keep_to_their_allowance(name: str) -> None:
+    call = body("\n".join(CHAT.said), max_tokens=200)
+    written = SUMMARIES[name](call)
+    assert written is not None
+    assert 100 < COUNTER.count(written) <= allowance(call)
+
+
+def test_a_cached_prefix_is_told_in_steps_from_a_thousand_tokens_up() -> None:
+    cache = PrefixCache()
+    long = "word " * 2_000
+    assert cache.cached_tokens(body(long)) == 0
+    assert cache.cached_tokens(body(long, "more")) == pytest.approx(by_length(body(long)), abs=128)
+    assert cache.cached_tokens(body("other", long)) == 0
+    assert common_prefix("abcd", "abxd") == 2
+
+
+async def test_facts_are_fed_and_asked_for() -> None:
+    whole = await facts.measure(Variant("additive"), [CHAT], window=32_000, summaries="failing")
+    assert (whole.share, whole.failed_turns, whole.summary_calls) == (1.0, 0, 0)
+    assert facts.keep_newest([CHAT], window=2_000).misses == CHAT.questions
+
+
+async def test_economy_counts_what_went_to_the_model() -> None:
+    held = await economy.hold(Variant("additive"), turns=24, window=8_192)
+    found = economy.facts_of(held)
+    assert found["errors"] == []
+    assert found["client_tokens"] >= found["upstream_tokens"] - found["summary_prompt_tokens"]
+    assert found["summary_calls"] >= 1
+    assert found["over_the_window"] == 0
+    assert 0 < found["uncached_tokens"] < found["upstream_tokens"]
+    assert economy.bounds(held)[0]["calls_keeping_nothing"] >= 1
+
+
+async def test_a_policy_that_is_not_there_is_said_to_be() -> None:
+    with pytest.raises(NotThere):
+        await economy.hold(Variant("unheard of", policy="unheard-of"), turns=1)
