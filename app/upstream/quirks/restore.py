@@ -24,9 +24,7 @@ def missing_fields(messages: Sequence[bytes], fields: Collection[str], scope: Sc
     )
 
 
-def restored(
-    messages: Sequence[bytes], stored: Sequence[bytes], fields: Collection[str], scope: Scope
-) -> Sequence[bytes]:
+def restored(messages: Sequence[bytes], stored: Sequence[bytes], fields: Collection[str], scope: Scope) -> list[bytes]:
     """The messages with what they lack, taken from stored answers that say the same.
 
     The same is what has the same canonical form: a call whose arguments were shortened gets no signature, which would
@@ -36,13 +34,14 @@ def restored(
         stored: the newest messages of the log, oldest first.
     """
     filled = list(messages)
-    end = len(stored)
+    keys = [_key(raw) for raw in stored]
     for index in reversed(missing_fields(messages, fields, scope)):
         wanted = _key(messages[index])
-        place = next((i for i in range(end - 1, -1, -1) if wanted is not None and _key(stored[i]) == wanted), None)
-        if place is not None:
-            filled[index] = _filled(messages[index], stored[place], fields)
-            end = place
+        if wanted is None or wanted not in keys:
+            continue
+        while keys.pop() != wanted:
+            pass
+        filled[index] = _filled(messages[index], stored[len(keys)], fields)
     return filled
 
 
