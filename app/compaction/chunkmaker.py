@@ -11,8 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from app.compaction.job import CompactionJob, Outcome, Spot
-from app.compaction.mechanical import MECHANICAL_VERSION, joined_summaries, round_summary
-from app.compaction.summarizer import Summarizer, Summary, SummaryRefused, SummaryRequest
+from app.compaction.mechanical import MECHANICAL_VERSION, mechanical_summary
+from app.compaction.request import Summary, SummaryRefused, SummaryRequest
+from app.compaction.summarizer import Summarizer
 from app.context.budget import summary_limit
 from app.context.view import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk
@@ -83,6 +84,28 @@ class ChunkMaker:
             made = await self._mechanical(job, spot, "another process has been at it for too long")
             return replace(made, stored=False)
 
+    async def remake(self, job: CompactionJob, spot: Spot, on_start: Callable[[], None]) -> Made:
+        """A model's summary in place of a stored mechanical one over the very range, under the same id.
+
+        Nothing is done where there is no such chunk, where every model rests, or where the model fails again.
+        """
+        if self._summarizer.rests(self._request(job, spot)):
+            return Made(None, "none")
+        try:
+            async with self._lease(job, spot) as lease:
+                there = await self._find(job, spot) if lease else None
+                if there is None or there.kind != "mechanical" or there.to_link != spot.to_link:
+                    return Made(there, "none" if there is None else "found")
+                on_start()
+                try:
+                    summary = await self._summarizer.summarize(self._request(job, spot))
+                except (SummaryRefused, GatewayError) as error:
+                    return Made(there, "found", warning=f"Still summarized without a model: {_reason(error)}.")
+                chunk = replace(self._chunk(job, spot, summary.text, summary), id=there.id)
+                return await self._kept(job, spot, Made(chunk, "made", summary=summary), lease)
+        except ConversationBusy:
+            return Made(None, "none")
+
     @asynccontextmanager
     async def _lease(self, job: CompactionJob, spot: Spot) -> AsyncIterator[Lease | None]:
         """The lease on the range; None when the store is away, which must not keep a client from its answer."""
@@ -113,10 +136,10 @@ class ChunkMaker:
         try:
             summary = await self._summarizer.summarize(self._request(job, spot))
         except UpstreamRefused as refusal:
-            made = await self._mechanical(job, spot, f"the summarizer answered with status {refusal.status}")
+            made = await self._mechanical(job, spot, _reason(refusal))
             return replace(made, stored=made.stored and refusal.status not in REFUSED_TO_CALLER)
         except (SummaryRefused, GatewayError) as error:
-            return await self._mechanical(job, spot, str(error).rstrip("."))
+            return await self._mechanical(job, spot, _reason(error))
         return Made(self._chunk(job, spot, summary.text, summary), "made", summary=summary)
 
     async def _mechanical(self, job: CompactionJob, spot: Spot, reason: str) -> Made:
@@ -124,10 +147,8 @@ class ChunkMaker:
         count = self._counter_for(job.encoding)
         gaining = int(spot.replaced_tokens * (1 - job.policy.min_gain_ratio)) - empty_section_tokens(count)
         limit = min(summary_limit(job.policy, job.window), gaining)
-        if spot.folded:
-            text = await asyncio.to_thread(joined_summaries, spot.folded, limit, count.count)
-        else:
-            text = await asyncio.to_thread(round_summary, spot.messages, limit, count.count)
+        earlier = self._request(job, spot).earlier
+        text = await asyncio.to_thread(mechanical_summary, spot.messages, earlier, limit, count.count)
         if not text or count.count(text) > limit:
             return Made(None, "none", stored=False, warning=f"Nothing was summarized: {reason}.")
         return Made(self._chunk(job, spot, text, None), "mechanical", warning=f"Summarized without a model: {reason}.")
@@ -159,6 +180,12 @@ class ChunkMaker:
             encoding=job.encoding,
             authorization=job.authorization,
             focus=job.focus,
+            style=spot.style,
+            base=spot.base,
+            prefix=spot.prefix,
+            fields=job.fields,
+            tenant=job.tenant,
+            root=job.root,
         )
 
     def _chunk(self, job: CompactionJob, spot: Spot, text: str, summary: Summary | None) -> Chunk:
@@ -192,7 +219,7 @@ def _in_place(chunk: Chunk, spot: Spot, job: CompactionJob) -> Chunk | None:
     Logs that differ in system messages share links but not places: a chunk over the very range takes the spot's.
     """
     begins_here = (chunk.from_link, chunk.from_seq) == (spot.from_link, spot.from_seq) and not spot.folded
-    if begins_here and not chunk.folds and job.tail.start_seq < chunk.to_seq <= job.tail.end_seq:
+    if begins_here and not chunk.folds and spot.found_after_seq < chunk.to_seq <= job.tail.end_seq:
         last = job.tail.message(chunk.to_seq - 1)
         if last.link == chunk.to_link:
             return chunk
@@ -208,6 +235,12 @@ def _in_place(chunk: Chunk, spot: Spot, job: CompactionJob) -> Chunk | None:
         anchor_tokens=end.anchor_tokens,
         through_turn=end.through_turn,
     )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UpstreamRefused):
+        return f"the summarizer answered with status {error.status}"
+    return str(error).rstrip(".")
 
 
 async def _released(held: AbstractAsyncContextManager[Lease]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from app.compaction.chunkmaker import ChunkMaker, Made
 from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
@@ -30,6 +31,8 @@ LONG_TAIL_MESSAGES = 1_000
 """The ranges of longer tails are looked up off the event loop."""
 
 RangeKey = tuple[str, str]
+Make = Callable[[CompactionJob, Spot, Callable[[], None]], Awaitable[Made]]
+MakeOne = Callable[[Callable[[], None]], Awaitable[Made]]
 
 
 @dataclass(slots=True)
@@ -107,12 +110,27 @@ class Compactor:
             on_start: called before the first summary call that the job waits for, exactly once; not at all when
                 everything is there already.
         """
+        return await self._run(job, self._maker.make, "", on_start)
+
+    async def refresh(self, job: CompactionJob) -> CompactionResult:
+        """A model's summaries for those ranges of a job whose stored chunk is mechanical, each kept under its id.
+
+        Meant for the background: `made` where a model is back, otherwise what is there stays.
+        """
+        return await self._run(job, self._maker.remake, "again:", None)
+
+    async def _run(
+        self, job: CompactionJob, make: Make, prefix: str, on_start: Callable[[], None] | None
+    ) -> CompactionResult:
+        """Have the chunk of each range made, or wait for who is at it; `prefix` tells kinds of work apart."""
         began = self._monotonic()
         listener = _Listener(on_start)
         turns = asyncio.Semaphore(PARALLEL_SUMMARIES)
         is_long = len(job.tail.messages) > LONG_TAIL_MESSAGES
         spots = await asyncio.to_thread(spots_of, job) if is_long else spots_of(job)
-        flights = [self._join(job, spot, listener, turns) for spot in spots]
+        flights = [
+            self._join((job.root, prefix + spot.key), partial(make, job, spot), listener, turns) for spot in spots
+        ]
         try:
             results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in flights))
         finally:
@@ -130,24 +148,23 @@ class Compactor:
         if late:
             await asyncio.wait(late)
 
-    def _join(self, job: CompactionJob, spot: Spot, listener: _Listener, turns: asyncio.Semaphore) -> _Flight:
+    def _join(self, key: RangeKey, make: MakeOne, listener: _Listener, turns: asyncio.Semaphore) -> _Flight:
         """The flight of a range: the running one, or a new one."""
-        key = (job.root, spot.key)
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = _Flight()
-            work = self._work(job, spot, flight, turns)
+            work = self._work(key, make, flight, turns)
             flight.task = asyncio.create_task(work)  # noqa: TID251  owned by the flight; aclose awaits and cancels it
             flight.task.add_done_callback(lambda task: self._land(key, task))
         flight.listen(listener)
         return flight
 
-    async def _work(self, job: CompactionJob, spot: Spot, flight: _Flight, turns: asyncio.Semaphore) -> Made:
-        recalled = self._recall((job.root, spot.key))
+    async def _work(self, key: RangeKey, make: MakeOne, flight: _Flight, turns: asyncio.Semaphore) -> Made:
+        recalled = self._recall(key)
         if recalled is not None:
             return recalled
         async with turns:
-            return await self._maker.make(job, spot, flight.start)
+            return await make(flight.start)
 
     def _land(self, key: RangeKey, task: asyncio.Task[Made]) -> None:
         """Forget a finished flight, and remember for a while what could not be stored."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.context.outline import Range
+from app.context.outline import Range, Style
 from app.context.partition import Boundary, Tail
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, LogMessage
@@ -22,7 +22,8 @@ class CompactionJob:
     root: str
     conversation_id: str
     tail: Tail
-    """The log after the last active chunk; covers every range that is no fold."""
+    """Covers every range that is no fold: the log after the last active chunk; for checkpoints all of it, un-masked;
+    for a rolling summary what follows its base."""
     start_link: bytes
     """Link of the message before the tail; the tenant's seed when it begins at 0."""
     ranges: Sequence[Range]
@@ -34,12 +35,17 @@ class CompactionJob:
     encoding: str
     """Name of the encoding that tokens are counted in."""
     folded: Sequence[Chunk] = ()
-    """Has at least the chunks that fold ranges name."""
+    """Has at least the chunks that ranges name, to fold or as their base."""
     authorization: str | None = None
     focus: str | None = None
     """What the summaries should pay attention to."""
     wait_seconds: float = 30.0
     """How long to wait for somebody else who is making the same chunk."""
+    prefixes: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
+    """By a range's `to_seq`: the JSON text of the messages of the last view up to there. A provider that has seen them
+    reads them from its cache. A range without one is told as a transcript."""
+    fields: Mapping[str, bytes] = field(default_factory=dict)
+    """The request's other top-level fields, as sent: tools are bound as they were, or the cache is missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,18 @@ class Spot:
     """What is to be summarized …"""
     folded: tuple[Chunk, ...] = ()
     """… or the chunks that are folded."""
+    style: Style = "additive"
+    base: Chunk | None = None
+    """The summary before this one: read in place of the log that it covers by a rolling summary, known to be there by a
+    checkpoint."""
+    prefix: Sequence[bytes] = ()
+    found_after_seq: int = 0
+    """A stored chunk that ends beyond this, and begins where the range does, is as good as a new one."""
 
     @property
     def key(self) -> str:
         """Names the range among all of a root: two ranges with the same links hold the same messages."""
-        return f"{'fold' if self.folded else 'range'}:{self.from_link.hex()}:{self.to_link.hex()}"
+        return f"{self.lease_key}:{self.to_link.hex()}"
 
     def is_covered_by(self, chunk: Chunk) -> bool:
         """Whether a stored chunk is over exactly this range, and a fold exactly if this is one."""
@@ -98,17 +111,36 @@ def spots_of(job: CompactionJob) -> list[Spot]:
 def _spot(job: CompactionJob, wanted: Range) -> Spot:
     tail = job.tail
     last = tail.message(wanted.to_seq - 1)
-    before_tokens = tail.total_before(wanted.from_seq)
     boundary = tail.boundary(wanted.to_seq)
+    base = next((chunk for chunk in job.folded if chunk.id == wanted.base), None) if wanted.base else None
+    rolls = base if wanted.style == "recursive" else None
+    read_from_seq = rolls.to_seq if rolls else wanted.from_seq
+    unread_tokens = rolls.tokens if rolls else 0
     return Spot(
-        from_seq=wanted.from_seq,
-        from_link=job.start_link if wanted.from_seq == tail.start_seq else tail.message(wanted.from_seq - 1).link,
+        from_seq=rolls.from_seq if rolls else wanted.from_seq,
+        from_link=rolls.from_link if rolls else _link_before(job, wanted.from_seq),
         to_link=last.link,
         to_skeleton=last.skeleton if last.in_skeleton else None,
         boundary=boundary,
-        replaced_tokens=boundary.tokens_total - before_tokens,
-        messages=tuple(tail.message(seq) for seq in range(wanted.from_seq, wanted.to_seq)),
+        replaced_tokens=unread_tokens + boundary.tokens_total - tail.total_before(read_from_seq),
+        messages=tuple(tail.message(seq) for seq in range(read_from_seq, wanted.to_seq)),
+        style=wanted.style,
+        base=base,
+        prefix=job.prefixes.get(wanted.to_seq, ()),
+        found_after_seq=_found_after(job, wanted, base),
     )
+
+
+def _link_before(job: CompactionJob, seq: int) -> bytes:
+    return job.start_link if seq == job.tail.start_seq else job.tail.message(seq - 1).link
+
+
+def _found_after(job: CompactionJob, wanted: Range, base: Chunk | None) -> int:
+    """Others may have planned with a message more or less, so the end of a stretch is not looked at closely. A summary
+    of everything so far begins where all before it began: it must reach beyond the last, or be the very one."""
+    if wanted.style == "additive":
+        return job.tail.start_seq
+    return base.to_seq if base else wanted.to_seq - 1
 
 
 def _fold_spot(job: CompactionJob, wanted: Range) -> Spot:
@@ -124,6 +156,7 @@ def _fold_spot(job: CompactionJob, wanted: Range) -> Spot:
         boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
         replaced_tokens=sum(chunk.tokens for chunk in folded),
         folded=tuple(folded),
+        found_after_seq=last.to_seq,
     )
 
 

@@ -7,27 +7,44 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
+from app.compaction.survival import appendix, missing, values_of, without_appendix
 from app.compaction.transcript import Count, call_of, id_of, spoken
 from app.conversation.messages import Chunk, LogMessage, Message
 
-MECHANICAL_VERSION = "mechanical-1"
+MECHANICAL_VERSION = "mechanical-2"
 
 TEXT_CHARS = 200
 ARGUMENT_CHARS = 80
 HEAD_SHARE = 0.25
 """Of the lines that are kept, those from the beginning, where the task was set."""
 
+APPENDIX_SHARE = 0.4
+"""Of a summary's limit, what is kept for values that its lines leave out."""
+
 _ERROR = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
+
+
+def mechanical_summary(
+    messages: Sequence[LogMessage], earlier: Sequence[Chunk], limit_tokens: int, count: Count
+) -> str:
+    """Lines of earlier summaries and of messages, then the values that they leave out, all within a limit.
+
+    Args:
+        earlier: summaries that this one stands for besides the messages.
+    """
+    lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
+    lines = [*_lines_of_summaries(earlier), *_lines([logged.message for logged in messages])]
+    text = thinned(lines, lines_limit, count)
+    lost = missing(values_of(messages, earlier), text)
+    values = appendix(lost, limit_tokens - count(text) - 2, count)
+    if not values:
+        return thinned(lines, limit_tokens, count)
+    return f"{text}\n{values}"
 
 
 def round_summary(messages: Sequence[LogMessage], limit_tokens: int, count: Count) -> str:
     """A stretch of the log in lines: `user: …`, `assistant: …`, `name(arguments): …`, `name(arguments): ERROR: …`."""
     return thinned(list(_lines([logged.message for logged in messages])), limit_tokens, count)
-
-
-def joined_summaries(chunks: Sequence[Chunk], limit_tokens: int, count: Count) -> str:
-    """Summaries in place of their fold: their lines, thinned."""
-    return thinned([line for chunk in chunks for line in chunk.text.splitlines() if line.strip()], limit_tokens, count)
 
 
 def thinned(lines: Sequence[str], limit_tokens: int, count: Count) -> str:
@@ -39,6 +56,11 @@ def thinned(lines: Sequence[str], limit_tokens: int, count: Count) -> str:
     head = _taken(sizes, int(room * HEAD_SHARE))
     tail = len(lines) - _taken(sizes[head:][::-1], room - sum(sizes[:head]))
     return "\n".join([*lines[:head], _left_out(tail - head), *lines[tail:]])
+
+
+def _lines_of_summaries(chunks: Sequence[Chunk]) -> Iterator[str]:
+    for chunk in chunks:
+        yield from (line for line in without_appendix(chunk.text).splitlines() if line.strip())
 
 
 def _left_out(lines: int) -> str:

@@ -54,12 +54,13 @@ class Entry:
 
 def transcript(messages: Sequence[LogMessage], limit_tokens: int, count: Count) -> Transcript:
     """A stretch of the log, tool calls and results included, within `limit_tokens` by `count`."""
-    return fenced(list(_entries(messages)), limit_tokens, count)
+    return fenced(entries_of(messages), limit_tokens, count)
 
 
-def fold_transcript(chunks: Sequence[Chunk], limit_tokens: int, count: Count) -> Transcript:
-    """Summaries that are to become one, in order, within `limit_tokens`."""
-    return fenced([Entry(place, "summary", chunk.text) for place, chunk in enumerate(chunks, 1)], limit_tokens, count)
+def entries_of(messages: Sequence[LogMessage], earlier: Sequence[Chunk] = ()) -> list[Entry]:
+    """What summaries of the time before say, then each message, tool call and result, in order."""
+    told = [Entry(place, "summary", chunk.text) for place, chunk in enumerate(earlier, 1)]
+    return [*told, *_entries(messages)]
 
 
 def fenced(entries: Sequence[Entry], limit_tokens: int, count: Count) -> Transcript:
@@ -78,6 +79,12 @@ def fenced(entries: Sequence[Entry], limit_tokens: int, count: Count) -> Transcr
             break
         allowed *= CAUTION * limit_tokens / size
     return best if best_size else _framed([Entry(entries[0].place, "note", "[left out]")], shortened=True)
+
+
+def cut_to(entries: Sequence[Entry], limit_tokens: int, count: Count) -> list[Entry]:
+    """Entries of about `limit_tokens` in all: long ones cut to head and tail, short ones whole."""
+    sizes = [count(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
+    return list(entries) if sum(sizes) <= limit_tokens else _cut(entries, sizes, limit_tokens)
 
 
 def without_thoughts(text: str) -> str:

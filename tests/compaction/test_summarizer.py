@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.compaction.summarizer import SummaryRefused, SummaryRequest, accepted, input_tokens
+from app.compaction.acceptance import accepted
+from app.compaction.summarizer import SummaryRefused, SummaryRequest, input_tokens
 from app.context.policy import Policy, SummarizerPolicy
 from app.errors import UpstreamRefused
 from app.simulator.options import Faults, SimulatorOptions
@@ -77,8 +78,7 @@ async def test_another_model_and_prompt_may_be_configured() -> None:
 async def test_the_input_always_fits_the_summarizers_window(window: int) -> None:
     scene = Scene(window=window)
     await scene.summarizer.summarize(request_for(200, model=f"sim-{window}"))
-    [body] = scene.router.calls
-    assert COUNT.request(body["messages"]) + body["max_tokens"] <= window
+    assert all(COUNT.request(body["messages"]) + body["max_tokens"] <= window for body in scene.router.calls)
 
 
 @pytest.mark.parametrize("window", [2048, 8192, 128_000])
@@ -94,7 +94,7 @@ async def test_ranges_are_cut_to_what_a_call_can_read_unshortened(window: int) -
 
 async def test_a_window_that_is_smaller_than_believed_halves_the_input_once() -> None:
     scene = Scene(window=8192)
-    await scene.summarizer.summarize(request_for(80, model="sim-6000"))
+    await scene.summarizer.summarize(request_for(64, model="sim-6000"))
     first, second = (COUNT.request(body["messages"]) for body in scene.router.calls)
     assert second < first * 0.6
 
@@ -128,7 +128,7 @@ async def test_an_allowance_spent_on_thinking_is_raised_once(monkeypatch: pytest
 
     monkeypatch.setattr(scene.router.provider, "simulator", type("Thinking", (), {"handle": staticmethod(replaced)})())
     summary = await scene.summarizer.summarize(request_for())
-    assert summary.text == "The code is 4711."
+    assert summary.text.splitlines()[0] == "The code is 4711."
     assert [body["max_tokens"] for body in scene.router.calls] == [400, 1600]
 
 

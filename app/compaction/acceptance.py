@@ -1,0 +1,150 @@
+"""Whether an answer is a summary, and the summary completed with what it leaves out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.compaction.cleaning import cleaned
+from app.compaction.request import SummaryRefused, SummaryRequest
+from app.compaction.survival import appendix, kept_share, missing
+from app.compaction.transcript import Count
+from app.compaction.values import Mention
+from app.context.view import Counter
+from app.conversation.messages import text_of
+from app.errors import UpstreamUnavailable
+
+POOR_SHARE = 0.25
+"""Of the worth of important values: a summary that keeps less tells nothing that anybody could go on with."""
+APPENDIX_SHARE, POOR_APPENDIX_SHARE = 0.4, 0.75
+"""Of a summary's limit, the most that an appendix takes, if that much is free; of a poor summary the more."""
+OVERSHOOT_SHARE = 0.15
+"""Of the limit, what a good summary that has used all of it may be lengthened by."""
+AGAIN_LIMIT_TOKENS = 1024
+"""A smaller summary has no words to spare for values."""
+AGAIN_VALUES = 8
+"""Important values that an appendix has no room for, from which on a summary is asked for again."""
+MOST_NAMED = 60
+"""Values that the second request names."""
+
+_SENTENCE_ENDS = (". ", "! ", "? ", "。", "\n")
+
+
+def accepted(answer: Mapping[str, Any], request: SummaryRequest, count: Counter) -> str:
+    """The text of a usable summary.
+
+    Raises:
+        SummaryRefused: it is blank, calls a tool, was filtered, does not end, or gains too little.
+    """
+    text = told(answer)
+    if count.count(text) > request.allowed_tokens:
+        raise SummaryRefused("the summary is hardly shorter than what it replaces")
+    return text
+
+
+def told(answer: Mapping[str, Any]) -> str:
+    """What an answer says.
+
+    Raises:
+        SummaryRefused: nothing, or something else.
+    """
+    reason = finish_reason(answer)
+    if not reason:
+        raise SummaryRefused("the answer has no finish reason")
+    if reason == "content_filter":
+        raise SummaryRefused("the answer was filtered")
+    if _message(answer).get("tool_calls") or _message(answer).get("function_call"):
+        raise SummaryRefused("the answer calls a tool")
+    text = said(answer)
+    if not text:
+        raise SummaryRefused("the answer is blank")
+    return text
+
+
+def completed(text: str, values: Sequence[Mention], *, limit_tokens: int, allowed_tokens: int, count: Count) -> str:
+    """A summary with the values that it leaves out, as many as there is room for.
+
+    A good one stays as it is. A poor one is cut where it takes the room that the values need.
+
+    Args:
+        limit_tokens: how long a summary may be.
+        allowed_tokens: how long it may be to gain anything.
+    """
+    lost = missing(values, text)
+    size = count(text)
+    is_poor = kept_share(values, text) < POOR_SHARE
+    room = _room(size, limit_tokens, is_poor=is_poor)
+    lines = appendix(lost, min(room, allowed_tokens - (0 if is_poor else size) - 2), count)
+    if not lines:
+        return text
+    left = min(limit_tokens, allowed_tokens) - count(lines) - 2
+    return "\n".join(filter(None, (_shortened(text, left, count) if is_poor else text, lines)))
+
+
+def worth_asking_again(text: str, values: Sequence[Mention], limit_tokens: int, count: Count) -> list[str]:
+    """Important values that neither a summary nor its appendix would hold; none where a second call would not pay.
+
+    A poor summary is not asked for again: who kept next to nothing the first time does no better the second.
+    """
+    if limit_tokens < AGAIN_LIMIT_TOKENS or kept_share(values, text) < POOR_SHARE:
+        return []
+    important = [value for value in missing(values, text) if value.is_important]
+    lines = appendix(important, _room(count(text), limit_tokens, is_poor=False), count)
+    lacking = [value.text for value in missing(important, lines)]
+    return lacking[:MOST_NAMED] if len(lacking) >= AGAIN_VALUES else []
+
+
+def decoded(raw: bytes) -> dict[str, Any]:
+    """An answer's body.
+
+    Raises:
+        UpstreamUnavailable: it is not a JSON object.
+    """
+    try:
+        answer = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamUnavailable("The summarizer's answer is not valid JSON.") from error
+    if not isinstance(answer, dict):
+        raise UpstreamUnavailable("The summarizer's answer is not a JSON object.")
+    return answer
+
+
+def finish_reason(answer: Mapping[str, Any]) -> str:
+    return str(_choice(answer).get("finish_reason") or "")
+
+
+def said(answer: Mapping[str, Any]) -> str:
+    """The text of an answer without reasoning and protocol."""
+    return cleaned(text_of(_message(answer).get("content")))
+
+
+def _room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
+    """How many tokens an appendix to a summary of `size` may have."""
+    free = max(0, limit_tokens - size)
+    if is_poor:
+        return max(free, int(limit_tokens * POOR_APPENDIX_SHARE))
+    return min(max(free, int(limit_tokens * OVERSHOOT_SHARE)), int(limit_tokens * APPENDIX_SHARE))
+
+
+def _shortened(text: str, limit_tokens: int, count: Count) -> str:
+    """The beginning of a text within a limit, up to the end of a sentence where there is one."""
+    size = count(text)
+    while text and size > limit_tokens:
+        text = text[: min(len(text) - 1, int(len(text) * max(0, limit_tokens) / size))]
+        end = max(text.rfind(mark) for mark in _SENTENCE_ENDS) + 1
+        text = text[:end].rstrip() if end > len(text) // 2 else text
+        size = count(text)
+    return text
+
+
+def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _message(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    message = _choice(answer).get("message")
+    return message if isinstance(message, dict) else {}

@@ -1,0 +1,120 @@
+"""One call of a summarizer through the router, within its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.compaction.acceptance import decoded
+from app.compaction.bodies import Prompt, Room, body_of
+from app.compaction.request import SummaryRequest
+from app.context.view import Counter
+from app.context.vocabulary import encoding_for
+from app.errors import UpstreamRefused, UpstreamUnavailable
+from app.upstream.base import Deployment, Target, Window
+from app.upstream.router import Router
+
+CHAT_PATH = "/chat/completions"
+
+
+class Windows(Protocol):
+    """The part of `upstream.windows` that a summary call needs."""
+
+    async def of(self, deployment: Deployment, authorization: str | None) -> Window: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one attempt differs from the first: a share of the input, a multiple of the allowance."""
+
+    input_share: float = 1.0
+    """Of the room that the window leaves for material, how much is used."""
+    allowance: int = 1
+    """Multiple of the summary's limit that is granted for the answer."""
+
+
+FIRST = Attempt()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back; `model` by its provider's name."""
+
+    body: Mapping[str, Any]
+    model: str
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        usage = self.body.get("usage")
+        return usage if isinstance(usage, dict) else None
+
+
+class Calls:
+    """Calls one model for one summary.
+
+    Args:
+        target: the model's deployments.
+        counter_for: the token counter of an encoding.
+    """
+
+    def __init__(
+        self,
+        request: SummaryRequest,
+        target: Target,
+        *,
+        router: Router,
+        windows: Windows,
+        counter_for: Callable[[str], Counter],
+    ) -> None:
+        self._request = request
+        self._target = target
+        self._router = router
+        self._windows = windows
+        self._counter_for = counter_for
+
+    async def room(self, limit_tokens: int) -> Room:
+        """What a first attempt may take at the deployment that is tried first."""
+        return await self._room(self._target.deployments[0], limit_tokens, FIRST)
+
+    async def put(self, prompt: Prompt, attempt: Attempt = FIRST) -> Answer:
+        """Ask once.
+
+        Raises:
+            SummaryRefused: the prompt cannot be made to fit.
+            UpstreamRefused: the summarizer's own error answer.
+            UpstreamUnavailable: it could not be reached, did not answer in time, or answered nonsense.
+        """
+        seconds = self._request.policy.summarizer.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._put(prompt, attempt)
+        except TimeoutError as error:
+            raise UpstreamUnavailable(f"The summarizer did not answer within {seconds:g} s.", status=504) from error
+
+    async def _put(self, prompt: Prompt, attempt: Attempt) -> Answer:
+        async def body_for(deployment: Deployment) -> bytes:
+            room = await self._room(deployment, prompt.limit_tokens, attempt)
+            return await asyncio.to_thread(body_of, prompt, self._request.policy, deployment, room)
+
+        opened = await self._router.open(
+            self._target, body_for, path=CHAT_PATH, authorization=self._request.authorization
+        )
+        reply = opened.reply
+        try:
+            raw = await reply.read()
+            if reply.status != 200:
+                raise UpstreamRefused(reply.status, raw, reply.headers)
+        finally:
+            await reply.aclose()
+        return Answer(decoded(raw), opened.deployment.upstream_model)
+
+    async def _room(self, deployment: Deployment, limit_tokens: int, attempt: Attempt) -> Room:
+        window = await self._windows.of(deployment, self._request.authorization)
+        return Room(
+            window_tokens=window.tokens,
+            output_tokens=max(1, min(limit_tokens * attempt.allowance, window.tokens // 4)),
+            count=self._counter_for(deployment.encoding or encoding_for(deployment.upstream_model)),
+            input_share=attempt.input_share,
+        )

@@ -1,0 +1,152 @@
+"""How one model writes one summary: in one call, or in parts that are merged; asked again at most once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.compaction.acceptance import accepted, completed, finish_reason, said, told, worth_asking_again
+from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
+from app.compaction.calls import FIRST, Answer, Attempt, Calls
+from app.compaction.parts import part_limit, parts_of
+from app.compaction.prompts import Wish, instruction, scope
+from app.compaction.request import SummaryRefused, SummaryRequest
+from app.compaction.survival import kept_share, values_of
+from app.compaction.transcript import Entry, entries_of, spoken
+from app.compaction.values import Mention
+from app.context.view import Counter
+from app.errors import GatewayError, UpstreamRefused
+from app.upstream.overflow import recognise
+
+THINKING_FACTOR = 4
+"""A model that spent its whole allowance on thinking gets this many times as much, once."""
+HALF = Attempt(input_share=0.5)
+PARALLEL_PARTS = 4
+
+
+@dataclass(slots=True)
+class Writing:
+    """The calls that a summary takes.
+
+    `count` counts in the encoding of the conversation.
+    """
+
+    request: SummaryRequest
+    calls: Calls
+    count: Counter
+    model: str = ""
+    """Who answered last, by its provider's name."""
+    usages: list[Mapping[str, Any]] = field(default_factory=list)
+
+    async def from_conversation(self) -> str:
+        """A summary by who has just read the messages themselves: the last view goes on with the instruction.
+
+        Raises:
+            SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
+        """
+        request = self.request
+        first = request.messages[0].message
+        prompt = ConversationPrompt(
+            text=self._instruction(request.wish),
+            scope=scope(request.style, count=len(request.messages), speaker=first.role, begins=spoken(first)),
+            prefix=request.prefix,
+            limit_tokens=request.limit_tokens,
+            fields=bound_fields(request.fields),
+        )
+        return await self._finished(prompt, await self._thought_out(prompt, FIRST))
+
+    async def from_transcript(self) -> str:
+        """A summary of a fenced transcript; in parts where the summarizer cannot read it at once.
+
+        Raises:
+            SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
+        """
+        prompt = await self._transcript_prompt()
+        return await self._finished(prompt, await self._read_out(prompt))
+
+    async def _transcript_prompt(self) -> TranscriptPrompt:
+        """What to read: the material itself, or summaries of its parts."""
+        request = self.request
+        whole = TranscriptPrompt(
+            self._instruction(request.wish),
+            await asyncio.to_thread(entries_of, request.messages, request.earlier),
+            request.limit_tokens,
+        )
+        room = await self.calls.room(request.limit_tokens)
+        material_tokens = whole.material_tokens(room)
+        parts = await asyncio.to_thread(parts_of, whole.entries, material_tokens, room.count.count)
+        if len(parts) == 1:
+            return whole
+        limit_tokens = part_limit(len(parts), material_tokens, request.limit_tokens)
+        summaries = await self._of_parts(parts, limit_tokens)
+        merging = self._instruction(Wish(is_fold=True))
+        entries = [Entry(place, "summary", text) for place, text in enumerate(summaries, 1)]
+        return TranscriptPrompt(merging, entries, request.limit_tokens)
+
+    async def _of_parts(self, parts: Sequence[Sequence[Entry]], limit_tokens: int) -> list[str]:
+        """A summary of each part, a few at a time. The first failure is everybody's, once all have ended."""
+        turns = asyncio.Semaphore(PARALLEL_PARTS)
+        text = self._instruction(Wish(style="recursive") if self.request.style == "recursive" else Wish())
+
+        async def one(part: Sequence[Entry]) -> str:
+            async with turns:
+                return told((await self._read_out(TranscriptPrompt(text, part, limit_tokens))).body)
+
+        results = await asyncio.gather(*map(one, parts), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if isinstance(result, str)]
+
+    async def _read_out(self, prompt: TranscriptPrompt) -> Answer:
+        """The answer to a transcript; asked a second time with half of it if that was too long."""
+        try:
+            return await self._thought_out(prompt, FIRST)
+        except UpstreamRefused as refusal:
+            if recognise(refusal.status, refusal.raw_body) is None:
+                raise
+            return await self._thought_out(prompt, HALF)
+
+    async def _thought_out(self, prompt: Prompt, attempt: Attempt) -> Answer:
+        """An answer; asked a second time with a larger allowance if the first was spent on thinking."""
+        answer = await self._put(prompt, attempt)
+        if finish_reason(answer.body) == "length" and not said(answer.body):
+            return await self._put(prompt, replace(attempt, allowance=THINKING_FACTOR))
+        return answer
+
+    async def _put(self, prompt: Prompt, attempt: Attempt) -> Answer:
+        answer = await self.calls.put(prompt, attempt)
+        self.model = answer.model
+        if answer.usage is not None:
+            self.usages.append(answer.usage)
+        return answer
+
+    async def _finished(self, prompt: Prompt, answer: Answer) -> str:
+        """The summary of an answer, with the values that it leaves out."""
+        request, count = self.request, self.count.count
+        text = accepted(answer.body, request, self.count)
+        values = await asyncio.to_thread(values_of, request.messages, request.earlier)
+        lacking = await asyncio.to_thread(worth_asking_again, text, values, request.limit_tokens, count)
+        if lacking:
+            text = await self._better(AgainPrompt(prompt, text, lacking), text, values)
+        return await asyncio.to_thread(
+            completed,
+            text,
+            values,
+            limit_tokens=request.limit_tokens,
+            allowed_tokens=request.allowed_tokens,
+            count=count,
+        )
+
+    async def _better(self, prompt: AgainPrompt, text: str, values: Sequence[Mention]) -> str:
+        """The answer to a second request if it keeps more than the first; a failure leaves the first as it was."""
+        try:
+            again = accepted((await self._put(prompt, FIRST)).body, self.request, self.count)
+        except (SummaryRefused, GatewayError):
+            return text
+        return again if kept_share(values, again) > kept_share(values, text) else text
+
+    def _instruction(self, wish: Wish) -> str:
+        return instruction(self.request.policy.summarizer, wish, self.request.focus)
