@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.store.rows import MESSAGE_COLUMNS
-from app.store.search import TERM_BITS
+from app.store.search import RANKED_HITS, TERM_BITS
 from app.store.statements import numbered
 
 # The conversations are locked so that none is erased between the look at its messages and the insert.
@@ -44,8 +44,11 @@ SEARCH: Final = numbered(
             SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[s.prefix | q.term] OFFSET 0) p
         WHERE p.root = :root AND p.conversation_id = s.id AND p.seq >= s.from_seq AND p.seq < s.to_seq),
     telling AS (
-        SELECT term, round(1000 * ln(1 + (:messages::float8 - count(*) + 0.5) / (count(*) + 0.5)))::bigint AS weight
-        FROM hit GROUP BY term),
+        SELECT term, round(1000 * ln(1 + (:messages::float8 - matching + 0.5) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
+            FROM hit GROUP BY term) c
+        WHERE hits < {RANKED_HITS}),
     best AS MATERIALIZED (
         SELECT seq, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term)
         GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT :limit),

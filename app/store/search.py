@@ -19,6 +19,9 @@ from app.conversation.terms import terms_of_message
 TERM_BITS: Final = 40
 _SCOPE_BITS: Final = 63 - TERM_BITS
 _FINENESS: Final = 1000
+RANKED_HITS: Final = 4096
+"""Terms count from the rarest on until they have this many hits: what is in every other message tells nothing, and to
+rank it would take longest."""
 
 
 def scope_of(root: str, conversation_id: str) -> int:
@@ -74,6 +77,12 @@ def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) ->
         messages: how many there are in the range that is searched.
     """
     matching = Counter(term for terms in terms_at.values() for term in terms)
-    sums = {seq: sum(weight(messages, matching[term]) for term in terms) for seq, terms in terms_at.items() if terms}
-    ranked = sorted(sums.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
+    weights, hits = {}, 0
+    for term in sorted(matching, key=lambda term: (matching[term], term_key(term))):
+        if hits < RANKED_HITS:
+            weights[term] = weight(messages, matching[term])
+        hits += matching[term]
+    sums = {seq: sum(weights.get(term, 0) for term in terms) for seq, terms in terms_at.items()}
+    found = {seq: sums[seq] for seq, terms in terms_at.items() if any(term in weights for term in terms)}
+    ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
     return dict(ranked[:limit])

@@ -16,7 +16,7 @@ from app.conversation.messages import LogMessage
 from app.store.base import Found
 from app.store.lineage import Stretch
 from app.store.rows import MESSAGE_COLUMNS, log_message_of
-from app.store.search import scope_of, score, weight
+from app.store.search import RANKED_HITS, scope_of, score, weight
 
 _IS_KEPT: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _BELONGS: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -30,7 +30,11 @@ _SEARCH: Final = f"""
         SELECT p.term, p.seq
         FROM stretch s CROSS JOIN json_each(?3) q CROSS JOIN postings p
           ON p.scope = s.scope AND p.term = q.value AND p.seq >= s.from_seq AND p.seq < s.to_seq),
-    telling (term, weight) AS MATERIALIZED (SELECT term, term_weight(?4, count(*)) FROM hit GROUP BY term),
+    counted (term, matching) AS MATERIALIZED (SELECT term, count(*) FROM hit GROUP BY term),
+    telling (term, weight) AS MATERIALIZED (
+        SELECT term, term_weight(?4, matching)
+        FROM (SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits FROM counted)
+        WHERE hits < {RANKED_HITS}),
     best (seq, weights) AS MATERIALIZED (
         SELECT h.seq, sum(t.weight) AS weights FROM hit h JOIN telling t ON t.term = h.term
         GROUP BY h.seq ORDER BY weights DESC, h.seq DESC LIMIT ?5),

@@ -194,3 +194,15 @@ async def test_a_search_among_thousands_of_messages_reads_no_more_than_it_return
         await store.index(conversation, log[start : start + 500])
     assert await hits(store, conversation, "common number1234", before_seq=3000, limit=2) == [1234, 2999]
     assert await hits(store, conversation, "common w7", before_seq=2900, limit=3) == [2857, 2807, 2757]
+
+
+async def test_terms_of_nearly_every_message_do_not_count_beside_rarer_ones(store: Store) -> None:
+    lines = [f"user everywhere always {'often' if at % 2 else 'x'} seldom{at}" for at in range(2200)]
+    conversation, log = await begin(store, fresh_tenant(), lines)
+    await store.index(conversation, log)
+    scores = [entry.score for entry in await search(store, conversation, "everywhere always often x seldom7", limit=2)]
+    assert scores[0] is not None
+    assert scores[0] > 8
+    assert await hits(store, conversation, "everywhere", limit=2, before_seq=2200) == [2199, 2198]
+    found = await search(store, conversation, "everywhere always often x", limit=1, before_seq=2200)
+    assert found[0].score in {0.693, 0.694}
