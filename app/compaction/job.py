@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.context.outline import Range, Style
-from app.context.partition import Boundary, Tail
+from app.context.outline import Boundary, Range, Style
+from app.context.partition import Tail
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, LogMessage
 

@@ -31,6 +31,11 @@ class Budget(msgspec.Struct, frozen=True):
     soft: int
     ratio: float = 1.0
 
+    @property
+    def pruning(self) -> int:
+        """The window without the reserve: what pressure is measured against."""
+        return self.window - self.reserve
+
     def calibrated(self, raw_tokens: int) -> int:
         return round(raw_tokens * self.ratio)
 

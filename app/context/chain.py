@@ -10,12 +10,17 @@ from itertools import accumulate
 from app.conversation.messages import Chunk
 
 
-def active_chain(chunks: Iterable[Chunk]) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+def active_chain(
+    chunks: Iterable[Chunk], *, replacing: bool = False
+) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
     """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach.
 
     Args:
         chunks: every chunk whose links lie on the conversation's path, in any order.
+        replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
     """
+    if replacing:
+        return _from_the_start(chunks), ()
     starting: dict[int, list[Chunk]] = defaultdict(list)
     folds_ending: dict[int, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
@@ -32,6 +37,14 @@ def active_chain(chunks: Iterable[Chunk]) -> tuple[tuple[Chunk, ...], tuple[Chun
         if position in folds_ending:
             folds.append(min(folds_ending[position], key=_preference))
     return tuple(chain), tuple(folds)
+
+
+def _from_the_start(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+    ending: dict[int, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        if chunk.from_seq == 0 and chunk.to_seq > 0:
+            ending[chunk.to_seq].append(chunk)
+    return tuple(min(ending[to_seq], key=_preference) for to_seq in sorted(ending))
 
 
 def totals_by_end(chain: Sequence[Chunk]) -> dict[int, int]:

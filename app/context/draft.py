@@ -1,14 +1,21 @@
-"""A view that is being trimmed: what a stage takes and returns. Tokens are raw counts."""
+"""A view that is being shortened: what a stage takes and returns. Tokens are raw counts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from app.context.outline import Note
-from app.context.partition import Anchor, Tail
+from app.context.budget import Budget
+from app.context.edits import Edit, EditKind, Op, body_after, with_op
+from app.context.outline import Boundary, Note, Pin
+from app.context.partition import Tail
+from app.context.policy import Policy
+from app.context.rounds import RESULT_ROLES
 from app.context.view import Counter, summary_message_tokens
-from app.conversation.messages import Chunk, Message
+from app.conversation.messages import Chunk, LogMessage, text_of
+
+UNCOUNTED_OPS = frozenset({"thoughtless"})
+"""They remove what is not counted as tokens of the prompt, or not by every provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,47 +24,71 @@ class Scene:
 
     instructions_tokens: int
     tail: Tail
-    limit_tokens: int
-    """The most that the view may take."""
+    budget: Budget
+    policy: Policy
     count: Counter
-    last_boundary_seq: int = 0
-    """Where the verbatim part began in the last view made for this window."""
-    regrow_tokens: int = 0
-    """A view below this may show more than the last one did."""
+    goal_ratio: float = 1.0
+    """What a stage that is at work should leave, as a share of the limit."""
+    pins: tuple[Pin, ...] = ()
 
+    @property
+    def limit_tokens(self) -> int:
+        """The most that the view may take."""
+        return self.budget.raw(self.budget.hard)
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A message in shortened form."""
+    @property
+    def goal_tokens(self) -> int:
+        return int(self.limit_tokens * self.goal_ratio)
 
-    message: Message
-    tokens: int
+    @property
+    def effective_tokens(self) -> int:
+        """What the reserve and instructions leave of the window."""
+        return max(0, self.budget.raw(self.budget.pruning) - self.instructions_tokens)
+
+    def is_pinned(self, seq: int) -> bool:
+        return any(pin.from_seq <= seq < pin.to_seq for pin in self.pins)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A view in the making: chunks, the anchor, and the log from `boundary_seq` with `replaced` messages."""
+    """A view in the making: chunks, pins, the anchor, and the log from the boundary on, some of it edited."""
 
     scene: Scene
     chunks: tuple[Chunk, ...]
-    boundary_seq: int
-    anchor: Anchor | None
-    replaced: Mapping[int, Replacement] = field(default_factory=dict)
+    boundary: Boundary
+    edits: Mapping[int, Edit] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+
+    @property
+    def boundary_seq(self) -> int:
+        return self.boundary.to_seq
 
     @property
     def dropped(self) -> int:
         """Messages neither shown nor covered by a chunk."""
-        forgotten_to = self.chunks[0].from_seq if self.chunks else self.scene.tail.start_seq
-        cut_from = self.scene.tail.start_seq
-        missing = forgotten_to + self.boundary_seq - cut_from
-        if self.anchor and (self.anchor.seq < forgotten_to or cut_from <= self.anchor.seq < self.boundary_seq):
-            missing -= 1
+        tail = self.scene.tail
+        forgotten_to = self.chunks[0].from_seq if self.chunks else tail.start_seq
+        gaps = ((0, forgotten_to), (tail.start_seq, self.boundary_seq))
+        missing = sum(to_seq - from_seq for from_seq, to_seq in gaps)
+        shown = [(pin.from_seq, pin.to_seq) for pin in self.pins]
+        if (anchor := self.boundary.anchor_seq) is not None and all(anchor != pin.from_seq for pin in self.pins):
+            shown.append((anchor, anchor + 1))
+        for from_seq, to_seq in shown:
+            missing -= sum(max(0, min(to_seq, end) - max(from_seq, start)) for start, end in gaps)
         return missing
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """Those from before the boundary: the others are in the tail."""
+        return pins_before(self.boundary, self.scene.pins)
 
     @property
     def tokens(self) -> int:
         return self.scene.instructions_tokens + self.summary_tokens + self.verbatim_tokens
+
+    @property
+    def message_tokens(self) -> int:
+        return self.tokens - self.scene.instructions_tokens
 
     @property
     def summary_tokens(self) -> int:
@@ -65,22 +96,115 @@ class Draft:
 
     @property
     def verbatim_tokens(self) -> int:
-        """The anchor and the log from the boundary on."""
-        tail = self.scene.tail
-        saved = sum(tail.message(seq).tokens - shortened.tokens for seq, shortened in self.replaced.items())
-        return (self.anchor.tokens if self.anchor else 0) + tail.tokens_from(self.boundary_seq) - saved
+        """Pins, anchor, and the log from the boundary on."""
+        shown = self.scene.tail.tokens_from(self.boundary_seq) + tokens_before(self.boundary, self.scene.pins)
+        return shown - saved_from(self.boundary_seq, self.edits)
 
     @property
     def excess_tokens(self) -> int:
-        return self.tokens - self.scene.limit_tokens
+        """How much is left to remove until the goal is reached."""
+        return self.tokens - self.scene.goal_tokens
 
     @property
     def fits(self) -> bool:
+        return self.tokens <= self.scene.limit_tokens
+
+    @property
+    def is_at_goal(self) -> bool:
         return self.excess_tokens <= 0
+
+    @property
+    def pressure(self) -> float:
+        """Share of the window without the reserve that messages take."""
+        budget = self.scene.budget
+        return budget.calibrated(self.message_tokens) / max(1, budget.pruning)
 
     def cut_at(self, seq: int) -> Draft:
         """The same view with its verbatim part beginning at `seq`."""
-        return replace(self, boundary_seq=seq, anchor=self.scene.tail.anchor_at(seq))
+        kept = {at: edit for at, edit in self.edits.items() if at >= seq}
+        return replace(self, boundary=self.scene.tail.boundary(seq), edits=kept)
+
+    def shown(self) -> Iterator[LogMessage]:
+        """The messages of the tail that may be edited, oldest first."""
+        tail = self.scene.tail
+        for entry in tail.messages[self.boundary_seq - tail.start_seq :]:
+            if not self.scene.is_pinned(entry.seq):
+                yield entry
+
+    def results(self) -> list[LogMessage]:
+        """Tool results that may be edited and are still there, oldest first."""
+        told = self.told
+        return [entry for entry in self.shown() if entry.message.role in RESULT_ROLES and entry.seq not in told]
+
+    def editing(self) -> Editing:
+        """To edit many messages of the view at once."""
+        return Editing(self)
+
+    def with_edits(self, edits: Mapping[int, Edit]) -> Draft:
+        return replace(self, edits=edits)
 
     def noted(self, code: str, **facts: int | float | str) -> Draft:
         return replace(self, notes=(*self.notes, Note(code, facts)))
+
+    @property
+    def told(self) -> set[int]:
+        """Messages of rounds that are told in a line per call."""
+        return {seq for seq, edit in self.edits.items() if edit.kind == "told"}
+
+
+class Editing:
+    """Edits to a draft in the making. Mutable, so that a thousand of them cost a thousand steps."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._edits = dict(draft.edits)
+        self._told = draft.told
+        self.excess_tokens = draft.excess_tokens
+        """How much is left to remove until the goal is reached."""
+
+    def op(self, entry: LogMessage, kind: EditKind, op: Op) -> bool:
+        """One more operation on a message, if that makes the message smaller. Whether it does."""
+        known = self._edits.get(entry.seq)
+        ops = with_op(known.ops if known else (), op)
+        tokens = self._draft.scene.count.message(body_after(entry.message.body, ops))
+        allowed = (known.tokens if known else entry.tokens) - (0 if op[0] in UNCOUNTED_OPS else 1)
+        if entry.seq in self._told or tokens > allowed:
+            return False
+        self.put(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
+        return True
+
+    def put(self, edit: Edit) -> None:
+        known = self._edits.get(edit.seq)
+        self.excess_tokens -= edit.saved_tokens - (known.saved_tokens if known else 0)
+        self._edits[edit.seq] = edit
+
+    def tokens(self, entry: LogMessage) -> int:
+        """What a message takes so far."""
+        known = self._edits.get(entry.seq)
+        return entry.tokens if known is None else known.tokens
+
+    def text(self, entry: LogMessage) -> str:
+        """The text of a message as it is shown so far."""
+        known = self._edits.get(entry.seq)
+        if known is None or entry.seq in self._told:
+            return entry.message.text
+        return text_of(body_after(entry.message.body, known.ops).get("content"))
+
+    def draft(self) -> Draft:
+        return self._draft.with_edits(self._edits)
+
+
+def saved_from(seq: int, edits: Mapping[int, Edit]) -> int:
+    """What edits save of the log from `seq` on."""
+    return sum(edit.saved_tokens for at, edit in edits.items() if at >= seq)
+
+
+def pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
+    return tuple(pin for pin in pins if pin.from_seq < boundary.to_seq)
+
+
+def tokens_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
+    """What is shown from before a boundary: its anchor and the pins."""
+    tokens = sum(pin.tokens for pin in pins_before(boundary, pins))
+    pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
+    return tokens if pinned else tokens + boundary.anchor_tokens

@@ -7,11 +7,71 @@ from typing import Literal
 
 import msgspec
 
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.context.edits import Edit
+from app.conversation.messages import Chunk, LogMessage
 
 Status = Literal["full", "summarized", "trimmed"]
-Summarize = Literal["auto", "never", "now"]
+Summarize = Literal["auto", "never", "now", "ahead"]
 Style = Literal["additive", "checkpoint", "recursive"]
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """A place in the log where a verbatim part may begin, and what must be known of it. Tokens are raw counts."""
+
+    to_seq: int = 0
+    """The first message behind it."""
+    tokens_total: int = 0
+    """Tokens of the log before it."""
+    anchor_seq: int | None = None
+    """The user message of the turn that it falls into; None where a turn begins here."""
+    anchor_tokens: int = 0
+    through_turn: int = 0
+    """How many turns begin in the log before it."""
+
+
+START = Boundary()
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Log messages `[from_seq, to_seq)`, a whole round, that are always shown verbatim. Tokens are a raw count."""
+
+    from_seq: int
+    to_seq: int
+    tokens: int
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """What is quoted of one message: its content text from `start` to `end`, in characters; all of it without them."""
+
+    seq: int
+    spans: tuple[tuple[int, int], ...] = ()
+
+
+class Quotation(msgspec.Struct, frozen=True):
+    """Old messages quoted in front of the user message `before_seq`, in the order of the log."""
+
+    before_seq: int
+    passages: tuple[Passage, ...]
+    tokens: int
+    """Raw count of the message that quotes them."""
+
+
+class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of the last view made for a window under a policy, so that the next one begins with its bytes."""
+
+    boundary: Boundary = START
+    edits: tuple[Edit, ...] = ()
+    quotations: tuple[Quotation, ...] = ()
+    level: float = 0.0
+    """The highest pressure threshold that it was above."""
+    tokens: int = 0
+    """What it took right after the last time it was shortened, calibrated."""
+    asked_seq: int = 0
+    """No view begins before this: a compaction through it was asked for."""
+
+
+KEPT_VIEWS = 8
+"""How many of a conversation's last views are kept: one for each window and policy that it is answered with."""
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -24,15 +84,19 @@ class Outline(msgspec.Struct, frozen=True):
     next_seq: int
     """One past the last message, new messages included."""
     chunks: tuple[Chunk, ...] = ()
-    """The active chain from the log's start, oldest first, each beginning where the one before ended. No folds."""
+    """The active chain from the log's start, oldest first, each beginning where the one before ended. Under a policy
+    whose summaries replace each other: all of them, each from the log's start, by reach. No folds."""
     folds: tuple[Chunk, ...] = ()
     """Folds over a prefix of `chunks`."""
     tail: Sequence[LogMessage] | None = None
-    """Messages from the last chunk's end (or 0) to the end, new ones included; None while not loaded."""
+    """Messages from `tail_start` to the end, new ones included; None while not loaded."""
+    tail_start: Boundary | None = None
+    """Where the tail begins; None: at the last chunk's end."""
     new_from_seq: int = 0
     """The first new message of this request."""
-    last_boundary_seq: int = 0
-    """Where the verbatim part began in the last view made for this window (0: at the start)."""
+    pins: tuple[Pin, ...] = ()
+    """By place in the log, not overlapping."""
+    last: LastView = LastView()
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -55,22 +119,59 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A view, described: summaries, then (where the tail begins inside a turn) that turn's user message, then the log
-    from `boundary_seq` with `replaced` messages in their shortened form."""
+    """A view, described: summaries, pinned messages from before the boundary, then (where the tail begins inside a
+    turn) that turn's user message, then the log from `boundary_seq`, some of it edited, with quotations in it."""
 
     status: Status
     chunks: tuple[Chunk, ...]
     """Shown, oldest first, folds in place of what they fold."""
-    boundary_seq: int
-    anchor_seq: int | None
+    boundary: Boundary
     prompt_tokens: int
     """Raw count of the whole view."""
     fits: bool
     """Whether it is within `Budget.hard`."""
-    replaced: Mapping[int, Message] = msgspec.field(default_factory=dict)
+    pins: tuple[Pin, ...] = ()
+    """Shown in front of the tail, from before the boundary."""
+    edits: Mapping[int, Edit] = msgspec.field(default_factory=dict)
+    quotations: tuple[Quotation, ...] = ()
     dropped: int = 0
     """Messages neither shown nor covered by a chunk; a notice stands for them."""
     to_summarize: tuple[Range, ...] = ()
-    needs_tail: bool = False
-    """The decision needs `Outline.tail`: load it and plan again."""
+    needs_tail: Boundary | None = None
+    """The decision needs the messages from here on: load them and plan again."""
+    level: float = 0.0
+    shortened_tokens: int = 0
+    """`LastView.level` and `tokens` of this view."""
     notes: tuple[Note, ...] = ()
+
+    @property
+    def boundary_seq(self) -> int:
+        return self.boundary.to_seq
+
+    @property
+    def anchor_seq(self) -> int | None:
+        """The user message repeated in front of the tail; None where it is pinned, and shown as that."""
+        seq = self.boundary.anchor_seq
+        return None if any(pin.from_seq == seq for pin in self.pins) else seq
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the log is shown as it is."""
+        return not (self.boundary.to_seq or self.edits or self.chunks or self.dropped or self.quotations)
+
+
+def last_view(plan: Plan, before: LastView, *, asked: bool = False) -> LastView:
+    """What is kept of a view that was sent.
+
+    Args:
+        before: what was kept of the one before it.
+        asked: whether the compaction that it shows was asked for, and is not to be undone by a small log.
+    """
+    return LastView(
+        boundary=plan.boundary,
+        edits=tuple(plan.edits.values()),
+        quotations=plan.quotations,
+        level=plan.level,
+        tokens=plan.shortened_tokens,
+        asked_seq=plan.boundary.to_seq if asked else before.asked_seq,
+    )

@@ -10,10 +10,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.context.outline import Outline
+from app.context.outline import START, Boundary, Outline
+from app.context.rounds import RESULT_ROLES
 from app.conversation.messages import Chunk, LogMessage
-
-RESULT_ROLES = frozenset({"tool", "function"})
 
 NEAR_SHARE = 0.75
 """A stretch may be this much shorter than its fair share to end with a turn."""
@@ -42,34 +41,25 @@ class Anchor:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """What a chunk must remember of the place where it ends (fields of `Chunk` of the same names)."""
-
-    to_seq: int
-    tokens_total: int
-    anchor_seq: int | None
-    anchor_tokens: int
-    through_turn: int
-
-
 class Tail:
-    """The log after the last chunk: loaded messages, cut into rounds. Tokens are raw counts."""
+    """The log from some boundary on: loaded messages, cut into rounds. Tokens are raw counts."""
 
-    def __init__(self, messages: Sequence[LogMessage], *, after: Chunk | None) -> None:
+    def __init__(self, messages: Sequence[LogMessage], *, after: Boundary | Chunk | None) -> None:
         """Cut a tail into rounds.
 
         Args:
-            messages: from the last chunk's end (or 0) to the log's end, without gaps.
-            after: that last chunk.
+            messages: from there to the log's end, without gaps.
+            after: the boundary, or the chunk that ends there; None: the log's start.
         """
+        after = after or START
+        self.start = boundary_after(after)
         self.messages = messages
-        self.start_seq = after.to_seq if after else 0
+        self.start_seq = after.to_seq
         self.end_seq = self.start_seq + len(messages)
         self.rounds = rounds_of(messages)
-        self._total_before = after.tokens_total if after else 0
-        self._start_anchor = _anchor_of(after)
-        self._turns_before = after.through_turn if after else 0
+        self._total_before = after.tokens_total
+        self._start_anchor = None if after.anchor_seq is None else Anchor(after.anchor_seq, after.anchor_tokens)
+        self._turns_before = after.through_turn
         self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
         self._user_seqs = [message.seq for message in messages if message.message.role == "user"]
 
@@ -110,7 +100,9 @@ class Tail:
         return None if self.message(seq).message.role == "user" else self._user_before(seq)
 
     def boundary(self, to_seq: int) -> Boundary:
-        """What a chunk that ends before `to_seq` must remember of that place."""
+        """What must be known of the place before `to_seq`."""
+        if to_seq == self.start_seq:
+            return self.start
         anchor = self.anchor_at(to_seq)
         return Boundary(
             to_seq=to_seq,
@@ -130,7 +122,13 @@ class Tail:
 
 def tail_of(outline: Outline) -> Tail:
     """The tail of an outline whose `tail` is loaded."""
-    return Tail(outline.tail or (), after=outline.chunks[-1] if outline.chunks else None)
+    last = outline.chunks[-1] if outline.chunks else None
+    return Tail(outline.tail or (), after=outline.tail_start or last)
+
+
+def boundary_after(chunk: Chunk | Boundary) -> Boundary:
+    """The place where a chunk ends."""
+    return Boundary(chunk.to_seq, chunk.tokens_total, chunk.anchor_seq, chunk.anchor_tokens, chunk.through_turn)
 
 
 def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
@@ -206,8 +204,3 @@ def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: 
         ends.append((not near, abs(tokens - aim), end))
     return min(ends)[2] if ends else start + 1
 
-
-def _anchor_of(chunk: Chunk | None) -> Anchor | None:
-    if chunk is None or chunk.anchor_seq is None:
-        return None
-    return Anchor(chunk.anchor_seq, chunk.anchor_tokens)

@@ -1,32 +1,29 @@
 """Decide what the model sees: `plan(outline, budget, policy) → Plan`. Pure: same input, same plan.
 
-The view takes the fewest chunks that bring it under the soft line, so it is stable while it grows and regrows when the
-window does. That decision is arithmetic on stored totals; only where no view is under the line are messages looked at.
+Under a policy that summarizes, the view takes the fewest chunks that bring it under its line, so it is stable while it
+grows and regrows when the window does. That decision is arithmetic on stored totals; only where no view is under the
+line are messages looked at. The other policies shorten the log by stages (`context.shortening`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
 from app.context.budget import Budget
-from app.context.chain import fold_at, shown_at, totals_by_end
-from app.context.draft import Draft, Scene
+from app.context.candidates import Candidate, Candidates
+from app.context.checkpoint import Checkpointing
+from app.context.draft import Draft
 from app.context.fold import Folding
 from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
-from app.context.partition import Anchor, tail_of
+from app.context.partition import tail_of
 from app.context.policy import Policy
-from app.context.stages import trim
-from app.context.view import Counter, empty_section_tokens, frame_tokens
+from app.context.shortening import Shortening
+from app.context.view import Counter, empty_section_tokens
 from app.context.zone import Proposal, Zoning, zone_before_the_buffer, zone_that_pays
-from app.conversation.messages import Chunk
 
 __all__ = ["Note", "Outline", "Plan", "Range", "Status", "Summarize", "plan"]
-
-UNFOLDED_SHARE = 0.75
-"""Of what chunks may weigh before they are folded; below it, a fold that another window needed is left aside."""
 
 
 def plan(
@@ -45,28 +42,42 @@ def plan(
     Args:
         count: counts in the conversation's encoding.
         summarizer_input_tokens: the most that one summary call may read, as its provider counts.
-        summarize: `auto` when the view is over the soft line; `never`; `now` whatever there is before the buffer zone,
-            with every chunk shown.
+        summarize: `auto` when the view is over its line; `never`; `now` whatever there is before the buffer zone, with
+            every chunk shown; `ahead` what would be summarized if the line were passed now.
     """
+    if not policy.summarizes:
+        summarize = "never"
+    if policy.kind == "checkpoint":
+        return Checkpointing(outline, budget, policy, count).plan(summarize)
+    if policy.kind != "additive":
+        return _shortened(outline, budget, policy, count)
     planner = _Planner(outline, budget, policy, count, summarizer_input_tokens, summarize)
     if summarize == "now":
         return planner.compact_now()
+    if summarize == "ahead":
+        return planner.over_the_line()
     return planner.under_the_line() or planner.over_the_line()
 
 
-class _View(msgspec.Struct, frozen=True):
-    """A view that shows the first `chunk_count` chunks and all of the log after them."""
-
-    chunk_count: int
-    boundary_seq: int
-    anchor: Anchor | None
-    tokens: int
-    fold: Chunk | None = None
-    """Stands for the chunks that it folds."""
+def _shortened(outline: Outline, budget: Budget, policy: Policy, count: Counter) -> Plan:
+    """The log from the last cut on, cut once more where it passes a line."""
+    shortening = Shortening(outline, budget, policy, count)
+    candidates = Candidates(outline, budget, policy, count, shortening.edits)
+    view = candidates.cut()
+    fits = Note("view_fits", {"tokens": budget.calibrated(view.tokens), "limit": budget.hard})
+    if not shortening.is_due(view):
+        dropped = candidates.dropped_by_the_cut()
+        return shortening.as_it_is(view, fits, dropped=dropped)
+    if outline.tail is None:
+        return replace(shortening.as_it_is(view), needs_tail=view.boundary)
+    draft = shortening.shortened(shortening.draft(view))
+    return shortening.plan_of(draft if draft.fits else shortening.last_resort(draft))
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
+    """Policy `additive`, and its strategy `recursive`."""
+
     outline: Outline
     budget: Budget
     policy: Policy
@@ -75,54 +86,67 @@ class _Planner:
     summarize: Summarize
 
     def under_the_line(self) -> Plan | None:
-        """The first view within the soft line; behind the last view's boundary only where that leaves much room.
+        """The first view within its line; behind the last view's boundary only where that leaves much room.
 
         Views that fold no more than this window asks for come first, then those that fold all they can.
         """
-        chunks = self.outline.chunks
-        last_boundary_seq = min(self.outline.last_boundary_seq, chunks[-1].to_seq if chunks else 0)
+        chunks, last = self.outline.chunks, self.outline.last
+        end_seq = chunks[-1].to_seq if chunks else 0
+        last_boundary_seq = min(last.boundary.to_seq, end_seq)
+        asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
         kept_back = 0
-        for view in (*self._views(self._unfolded_limit_tokens), *self._views(0)):
-            tokens = self.budget.calibrated(view.tokens)
-            if tokens > self.budget.soft:
+        for view in (*self._candidates.unfolded(), *self._candidates.folded()):
+            tokens, line = self.budget.calibrated(view.tokens), self._line(view)
+            if tokens > line or view.boundary.to_seq < asked_seq:
                 continue
-            if view.boundary_seq < last_boundary_seq and tokens >= regrow_tokens:
+            if view.boundary.to_seq < last_boundary_seq and tokens >= regrow_tokens:
                 kept_back += 1
                 continue
-            chosen = self._plan_of(view, Note("view_fits", {"tokens": tokens, "soft": self.budget.soft}))
-            if kept_back:
-                chosen = _noted(chosen, Note("boundary_kept", {"boundary_seq": view.boundary_seq}))
+            fits = Note("view_fits", {"tokens": tokens, "soft": line})
+            chosen = self._edited(view, fits)
+            if kept_back and not chosen.needs_tail:
+                chosen = _noted(chosen, Note("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
             return self.with_fold(chosen, view)
         return None
 
     def over_the_line(self) -> Plan:
-        """No view is under the soft line: every chunk is shown, and more is summarized where that gains something."""
-        view = self._views(0)[-1]
-        tokens = self.budget.calibrated(view.tokens)
-        over = Note("over_soft", {"tokens": tokens, "soft": self.budget.soft, "hard": self.budget.hard})
-        as_it_is = self._plan_of(view, over)
+        """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
+        view = self._candidates.folded()[-1]
+        tokens, line = self.budget.calibrated(view.tokens), self._line(view)
+        over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})
+        as_it_is = self._shortening.as_it_is(view, over)
         may_gain = self.summarize != "never" and self._log_tokens_after(view) >= self._least_gain_tokens(view)
         if as_it_is.fits and not may_gain:
             return self._with_proposal(as_it_is, view, None)
         if self.outline.tail is None:
-            return replace(as_it_is, needs_tail=True)
+            return replace(as_it_is, needs_tail=view.boundary)
+        if self._shortening.is_due(view):
+            draft = self._shortening.shortened(self._shortening.draft(view, over))
+            if draft.notes != (over,):
+                as_it_is = self._shortening.plan_of(draft)
+                view = replace(view, tokens=draft.tokens)
+                if self.budget.calibrated(draft.tokens) <= line and self.summarize != "ahead":
+                    return self.with_fold(as_it_is, view)
         proposal = zone_that_pays(self._zoning(view)) if may_gain else None
         return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, over), view, proposal)
 
     def compact_now(self) -> Plan:
         """Every chunk is shown, and whatever lies before the buffer zone is to be summarized."""
-        view = self._views(self._unfolded_limit_tokens)[-1]
-        as_it_is = self._plan_of(view, Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)}))
-        if self.outline.tail is None and view.boundary_seq < self.outline.next_seq:
-            return replace(as_it_is, needs_tail=True)
+        view = self._candidates.unfolded()[-1]
+        asked = Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)})
+        as_it_is = self._shortening.as_it_is(view, asked)
+        if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
+            return replace(as_it_is, needs_tail=view.boundary)
         proposal = zone_before_the_buffer(self._zoning(view))
-        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, *as_it_is.notes), view, proposal)
+        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, asked), view, proposal)
 
-    def with_fold(self, chosen: Plan, view: _View) -> Plan:
+    def with_fold(self, chosen: Plan, view: Candidate) -> Plan:
         """The plan, asking for a fold where the chunks of its view weigh too much."""
+        if self.policy.replaces or chosen.needs_tail:
+            return chosen
         folding = Folding(
-            shown=self._shown(view),
+            shown=view.chunks,
             view_tokens=view.tokens,
             budget=self.budget,
             policy=self.policy,
@@ -135,73 +159,39 @@ class _Planner:
         ranges = chosen.to_summarize if fold is None else (*chosen.to_summarize, fold)
         return _noted(replace(chosen, to_summarize=ranges), note)
 
-    def _views(self, limit_tokens: int) -> list[_View]:
-        """The view after each number of chunks, fewest first, folded where its chunks weigh more than a limit."""
-        outline, chunks = self.outline, self.outline.chunks
-        frame = frame_tokens(self.count) if chunks else 0
-        views = [_View(0, 0, None, outline.instructions_tokens + outline.log_tokens)]
-        totals = totals_by_end(chunks)
-        for shown, chunk in enumerate(chunks, start=1):
-            fold = fold_at(outline.folds, totals, chunk.to_seq, limit_tokens)
-            sections = totals[chunk.to_seq] - (totals[fold.to_seq] - fold.tokens if fold else 0)
-            anchor = None if chunk.anchor_seq is None else Anchor(chunk.anchor_seq, chunk.anchor_tokens)
-            verbatim = outline.log_tokens - chunk.tokens_total + (anchor.tokens if anchor else 0)
-            tokens = outline.instructions_tokens + frame + sections + verbatim
-            views.append(_View(shown, chunk.to_seq, anchor, tokens, fold))
-        return views
+    def _line(self, view: Candidate) -> int:
+        """The soft line; where part of the log is folded it leaves room to quote or search what is folded."""
+        if not view.chunks or self.policy.recalls == "off":
+            return self.budget.soft
+        recall_tokens = int(self.budget.window * self.policy.recall_ratio)
+        return min(self.budget.soft, self.budget.hard - recall_tokens)
 
-    @property
-    def _unfolded_limit_tokens(self) -> int:
-        """What chunks may weigh before their folds stand for them: well below where a fold is made, so that a
-        calibration that moves a little does not unfold it again."""
-        return self.budget.raw(int(self.budget.window * self.policy.fold_ratio * UNFOLDED_SHARE))
+    def _edited(self, view: Candidate, note: Note) -> Plan:
+        """A view under its line, after context editing where that is due."""
+        if not self._shortening.is_due(view):
+            return self._shortening.as_it_is(view, note)
+        if self.outline.tail is None or tail_of(self.outline).start_seq != view.boundary.to_seq:
+            return replace(self._shortening.as_it_is(view, note), needs_tail=view.boundary)
+        return self._shortening.plan_of(self._shortening.shortened(self._shortening.draft(view, note)))
 
-    def _plan_of(self, view: _View, *notes: Note) -> Plan:
-        shown = self._shown(view)
-        return Plan(
-            status=_status(shown, changed=False),
-            chunks=shown,
-            boundary_seq=view.boundary_seq,
-            anchor_seq=view.anchor.seq if view.anchor else None,
-            prompt_tokens=view.tokens,
-            fits=self.budget.calibrated(view.tokens) <= self.budget.hard,
-            notes=notes,
-        )
+    def _trimmed(self, view: Candidate, *notes: Note) -> Plan:
+        """The view cut until it fits: as the last one was, while that still fits and leaves no room for much more."""
+        draft = self._shortening.draft(view, *notes)
+        resumed = self._resumed(draft)
+        return self._shortening.plan_of(resumed or self._shortening.last_resort(draft))
 
-    def _trimmed(self, view: _View, *notes: Note) -> Plan:
-        scene = Scene(
-            instructions_tokens=self.outline.instructions_tokens,
-            tail=tail_of(self.outline),
-            limit_tokens=self.budget.raw(self.budget.hard),
-            count=self.count,
-            last_boundary_seq=self.outline.last_boundary_seq,
-            regrow_tokens=self.budget.raw(int(self.budget.window * self.policy.regrow_ratio)),
-        )
-        draft = trim(Draft(scene, self._shown(view), view.boundary_seq, view.anchor, notes=notes))
-        if not draft.fits:
-            draft = self._why_it_does_not_fit(draft)
-        return Plan(
-            status=_status(draft.chunks, changed=bool(draft.replaced or draft.dropped)),
-            chunks=draft.chunks,
-            boundary_seq=draft.boundary_seq,
-            anchor_seq=draft.anchor.seq if draft.anchor else None,
-            prompt_tokens=draft.tokens,
-            fits=draft.fits,
-            replaced={seq: shortened.message for seq, shortened in sorted(draft.replaced.items())},
-            dropped=draft.dropped,
-            notes=draft.notes,
-        )
+    def _resumed(self, draft: Draft) -> Draft | None:
+        last = self.outline.last.boundary
+        if last.to_seq > draft.boundary_seq and all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
+            return None
+        cut = draft if last.to_seq <= draft.boundary_seq else draft.cut_at(last.to_seq)
+        if not cut.fits or self.budget.calibrated(cut.tokens) < self.budget.window * self.policy.regrow_ratio:
+            return None
+        if last.to_seq > draft.boundary_seq:
+            cut = cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
+        return cut
 
-    def _why_it_does_not_fit(self, draft: Draft) -> Draft:
-        return draft.noted(
-            "does_not_fit",
-            instructions_tokens=self.budget.calibrated(self.outline.instructions_tokens),
-            newest_message_tokens=self.budget.calibrated(draft.verbatim_tokens),
-            notice_tokens=self.budget.calibrated(draft.summary_tokens),
-            limit_tokens=self.budget.hard,
-        )
-
-    def _with_proposal(self, chosen: Plan, view: _View, proposal: Proposal | None) -> Plan:
+    def _with_proposal(self, chosen: Plan, view: Candidate, proposal: Proposal | None) -> Plan:
         if proposal is None:
             asked = self.summarize != "never"
             return self.with_fold(_noted(chosen, Note("nothing_to_gain")) if asked else chosen, view)
@@ -211,37 +201,43 @@ class _Planner:
             "kept_tokens": proposal.kept_tokens,
             "expected_tokens": proposal.after_tokens,
         }
-        needed = replace(chosen, to_summarize=proposal.ranges)
+        needed = replace(chosen, to_summarize=self._styled(proposal.ranges))
         return self.with_fold(_noted(needed, Note("compaction_needed", facts)), view)
 
-    def _zoning(self, view: _View) -> Zoning:
+    def _styled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+        """The ranges as the strategy wants them: one rolling summary over all there is takes the last one's place."""
+        if self.policy.strategy == "additive":
+            return ranges
+        base = self.outline.chunks[-1].id if self.outline.chunks else ""
+        return (Range(0, ranges[-1].to_seq, style="recursive", base=base),)
+
+    def _zoning(self, view: Candidate) -> Zoning:
         return Zoning(
             outline=self.outline,
             tail=tail_of(self.outline),
-            shown=self._shown(view),
+            shown=view.chunks,
             view_tokens=view.tokens,
             budget=self.budget,
             policy=self.policy,
             count=self.count,
             summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
+            edits=self._shortening.edits,
         )
 
-    def _log_tokens_after(self, view: _View) -> int:
-        chunks = self.outline.chunks[: view.chunk_count]
-        return self.outline.log_tokens - (chunks[-1].tokens_total if chunks else 0)
+    def _log_tokens_after(self, view: Candidate) -> int:
+        return self.outline.log_tokens - view.boundary.tokens_total
 
-    def _least_gain_tokens(self, view: _View) -> int:
+    def _least_gain_tokens(self, view: Candidate) -> int:
         """What a compaction must remove at least: the gain that is asked for and the section that it adds."""
         return int(self.policy.min_gain_ratio * view.tokens) + empty_section_tokens(self.count)
 
-    def _shown(self, view: _View) -> tuple[Chunk, ...]:
-        return shown_at(self.outline.chunks, view.fold, view.chunk_count)
+    @property
+    def _shortening(self) -> Shortening:
+        return Shortening(self.outline, self.budget, self.policy, self.count)
 
-
-def _status(shown: tuple[Chunk, ...], *, changed: bool) -> Status:
-    if changed or (shown and all(chunk.kind == "mechanical" for chunk in shown)):
-        return "trimmed"
-    return "summarized" if shown else "full"
+    @property
+    def _candidates(self) -> Candidates:
+        return Candidates(self.outline, self.budget, self.policy, self.count, self._shortening.edits)
 
 
 def _noted(chosen: Plan, note: Note) -> Plan:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from app.context.edits import edited
 from app.context.outline import Plan
+from app.context.quoting import quoting_message
 from app.conversation.messages import Chunk, Message
 
 PREAMBLE = (
@@ -86,16 +88,23 @@ def render(
 
     Args:
         instructions: leading system and developer messages as they came.
-        message_at: the raw log message at a seq; asked for the anchor and for what is shown verbatim.
+        message_at: the raw log message at a seq; asked for what is shown, pinned or quoted.
         next_seq: one past the last log message.
     """
     view = list(instructions)
     summary = summary_message(plan.chunks, plan.dropped)
     if summary is not None:
         view.append(summary.raw)
-    if plan.anchor_seq is not None:
-        view.append(message_at(plan.anchor_seq))
-    for seq in range(plan.boundary_seq, next_seq):
-        replaced = plan.replaced.get(seq)
-        view.append(message_at(seq) if replaced is None else replaced.raw)
+    quoted = {quotation.before_seq: quotation for quotation in plan.quotations}
+    for pin in plan.pins:
+        view += [message_at(seq) for seq in range(pin.from_seq, pin.to_seq)]
+    shown = range(plan.boundary.to_seq, next_seq)
+    for seq in shown if plan.anchor_seq is None else (plan.anchor_seq, *shown):
+        if seq in quoted:
+            view.append(quoting_message(quoted[seq], message_at).raw)
+        edit = plan.edits.get(seq)
+        if edit is None:
+            view.append(message_at(seq))
+        elif (message := edited(edit, lambda at: Message(bytes(message_at(at))))) is not None:
+            view.append(message.raw)
     return view

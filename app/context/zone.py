@@ -6,10 +6,12 @@ between its rounds. A cut is proposed only when it gains something, so the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from app.context.budget import Budget, summary_limit
+from app.context.draft import saved_from, tokens_before
+from app.context.edits import Edit
 from app.context.outline import Outline, Range
 from app.context.partition import Tail, split
 from app.context.policy import Policy
@@ -40,6 +42,7 @@ class Zoning:
     policy: Policy
     count: Counter
     summarizer_input_tokens: int
+    edits: Mapping[int, Edit] = field(default_factory=dict)
 
     @property
     def current_turn_index(self) -> int:
@@ -62,10 +65,10 @@ class Zoning:
         sizes = (sum(entry.tokens for entry in stretch) for stretch in ranges)
         summaries = sum(min(limit, size) + section for size in sizes)
         boundary = zone[-1].to_seq if zone else self.tail.start_seq
-        anchor = self.tail.anchor_at(boundary)
-        kept = self.tail.tokens_from(boundary)
+        before = tokens_before(self.tail.boundary(boundary), self.outline.pins)
+        kept = self.tail.tokens_from(boundary) - saved_from(boundary, self.edits)
         shown = summary_message_tokens(self.shown, 0, self.count) or frame_tokens(self.count)
-        after = self.outline.instructions_tokens + shown + summaries + (anchor.tokens if anchor else 0) + kept
+        after = self.outline.instructions_tokens + shown + summaries + before + kept
         return Proposal(
             ranges=tuple(Range(stretch[0].from_seq, stretch[-1].to_seq) for stretch in ranges),
             zone_tokens=sum(entry.tokens for entry in zone),

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from app.context.outline import last_view
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import WholeAnswer
@@ -19,7 +20,7 @@ from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
 from app.exchange.tasks import Tasks
-from app.exchange.views import BOUNDARIES, CALIBRATION, Turn, View
+from app.exchange.views import CALIBRATION, VIEWS, Turn, View, last_view_of, with_view
 from app.upstream.collect import Collector
 from app.upstream.router import ReadReply
 
@@ -144,19 +145,22 @@ class Delivery:
     def _learned(self, turn: Turn, view: View, usage: Mapping[str, Any] | None) -> dict[str, Any]:
         """What changes in the conversation's state with this answer."""
         state = turn.place.conversation.state
-        boundaries = {**state.get(BOUNDARIES, {}), str(view.budget.window): view.plan.boundary_seq}
+        window = view.budget.window
+        before = last_view_of(state, turn.policy, window)
+        sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
+        views = with_view(state, turn.policy, window, sent)
         reported = (usage or {}).get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
-            return {BOUNDARIES: boundaries}
+            return {VIEWS: views}
         calibration = turn.calibration.observe(
             estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
             instructions_tokens=turn.place.instructions_tokens,
             reported_tokens=reported,
-            restart=boundaries != state.get(BOUNDARIES, boundaries),
+            restart=(sent.boundary, sent.edits) != (before.boundary, before.edits),
         )
         self._ask.calibrated(turn.model_key, calibration)
         return {
-            BOUNDARIES: boundaries,
+            VIEWS: views,
             CALIBRATION: {**state.get(CALIBRATION, {}), turn.model_key: calibration.to_dict()},
         }
 

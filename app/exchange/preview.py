@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from msgspec.structs import replace
 
 from app.compaction.summarizer import input_tokens
 from app.context.budget import Budget, budget_for
@@ -16,7 +19,7 @@ from app.context.policy import Policy
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.exchange.placement import INSTRUCTIONS
-from app.exchange.views import BOUNDARIES, calibration_of
+from app.exchange.views import calibration_of, last_view_of, pins_of
 from app.store.base import Store
 
 
@@ -60,27 +63,31 @@ async def preview(
         StoreUnavailable: the log cannot be read.
     """
     log = await store.read(conversation, 0, conversation.head_seq + 1)
-    chain, folds = active_chain(await store.chunks(root=conversation.root, path=conversation.path))
+    stored = await store.chunks(root=conversation.root, path=conversation.path) if policy.summarizes else []
+    chain, folds = active_chain(stored, replacing=policy.replaces)
     instructions = [Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ())]
     calibration = calibration_of(conversation.state, model_key, Calibration())
     counted = counter.request([message.body for message in instructions])
-    boundaries = conversation.state.get(BOUNDARIES, {})
     outline = Outline(
         instructions_tokens=calibration.instructions_tokens(counted),
         log_tokens=conversation.head_tokens_total,
         next_seq=conversation.head_seq + 1,
         chunks=chain,
         folds=folds,
-        tail=log[chain[-1].to_seq if chain else 0 :],
+        tail=None,
         new_from_seq=conversation.head_seq + 1,
-        last_boundary_seq=int(boundaries.get(str(window_tokens), 0)),
+        pins=pins_of(conversation.state),
+        last=last_view_of(conversation.state, policy, window_tokens),
     )
     budget = budget_for(policy, window=window_tokens, ratio=calibration.ratio)
-    decided = plan(
-        outline,
-        budget,
-        policy,
+    decide = partial(
+        plan,
+        budget=budget,
+        policy=policy,
         count=counter,
         summarizer_input_tokens=input_tokens(policy, window_tokens),
     )
+    decided = decide(outline)
+    if (start := decided.needs_tail) is not None:
+        decided = decide(replace(outline, tail=log[start.to_seq :], tail_start=start))
     return Preview(conversation, log, instructions, budget, decided, dispositions(log, decided))

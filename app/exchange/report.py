@@ -62,14 +62,20 @@ class Report(msgspec.Struct, frozen=True):
                 }
                 for chunk in plan.chunks
             ],
-            "verbatim_messages": self.next_seq - plan.boundary_seq - len(plan.replaced) + (plan.anchor_seq is not None),
-            "trimmed_messages": len(plan.replaced),
+            "verbatim_messages": self._verbatim_messages,
+            "trimmed_messages": len(plan.edits),
             "dropped_messages": plan.dropped,
-            "pinned": 0,
+            "pinned": sum(pin.to_seq - pin.from_seq for pin in plan.pins),
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
             "warnings": list(self.warnings),
         }
+
+    @property
+    def _verbatim_messages(self) -> int:
+        plan = self.plan
+        before = sum(pin.to_seq - pin.from_seq for pin in plan.pins) + (plan.anchor_seq is not None)
+        return self.next_seq - plan.boundary_seq - len(plan.edits) + before
 
     @property
     def prompt_tokens(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration, seeded
 from app.context.chain import active_chain
-from app.context.outline import Outline, Plan, Summarize
+from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Pin, Plan, Summarize
 from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.view import render
@@ -26,9 +26,11 @@ from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.upstream.base import Target, Window
 
-CALIBRATION, BOUNDARIES = "calibration", "boundaries"
-"""`Conversation.state`: calibration per `provider/model`; where the last view's verbatim part began, per window."""
+CALIBRATION, VIEWS, PINS = "calibration", "views", "pins"
+"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window; pinned rounds."""
 
+READ_GAP_MESSAGES: Final = 16
+"""Messages this near to each other are read in one query, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
 """What is cut into rounds or shortened within a few milliseconds; longer tails are planned off the event loop."""
@@ -123,8 +125,8 @@ class Views:
                 return lossy
         outline = await self._outline(turn, budget, more_chunks, forced=summarize == "now")
         decided = await self._plan(turn, outline, budget, summarize)
-        if decided.needs_tail:
-            outline = replace(outline, tail=await self._tail(place, outline))
+        if (start := decided.needs_tail) is not None:
+            outline = replace(outline, tail=await self._log(place, start.to_seq), tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize)
         if not decided.fits:
             raise _too_long(decided, outline, budget)
@@ -137,9 +139,7 @@ class Views:
         tokens = turn.instructions_tokens + place.client_tokens
         if summarize == "now" or budget.calibrated(tokens) > budget.soft:
             return None
-        untouched = Plan(
-            status="full", chunks=(), boundary_seq=0, anchor_seq=None, prompt_tokens=tokens, fits=True
-        )
+        untouched = Plan(status="full", chunks=(), boundary=START, prompt_tokens=tokens, fits=True)
         outline = Outline(
             instructions_tokens=turn.instructions_tokens,
             log_tokens=place.client_tokens,
@@ -152,21 +152,25 @@ class Views:
     ) -> Outline:
         place = turn.place
         over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
+        policy, state = turn.policy, place.conversation.state
         chunks: list[Chunk] = []
-        if place.conversation.chunk_count or ((over or forced) and place.keeps):
+        if policy.summarizes and (place.conversation.chunk_count or ((over or forced) and place.keeps)):
             chunks = await self._chunks(place)
         known = {chunk.id for chunk in chunks}
-        chain, folds = active_chain([*chunks, *(chunk for chunk in more_chunks if chunk.id not in known)])
-        boundaries = place.conversation.state.get(BOUNDARIES, {})
+        made = (chunk for chunk in more_chunks if chunk.id not in known)
+        chain, folds = active_chain([*chunks, *made], replacing=policy.replaces)
+        last = last_view_of(state, policy, budget.window)
+        at_start = place.is_fresh and not chain and not last.boundary.to_seq
         return Outline(
             instructions_tokens=turn.instructions_tokens,
             log_tokens=place.log_tokens,
             next_seq=place.next_seq,
             chunks=chain,
             folds=folds,
-            tail=place.new if place.is_fresh and not chain else None,
+            tail=place.new if at_start else None,
             new_from_seq=place.conversation.head_seq + 1,
-            last_boundary_seq=int(boundaries.get(str(budget.window), 0)),
+            pins=pins_of(state),
+            last=last,
         )
 
     async def _chunks(self, place: Recollection) -> list[Chunk]:
@@ -194,25 +198,32 @@ class Views:
             return await asyncio.to_thread(decide)
         return decide()
 
-    async def _tail(self, place: Recollection, outline: Outline) -> list[LogMessage]:
-        """The log after the last chunk: what is stored of it, then what is new."""
-        start = outline.chunks[-1].to_seq if outline.chunks else 0
-        return await self._log(place, start)
-
     async def _log(self, place: Recollection, start: int) -> list[LogMessage]:
         head = place.conversation.head_seq
         stored = [] if start > head else await self._store.read(place.conversation, start, head + 1)
         return [*stored, *(entry for entry in place.new if entry.seq >= start)]
 
+    async def _shown(self, place: Recollection, decided: Plan) -> list[LogMessage]:
+        """The messages that a plan shows: its tail, its anchor, what is pinned and what is quoted."""
+        start = decided.boundary_seq
+        early = [seq for pin in decided.pins for seq in range(pin.from_seq, pin.to_seq)]
+        early += [passage.seq for quotation in decided.quotations for passage in quotation.passages]
+        if decided.anchor_seq is not None:
+            early.append(decided.anchor_seq)
+        head = place.conversation.head_seq
+        stored = []
+        for first, past in _stretches(sorted({seq for seq in early if seq < start and seq <= head})):
+            stored += await self._store.read(place.conversation, first, past)
+        fresh = [entry for entry in place.new if entry.seq in early and entry.seq < start]
+        return [*stored, *fresh, *await self._log(place, start)]
+
     async def _messages(self, place: Recollection, decided: Plan, outline: Outline) -> list[bytes] | None:
-        untouched = decided.boundary_seq == 0 and not decided.replaced and not decided.chunks and not decided.dropped
         if place.client_log is not None and place.aligned:
-            if untouched:
+            if decided.is_untouched:
                 return None
             raws: Mapping[int, bytes] | Sequence[bytes] = place.client_log
         else:
-            start = decided.boundary_seq if decided.anchor_seq is None else decided.anchor_seq
-            raws = {entry.seq: entry.message.raw for entry in await self._log(place, start)}
+            raws = {entry.seq: entry.message.raw for entry in await self._shown(place, decided)}
         return render(
             decided,
             instructions=[message.raw for message in place.instructions],
@@ -231,6 +242,43 @@ def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) 
     if stored:
         return Calibration.from_dict(stored)
     return seeded(seed) if seed.ratio > 1 else Calibration()
+
+
+def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastView:
+    """What is kept of the last view that was made under a policy for a window."""
+    stored = state.get(VIEWS, {}).get(_view_key(policy, window))
+    return LastView() if stored is None else msgspec.convert(stored, LastView)
+
+
+def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> dict[str, Any]:
+    """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
+    key = _view_key(policy, window)
+    kept = {name: stored for name, stored in state.get(VIEWS, {}).items() if name != key}
+    while len(kept) >= KEPT_VIEWS:
+        del kept[next(iter(kept))]
+    return {**kept, key: msgspec.to_builtins(view)}
+
+
+def pins_of(state: Mapping[str, Any]) -> tuple[Pin, ...]:
+    """The pinned rounds of a conversation."""
+    return msgspec.convert(state.get(PINS, []), tuple[Pin, ...])
+
+
+def _view_key(policy: Policy, window: int) -> str:
+    return f"{policy.name}:{window}"
+
+
+def _stretches(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges `[from, to)` that hold these seqs, in order; what lies a few messages apart is read at once."""
+    first = past = -READ_GAP_MESSAGES
+    for seq in seqs:
+        if seq - past > READ_GAP_MESSAGES:
+            if past > first:
+                yield first, past
+            first = seq
+        past = seq + 1
+    if past > first:
+        yield first, past
 
 
 def _takes_long(outline: Outline) -> bool:

@@ -32,7 +32,7 @@ def check_it_fits_or_says_why(world: World, decided: Plan) -> None:
 
 def check_every_message_is_accounted_for(world: World, decided: Plan) -> None:
     verbatim = set(range(decided.boundary_seq, len(world.log)))
-    assert set(decided.replaced) <= verbatim
+    assert set(decided.edits) <= verbatim
     anchor = set() if decided.anchor_seq is None else {decided.anchor_seq}
     assert not anchor & verbatim
     covered: set[int] = set()
@@ -51,7 +51,7 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
     rendered = world.render(decided)
     shown = rendered[len(rendered) - (len(world.log) - decided.boundary_seq) :]
     for seq, raw in zip(range(decided.boundary_seq, len(world.log)), shown, strict=True):
-        assert (raw is world.log[seq].message.raw) == (seq not in decided.replaced)
+        assert (raw is world.log[seq].message.raw) == (seq not in decided.edits)
     if decided.anchor_seq is not None:
         assert world.log[decided.anchor_seq].message.role == "user"
         assert any(raw is world.log[decided.anchor_seq].message.raw for raw in rendered)

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from app.context.budget import budget_for, summary_limit
-from app.context.outline import Outline, Plan
+from app.context.outline import Boundary, LastView, Outline, Plan
+from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from tests.context.checks import check_nothing_is_orphaned, check_plan
@@ -37,7 +38,7 @@ def decide(outline: Outline, window: int = 128_000, **settings: object) -> Plan:
 
 def test_a_view_exactly_on_the_line_does_not_trigger_and_one_token_more_does() -> None:
     on_the_line = decide(outline_of_tokens(89_500))
-    assert (on_the_line.status, on_the_line.needs_tail, codes(on_the_line)) == ("full", False, ["view_fits"])
+    assert (on_the_line.status, on_the_line.needs_tail, codes(on_the_line)) == ("full", None, ["view_fits"])
     over = decide(outline_of_tokens(89_501))
     assert over.needs_tail
     assert codes(over) == ["over_soft"]
@@ -101,13 +102,13 @@ def test_a_prepared_chunk_is_not_used_before_the_line_is_crossed() -> None:
     assert world.plan(loaded=False).status == "full"
     world.say(assistant(words(2_500)), user("Again"))
     crossed = world.plan(loaded=False)
-    assert (crossed.status, crossed.needs_tail, crossed.to_summarize) == ("summarized", False, ())
+    assert (crossed.status, crossed.needs_tail, crossed.to_summarize) == ("summarized", None, ())
 
 
 def test_a_larger_window_grows_the_verbatim_part_back() -> None:
     world = World(bodies=[*turns(20), user("And now?")])
     assert world.settle().status == "summarized"
-    world.window, world.last_boundary_seq = 128_000, 0
+    world.window, world.last = 128_000, LastView()
     regrown = world.plan(loaded=False)
     assert (regrown.status, regrown.boundary_seq, regrown.chunks) == ("full", 0, ())
 
@@ -124,7 +125,7 @@ def test_a_wobbling_calibration_does_not_move_the_boundary_back() -> None:
 
 
 def test_a_boundary_that_no_chunk_reaches_any_more_does_not_hold_the_view() -> None:
-    world = World(bodies=[*turns(9), user("And now?")], last_boundary_seq=9)
+    world = World(bodies=[*turns(9), user("And now?")], last=LastView(boundary=Boundary(9)))
     assert world.plan(loaded=False).status == "full"
 
 
@@ -165,7 +166,7 @@ def test_what_a_smaller_window_had_folded_is_told_in_full_in_a_larger_one() -> N
 def test_nothing_is_asked_for_when_summaries_are_switched_off() -> None:
     world = World(bodies=[*turns(15), user("And now?")])
     decided = world.plan("never", loaded=False)
-    assert (decided.to_summarize, decided.needs_tail, decided.fits) == ((), False, True)
+    assert (decided.to_summarize, decided.needs_tail, decided.fits) == ((), None, True)
     world.say(assistant(words(4_000)), user("More"))
     trimmed = world.plan("never")
     assert (trimmed.status, trimmed.to_summarize, trimmed.fits) == ("trimmed", (), True)
@@ -262,7 +263,7 @@ def test_planning_costs_the_same_for_ten_and_for_ten_thousand_messages() -> None
             log_tokens=log_tokens,
             next_seq=next_seq,
             chunks=(chunk,),
-            last_boundary_seq=next_seq - 4,
+            last=LastView(boundary=boundary_after(chunk)),
         )
         count = WordCounter()
         policy = Policy()

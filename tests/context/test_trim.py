@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.stages.excerpt import excerpt_of, shorten_text
+from app.context.excerpt import share_within, shorten_text, shortened_body
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, World, assistant, calls, log_of, result, user, words
 
@@ -36,8 +36,8 @@ def test_a_long_tool_result_of_the_current_turn_is_shortened_and_marked() -> Non
     world = World(bodies=[user("Read it"), calls("read"), {**result(text), **fields}])
     decided = world.plan("never")
     check_plan(world, decided)
-    assert list(decided.replaced) == [2]
-    body = decided.replaced[2].body
+    assert list(decided.edits) == [2]
+    body = world.shown(decided, 2)
     assert {name: body[name] for name in ("name", "vendor", "tool_call_id")} == {**fields, "tool_call_id": "call_0"}
     assert body["content"].startswith("line 0 of the file\n")
     assert body["content"].endswith("line 3999 of the file")
@@ -57,7 +57,7 @@ def test_arguments_of_a_call_stay_a_json_object_when_they_are_shortened() -> Non
     world = World(window=4_096, bodies=[user("Write it"), calls("write", arguments=arguments), result("done")])
     decided = world.plan("never")
     check_plan(world, decided)
-    [call] = decided.replaced[1].tool_calls
+    [call] = world.shown(decided, 1)["tool_calls"]
     kept = orjson.loads(call["function"]["arguments"])
     assert (kept["path"], kept["lines"]) == ("/srv/app.py", [1, 2])
     assert "characters left out" in kept["body"]
@@ -68,10 +68,11 @@ def test_arguments_of_a_call_stay_a_json_object_when_they_are_shortened() -> Non
 )
 def test_arguments_that_cannot_give_become_an_object_that_says_so(arguments: str) -> None:
     [message] = log_of([calls("write", arguments=arguments)])
-    excerpt = excerpt_of(message, 60, COUNT)
-    [call] = excerpt.message.tool_calls
+    share = share_within(message.message.body, message.tokens, 60, COUNT.message)
+    body = shortened_body(message.message.body, share)
+    [call] = body["tool_calls"]
     assert "left_out" in orjson.loads(call["function"]["arguments"])
-    assert excerpt.tokens <= 60
+    assert COUNT.message(body) <= 60
 
 
 def test_instructions_and_the_newest_message_that_do_not_fit_are_told_apart() -> None:
@@ -111,11 +112,3 @@ def test_a_shortened_text_keeps_its_ends_and_says_what_is_missing(text: str, kee
     if "[… " not in text and "left out" not in text:
         assert text.startswith(head.removesuffix("\n"))
         assert text.endswith(tail.removeprefix("\n"))
-
-
-@given(content=st.text(max_size=4_000), cap=st.integers(20, 400))
-def test_an_excerpt_is_never_longer_than_the_message(content: str, cap: int) -> None:
-    [message] = log_of([user(content)])
-    excerpt = excerpt_of(message, cap, COUNT)
-    assert excerpt.tokens <= message.tokens
-    assert excerpt.tokens == COUNT.message(excerpt.message.body)

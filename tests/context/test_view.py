@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.outline import Plan
+from app.context.edits import Edit
+from app.context.outline import START, Boundary, Plan
 from app.context.tokens import TokenCounter, tokenizer_for
 from app.context.view import Counter, notice, render, section, section_tokens, summary_message, summary_message_tokens
-from app.conversation.messages import Chunk, Message
+from app.conversation.messages import Chunk
 from tests.context.worlds import COUNT, chunk_of, words
 
 
@@ -91,11 +92,10 @@ def test_a_view_is_instructions_summary_anchor_and_the_log_from_the_boundary() -
     plan = Plan(
         status="trimmed",
         chunks=(chunk_of(2),),
-        boundary_seq=2,
-        anchor_seq=0,
+        boundary=Boundary(2, anchor_seq=0),
         prompt_tokens=0,
         fits=True,
-        replaced={2: Message.of({"role": "assistant", "content": "short"})},
+        edits={2: Edit(2, "truncated", (("say", "short"),), 1, 1)},
     )
     view = render(plan, instructions=[b"{}"], message_at=log.__getitem__, next_seq=4)
     assert view[0] == b"{}"
@@ -107,7 +107,7 @@ def test_a_view_is_instructions_summary_anchor_and_the_log_from_the_boundary() -
 
 def test_a_full_view_is_the_messages_as_they_came() -> None:
     raws = [b'{"role" : "user","content":"a"}', b'{"content":"b",  "role":"assistant"}']
-    plan = Plan(status="full", chunks=(), boundary_seq=0, anchor_seq=None, prompt_tokens=0, fits=True)
+    plan = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
     view = render(plan, instructions=[], message_at=raws.__getitem__, next_seq=2)
     assert [id(raw) for raw in view] == [id(raw) for raw in raws]
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for, summary_limit
 from app.context.chain import active_chain
-from app.context.outline import Outline, Plan, Range, Summarize
-from app.context.partition import Tail
+from app.context.edits import edited
+from app.context.outline import Boundary, LastView, Outline, Pin, Plan, Range, Summarize, last_view
+from app.context.partition import Tail, boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.view import render, section_tokens
@@ -113,7 +114,8 @@ class World:
     stored: list[Chunk] = field(default_factory=list)
     ratio: float = 1.0
     output: int = 0
-    last_boundary_seq: int = 0
+    last: LastView = field(default_factory=LastView)
+    pins: tuple[Pin, ...] = ()
     new_from_seq: int | None = None
     summarizer_share: float = 0.6
     replans: int = 0
@@ -138,23 +140,35 @@ class World:
             link = seq.to_bytes(16, "big")
             self.log.append(LogMessage(seq, Message.of(body), link, link, True, tokens, total, False))
 
-    def outline(self, *, loaded: bool = True) -> Outline:
-        chain, folds = active_chain(self.stored)
-        start = chain[-1].to_seq if chain else 0
+    def outline(self, *, loaded: bool = True, start: Boundary | None = None) -> Outline:
+        chain, folds = active_chain(self.stored, replacing=self.policy.replaces)
+        if not self.policy.summarizes:
+            chain, start = (), start or self.last.boundary
+        if start is None:
+            start = boundary_after(chain[-1]) if chain else Boundary()
         return Outline(
             instructions_tokens=self.instructions_tokens,
             log_tokens=self.log[-1].tokens_total if self.log else 0,
             next_seq=len(self.log),
             chunks=chain,
             folds=folds,
-            tail=self.log[start:] if loaded else None,
+            tail=self.log[start.to_seq :] if loaded else None,
+            tail_start=start,
             new_from_seq=max(0, len(self.log) - 1) if self.new_from_seq is None else self.new_from_seq,
-            last_boundary_seq=self.last_boundary_seq,
+            pins=self.pins,
+            last=self.last,
         )
 
     def plan(self, summarize: Summarize = "auto", *, loaded: bool = True) -> Plan:
+        decided = self._plan(self.outline(loaded=loaded), summarize)
+        if loaded and decided.needs_tail is not None:
+            decided = self._plan(self.outline(start=decided.needs_tail), summarize)
+            assert decided.needs_tail is None
+        return decided
+
+    def _plan(self, outline: Outline, summarize: Summarize) -> Plan:
         return plan(
-            self.outline(loaded=loaded),
+            outline,
             self.budget,
             self.policy,
             count=COUNT,
@@ -172,11 +186,20 @@ class World:
             for part in decided.to_summarize:
                 self.stored.append(self.summary_of(part))
             decided = self.plan(summarize)
-        self.last_boundary_seq = decided.boundary_seq
+        self.remember(decided)
         return decided
 
+    def remember(self, decided: Plan) -> None:
+        """What a conversation keeps of a view that was answered."""
+        self.last = last_view(decided, self.last)
+
+    def shown(self, decided: Plan, seq: int) -> Body:
+        """A message as a plan shows it."""
+        message = edited(decided.edits[seq], lambda at: self.log[at].message)
+        assert message is not None
+        return message.body
+
     def summary_of(self, part: Range, kind: str = "model") -> Chunk:
-        chain, _ = active_chain(self.stored)
         if part.folds:
             shown = {chunk.id: chunk for chunk in self.stored}
             last = max((shown[name] for name in part.folds), key=lambda chunk: chunk.to_seq)
@@ -189,8 +212,7 @@ class World:
                 "through_turn": last.through_turn,
             }
         else:
-            before = next((chunk for chunk in chain if chunk.to_seq == part.from_seq), None)
-            end = Tail(self.log[part.from_seq :], after=before).boundary(part.to_seq)
+            end = Tail(self.log, after=None).boundary(part.to_seq)
             tokens = sum(message.tokens for message in self.log[part.from_seq : part.to_seq])
             boundary = {
                 "tokens_total": end.tokens_total,

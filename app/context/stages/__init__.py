@@ -1,4 +1,4 @@
-"""Mechanical trimming, the last resort: stages in order, each `Draft → Draft`, until the view fits.
+"""Ways to shorten a view, each `Draft → Draft`. A policy names its own, in order; the last resort is the same for all.
 
 What stands for most is lost last: summaries that crowd out the conversation, whole old rounds, the middle of long
 messages, every summary, and at the end everything but the request itself.
@@ -6,25 +6,62 @@ messages, every summary, and at the end everything but the request itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from app.context.draft import Draft
-from app.context.stages.drop import drop_all_but_the_request, drop_oldest_rounds
+from app.context.stages.cap import cap_messages
+from app.context.stages.clear import clear_reasoning, clear_tool_results
+from app.context.stages.drop import drop_all_but_the_request, drop_oldest
+from app.context.stages.fade import fade_results
 from app.context.stages.forget import forget_all_summaries, forget_oldest_summaries
+from app.context.stages.keep import keep_last
+from app.context.stages.mask import mask_results
+from app.context.stages.position import prune_by_position
+from app.context.stages.results import drop_results
+from app.context.stages.share import share_evenly
 from app.context.stages.shorten import shorten_long_messages
+from app.context.stages.tell import tell_old_rounds
+from app.context.stages.truncate import truncate_results
 
 Stage = Callable[[Draft], Draft]
 
-STAGES: tuple[Stage, ...] = (
+STAGES: Final[Mapping[str, Stage]] = {
+    stage.__name__: stage
+    for stage in (
+        mask_results,
+        cap_messages,
+        fade_results,
+        prune_by_position,
+        truncate_results,
+        tell_old_rounds,
+        drop_results,
+        clear_tool_results,
+        clear_reasoning,
+        keep_last,
+        drop_oldest,
+        share_evenly,
+    )
+}
+"""By the name that configuration knows them by."""
+
+LAST_RESORT: Final[tuple[Stage, ...]] = (
     forget_oldest_summaries,
-    drop_oldest_rounds,
+    drop_oldest,
     shorten_long_messages,
     forget_all_summaries,
     drop_all_but_the_request,
 )
 
 
-def trim(draft: Draft, stages: tuple[Stage, ...] = STAGES) -> Draft:
+def apply(draft: Draft, names: Sequence[str]) -> Draft:
+    """Apply stages in order. Each decides by itself whether there is anything to do."""
+    for name in names:
+        draft = STAGES[name](draft)
+    return draft
+
+
+def trim(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT) -> Draft:
     """Apply stages until the view fits; it may still not fit when all are used up."""
     for stage in stages:
         if draft.fits:

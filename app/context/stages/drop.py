@@ -10,17 +10,20 @@ from bisect import bisect_left
 from dataclasses import replace
 from itertools import accumulate
 
+import msgspec
+
 from app.context.draft import Draft
+from app.context.partition import Round
 
-STEPS_PER_LIMIT = 4
 
-
-def drop_oldest_rounds(draft: Draft) -> Draft:
+def drop_oldest(draft: Draft) -> Draft:
     """Cut so far that the view fits, at most to the newest round; the newest user message stays as the anchor."""
-    if len(draft.scene.tail.rounds) < 2:
+    rounds = [entry for entry in draft.scene.tail.rounds if entry.from_seq >= draft.boundary_seq]
+    if draft.fits or len(rounds) < 2:
         return draft
-    last_cut = _last_cut(draft)
-    cut = last_cut if last_cut is not None else _next_cut(draft)
+    cut = _cut(draft, rounds)
+    if cut.tokens >= draft.tokens:
+        return draft
     return cut.noted("dropped", messages=cut.dropped, from_seq=cut.boundary_seq, tokens=draft.tokens - cut.tokens)
 
 
@@ -30,26 +33,21 @@ def drop_all_but_the_request(draft: Draft) -> Draft:
     newest = tail.newest_user
     if newest is None or newest.seq == draft.boundary_seq == tail.end_seq - 1:
         return draft
-    bare = replace(draft, boundary_seq=tail.end_seq, anchor=newest, replaced={})
+    end = msgspec.structs.replace(
+        tail.boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens
+    )
+    bare = replace(draft, boundary=end, edits={})
     return bare.noted("only_the_request_kept", messages=bare.dropped)
 
 
-def _last_cut(draft: Draft) -> Draft | None:
-    """The cut of the last view, while it still fits and leaves no room for much more."""
+def _cut(draft: Draft, rounds: list[Round]) -> Draft:
+    """The cut after the number of steps that comes nearest to the goal, or the first after that which makes the view
+    fit; the newest round's start if none does."""
     scene = draft.scene
-    seq = scene.last_boundary_seq
-    if seq <= draft.boundary_seq or all(entry.from_seq != seq for entry in scene.tail.rounds):
-        return None
-    cut = draft.cut_at(seq)
-    return cut if cut.fits and cut.tokens >= scene.regrow_tokens else None
-
-
-def _next_cut(draft: Draft) -> Draft:
-    """The first cut after a whole number of steps that makes the view fit; the newest round's start if none does."""
-    rounds = draft.scene.tail.rounds
-    dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
-    step_tokens = max(1, draft.scene.limit_tokens // STEPS_PER_LIMIT)
-    steps = -(-draft.excess_tokens // step_tokens)
+    sizes = (scene.tail.tokens_from(entry.from_seq) - scene.tail.tokens_from(entry.to_seq) for entry in rounds[:-1])
+    dropped_before = list(accumulate(sizes, initial=0))
+    step_tokens = max(1, int(scene.limit_tokens * scene.policy.step_ratio))
+    steps = max(1, round(draft.excess_tokens / step_tokens))
     while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
         next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
         opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)

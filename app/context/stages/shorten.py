@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from app.context.draft import Draft, Replacement
-from app.context.partition import RESULT_ROLES
-from app.context.stages.excerpt import excerpt_of
+from app.context.draft import Draft
+from app.context.excerpt import share_within
+from app.context.rounds import RESULT_ROLES
 from app.conversation.messages import LogMessage
 
 SHORTEST_TOKENS = 48
@@ -17,30 +16,26 @@ SHORTEST_TOKENS = 48
 def shorten_long_messages(draft: Draft) -> Draft:
     """Lower one cap for all long tool results until the view fits, then one for the other messages."""
     request = draft.scene.tail.newest_user
-    shown = [
-        message
-        for message in draft.scene.tail.messages[draft.boundary_seq - draft.scene.tail.start_seq :]
-        if request is None or message.seq != request.seq
-    ]
-    results = [message for message in shown if message.message.role in RESULT_ROLES]
-    others = [message for message in shown if message.message.role not in RESULT_ROLES]
+    shown = [entry for entry in draft.shown() if request is None or entry.seq != request.seq]
+    results = [entry for entry in shown if entry.message.role in RESULT_ROLES]
+    others = [entry for entry in shown if entry.message.role not in RESULT_ROLES]
     before = draft.tokens
     for group in (results, others):
         if group and not draft.fits:
             draft = _cap(draft, group)
-    if not draft.replaced:
-        return draft
-    return draft.noted("shortened", messages=len(draft.replaced), tokens=before - draft.tokens)
+    removed = before - draft.tokens
+    return draft.noted("shortened", messages=len(draft.edits), tokens=removed) if removed else draft
 
 
 def _cap(draft: Draft, group: Sequence[LogMessage]) -> Draft:
     """The highest cap of a halving ladder under which the view fits; the lowest if none is low enough."""
     capped = draft
+    excess_tokens = draft.tokens - draft.scene.limit_tokens
     for cap_tokens in _ladder(draft.scene.limit_tokens):
-        saving = sum(max(0, message.tokens - cap_tokens) for message in group)
-        if saving < draft.excess_tokens and cap_tokens > SHORTEST_TOKENS:
+        saving = sum(max(0, entry.tokens - cap_tokens) for entry in group)
+        if saving < excess_tokens and cap_tokens > SHORTEST_TOKENS:
             continue
-        capped = replace(draft, replaced={**draft.replaced, **_excerpts(draft, group, cap_tokens)})
+        capped = _excerpts(draft, group, cap_tokens)
         if capped.fits:
             break
     return capped
@@ -54,12 +49,11 @@ def _ladder(limit_tokens: int) -> Iterator[int]:
     yield SHORTEST_TOKENS
 
 
-def _excerpts(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> dict[int, Replacement]:
-    excerpts = {}
-    for message in group:
-        if message.tokens <= cap_tokens:
-            continue
-        excerpt = excerpt_of(message, cap_tokens, draft.scene.count)
-        if excerpt.tokens < message.tokens:
-            excerpts[message.seq] = excerpt
-    return excerpts
+def _excerpts(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> Draft:
+    count = draft.scene.count.message
+    editing = draft.editing()
+    for entry in group:
+        if editing.tokens(entry) > cap_tokens:
+            share = share_within(entry.message.body, entry.tokens, cap_tokens, count)
+            editing.op(entry, "truncated", ("shorten", share))
+    return editing.draft()

@@ -1,14 +1,13 @@
-"""A long message in fewer tokens: head and tail of its texts, a line that says how much is missing, all else kept."""
+"""A long message in fewer characters: head and tail of its texts, a line that says how much is missing between."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
-from app.context.draft import Replacement
-from app.context.view import Counter
-from app.conversation.messages import LogMessage, Message
+from app.conversation.messages import text_of
 
 HEAD_SHARE = 0.7
 NEWLINE_REACH_SHARE = 0.2
@@ -21,19 +20,19 @@ SHRINK = 0.7
 TRIES = 16
 
 
-def excerpt_of(message: LogMessage, cap_tokens: int, count: Counter) -> Replacement:
-    """The message with its texts cut evenly until it takes at most `cap_tokens`, or as little as it can."""
-    share = cap_tokens / max(1, message.tokens)
-    best = Replacement(message.message, message.tokens)
+def share_within(body: dict[str, Any], tokens: int, cap_tokens: int, count: Callable[[dict[str, Any]], int]) -> float:
+    """The share of its texts that a message may keep to take at most `cap_tokens`; the smallest tried if none does.
+
+    Args:
+        tokens: what the message takes whole.
+        count: tokens of a message.
+    """
+    share = cap_tokens / max(1, tokens)
     for _ in range(TRIES):
-        body = _shortened(message.message.body, share)
-        tokens = count.message(body)
-        if tokens < best.tokens:
-            best = Replacement(Message.of(body), tokens)
-        if best.tokens <= cap_tokens:
+        if count(shortened_body(body, share)) <= cap_tokens:
             break
         share *= SHRINK
-    return best
+    return share
 
 
 def shorten_text(text: str, keep_chars: int) -> str:
@@ -54,7 +53,15 @@ def shorten_text(text: str, keep_chars: int) -> str:
     return "\n".join(part for part in (head, f"[… {missing:,} characters left out …]", tail) if part)
 
 
-def _shortened(body: dict[str, Any], share: float) -> dict[str, Any]:
+def contents_within(content: object, chars: int) -> object:
+    """A content whose texts together keep about `chars` characters; long ones give in proportion."""
+    if isinstance(content, str):
+        return shorten_text(content, chars)
+    length = len(text_of(content))
+    return content if length <= chars else _content(content, chars / length)
+
+
+def shortened_body(body: dict[str, Any], share: float) -> dict[str, Any]:
     """A copy of a message whose long texts keep `share` of their characters."""
     copy = dict(body)
     if "content" in body:
@@ -64,6 +71,11 @@ def _shortened(body: dict[str, Any], share: float) -> dict[str, Any]:
     if isinstance(body.get("function_call"), dict):
         copy["function_call"] = _function(body["function_call"], share)
     return copy
+
+
+def shortened_arguments(arguments: str, chars: int) -> str:
+    """Arguments in about `chars` characters that still are a JSON object."""
+    return arguments if len(arguments) <= chars else _arguments(arguments, chars / len(arguments))
 
 
 def _content(content: object, share: float) -> object:

@@ -1,0 +1,129 @@
+"""Policy `checkpoint`: shorten tool results first; once messages overflow, one summary of everything takes their place.
+
+Each checkpoint is written from the whole log, not from the one before, and stands alone in front of the newest turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.context.budget import Budget, summary_limit
+from app.context.candidates import Candidate, Candidates
+from app.context.draft import Draft
+from app.context.outline import Note, Outline, Plan, Range, Summarize
+from app.context.partition import Tail
+from app.context.policy import Policy
+from app.context.shortening import Shortening
+from app.context.view import Counter, empty_section_tokens, frame_tokens
+
+CHEAP_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
+"""Stages that lose least; a checkpoint is preferred to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """The planner of the policy. Checkpoints in `Outline.chunks` all begin at the log's start, by reach."""
+
+    outline: Outline
+    budget: Budget
+    policy: Policy
+    count: Counter
+
+    def plan(self, summarize: Summarize) -> Plan:
+        view = self._fitting_view()
+        fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "limit": self.budget.hard})
+        if summarize not in {"now", "ahead"} and not self._shortening.is_due(view):
+            return self._shortening.as_it_is(view, fits)
+        if self.outline.tail is None:
+            return replace(self._shortening.as_it_is(view, fits), needs_tail=view.boundary)
+        before = self._shortening.draft(view)
+        names = [name for name in self.policy.stage_names if name in CHEAP_STAGES]
+        draft = before if summarize == "ahead" else self._shortening.shortened(before, names)
+        if draft.fits and summarize == "auto":
+            return self._shortening.plan_of(draft)
+        rest = [name for name in self.policy.stage_names if name not in CHEAP_STAGES]
+        final = draft if draft.fits else self._shortening.shortened(draft, rest)
+        decided = self._shortening.plan_of(final if final.fits else self._shortening.last_resort(final))
+        return decided if summarize == "never" else self._with_checkpoint(decided, draft, summarize)
+
+    def _fitting_view(self) -> Candidate:
+        """The first view that fits, fewest messages folded; behind the last one's boundary only with much room."""
+        candidates = self._candidates.unfolded()
+        last = self.outline.last
+        for view in candidates:
+            tokens = self.budget.calibrated(view.tokens)
+            goes_back = view.boundary.to_seq < last.boundary.to_seq
+            if view.boundary.to_seq < last.asked_seq or tokens > self.budget.hard:
+                continue
+            if not goes_back or tokens < self.budget.window * self.policy.regrow_ratio:
+                return view
+        return candidates[-1]
+
+    def _with_checkpoint(self, decided: Plan, draft: Draft, summarize: Summarize) -> Plan:
+        """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
+        tail = draft.scene.tail
+        cut = self._cut(tail)
+        if cut is None or cut <= tail.start_seq:
+            return replace(decided, notes=(*decided.notes, Note("nothing_to_gain")))
+        overflow = self._overflowing(draft)
+        if summarize == "auto" and not self._is_triggered(draft, overflow):
+            return replace(decided, notes=(*decided.notes, Note("not_triggered", {"messages": overflow})))
+        after = self._expected_tokens(draft, cut)
+        facts = {"messages": overflow, "expected_tokens": after, "tokens": draft.tokens}
+        if draft.tokens - after < self.policy.min_gain_ratio * draft.tokens:
+            return replace(decided, notes=(*decided.notes, Note("nothing_to_gain", facts)))
+        wanted = Range(0, cut, style="checkpoint")
+        return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, Note("compaction_needed", facts)))
+
+    def _cut(self, tail: Tail) -> int | None:
+        """Where the turns begin that stay verbatim: the last `keep_turns` before the current one, fewer where they
+        would take more than `buffer_max_ratio`; inside the current turn where that is too long by itself."""
+        rounds = tail.rounds
+        openings = [entry.from_seq for entry in rounds if entry.opens_turn]
+        allowed = self.budget.raw(int(self.budget.window * self.policy.buffer_max_ratio))
+        kept = openings[-self.policy.turns_kept - 1 :] if openings else []
+        for seq in kept:
+            if tail.tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
+                return seq
+        inside = [entry.from_seq for entry in rounds[1:] if not openings or entry.from_seq > openings[-1]]
+        return next((seq for seq in inside if tail.tokens_from(seq) <= allowed), inside[-1] if inside else None)
+
+    def _overflowing(self, draft: Draft) -> int:
+        """How many messages do not fit, counted from the newest back: those are to be refined."""
+        tail = draft.scene.tail
+        room = draft.scene.limit_tokens - draft.scene.instructions_tokens - draft.summary_tokens
+        for number, entry in enumerate(reversed(tail.messages)):
+            edit = draft.edits.get(entry.seq)
+            room -= entry.tokens if edit is None else edit.tokens
+            if room < 0:
+                return len(tail.messages) - number
+        return 0
+
+    def _is_triggered(self, draft: Draft, overflow: int) -> bool:
+        trigger = self.policy.trigger
+        used = self.budget.calibrated(draft.tokens)
+        if trigger.type is None or trigger.value is None:
+            return overflow > 0
+        if trigger.type == "token_ratio":
+            return used / self.budget.window >= trigger.value
+        if trigger.type == "remaining_tokens":
+            return self.budget.window - used <= trigger.value
+        return overflow >= trigger.value
+
+    def _expected_tokens(self, draft: Draft, cut: int) -> int:
+        scene = draft.scene
+        summary = self.budget.raw(summary_limit(self.policy, self.budget.window)) + empty_section_tokens(self.count)
+        anchor = scene.tail.boundary(cut).anchor_tokens
+        kept = scene.tail.tokens_from(cut) + anchor
+        return scene.instructions_tokens + frame_tokens(self.count) + summary + kept
+
+    @property
+    def _shortening(self) -> Shortening:
+        return Shortening(self.outline, self.budget, self.policy, self.count)
+
+    @property
+    def _candidates(self) -> Candidates:
+        return Candidates(self.outline, self.budget, self.policy, self.count, self._shortening.edits)
