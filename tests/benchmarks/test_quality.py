@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.quality import economy, facts
+from app.context.policy import Policy
+from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.model import by_length
-from tests.benchmarks.quality.recordings import Chat, Question, longer
+from tests.benchmarks.quality.recordings import Chat, LateUse, Question, Run, longer
 from tests.benchmarks.quality.summaries import COUNTER, SUMMARIES, allowance
 from tests.benchmarks.quality.talk import NotThere, Variant
 from tests.benchmarks.quality.texts import Prose, all_text, normalised, occurs
@@ -98,3 +99,52 @@ async def test_economy_counts_what_went_to_the_model() -> None:
 async def test_a_policy_that_is_not_there_is_said_to_be() -> None:
     with pytest.raises(NotThere):
         await economy.hold(Variant("unheard of", policy="unheard-of"), turns=1)
+
+
+def agent_run() -> Run:
+    """Looks a value up, reads a lot, and needs the value at the end."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Book."}, {"role": "user", "content": "Book it."}]
+    results = ["The card is card_5521.", *(Prose(at).of(500) for at in range(30))]
+    for at, text in enumerate(results):
+        called = {"id": f"call_{at}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [called]})
+        messages.append({"role": "tool", "tool_call_id": f"call_{at}", "content": text})
+    last = {"role": "assistant", "content": "Booked with card_5521."}
+    return Run("small", [*messages, last], [], [LateUse("card_5521", len(messages))])
+
+
+async def test_late_values_are_looked_for_where_they_are_used() -> None:
+    seen = await late_use.measure(Variant("additive"), [agent_run()], room_tokens=20_000, summaries="failing")
+    assert (seen.share, list(seen.errors)) == (1.0, [])
+    assert late_use.keep_newest([agent_run()], room_tokens=1_000).share == 0.0
+    assert late_use.keep_newest([agent_run()], room_tokens=20_000).share == 1.0
+
+
+def test_the_newest_messages_begin_with_no_result_without_its_call() -> None:
+    messages = agent_run().messages
+    kept = [late_use.newest(messages, limit)[0]["role"] for limit in range(200, 2_000, 50)]
+    assert "tool" not in kept
+
+
+async def test_the_demo_is_held_and_its_tokens_are_counted() -> None:
+    found = await cost.measure(turns=3)
+    assert (found["share"], found["summary_calls"], found["compactions"]) == (1.0, 0, 0)
+
+
+async def test_the_facts_in_reach_are_counted() -> None:
+    held = await poc.hold(Variant("additive"), turns=3)
+    assert held.share_at(3) == 1.0
+    assert held.facts_at(3)["billing service"] == 3
+    assert held.facts_at(1)["billing service"] == 1
+
+
+async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None:
+    changes = {"prepare_ratio": 1.0}
+    found = await stall.measure(Variant("additive", changes=changes), turns=11, summary_seconds=0.3)
+    assert found["cutting_turns"] >= 1
+    assert found["slowest_cutting_ms"] >= 300 > found["ordinary_ms"]
+
+
+def test_planning_is_timed_for_each_case() -> None:
+    assert all(taken > 0 for taken in planning.measure(Policy(), messages=400).values())
+    assert len(planning.growth(Policy(), results=3, times=(1, 2))) == 2

@@ -21,7 +21,12 @@ from tests.benchmarks.processes import ROOT
 
 INSTRUMENTS: Final = {
     "facts": "facts of long chats that the model is shown when asked (needs recordings)",
+    "late_use": "values that agents need late (needs recordings)",
     "economy": "tokens, cache hits, summary calls and stalls over 300 turns",
+    "cost": "tokens of the demo beside sending everything",
+    "stall": "time to the first byte of turns that compact",
+    "planning": "CPU time of a plan",
+    "poc": "input and facts after each compaction",
 }
 TABLE_COLUMNS: Final = 170
 
@@ -48,7 +53,7 @@ def main() -> int:
     results = asyncio.run(modules[options.name].run(options, console))
     out = options.out or ROOT / "build" / f"{options.name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
+    out.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
     console.print(f"{time.monotonic() - began:.0f} s, written to {out}")
     return 0
 
