@@ -93,7 +93,7 @@ async def test_economy_counts_what_went_to_the_model() -> None:
     assert found["summary_calls"] >= 1
     assert found["over_the_window"] == 0
     assert 0 < found["uncached_tokens"] < found["upstream_tokens"]
-    assert economy.bounds(held)[0]["calls_keeping_nothing"] >= 1
+    assert economy.bounds_of(held)[0]["calls_keeping_nothing"] >= 1
 
 
 async def test_a_policy_that_is_not_there_is_said_to_be() -> None:

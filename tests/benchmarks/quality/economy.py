@@ -12,13 +12,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 from typing import Any, Final
 
 import orjson
 from rich.console import Console
 from rich.table import Column, Table
 
+from tests.benchmarks.quality.bounds import Bound, bounds, table_of
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.model import BYTES_PER_TOKEN, Call, ScriptedModel, by_length
 from tests.benchmarks.quality.summaries import ordinary
@@ -51,7 +52,6 @@ TOOLS: Final = [
 ]
 QUESTION_CHARS, ANSWER_CHARS, RESULT_CHARS = 395, 375, 540
 MOST_UNCACHED, MOST_SUMMARY_CALLS, LEAST_STABLE_PREFIX, LEAST_CACHED = 110_000, 15, 0.93, 0.85
-BUFFER_TURNS, BUFFER_MAX_RATIO, THRESHOLD_RATIOS = 4, 0.3, (0.7, 0.8, 0.9, 0.95)
 NO_PREPARATION: Final = {"prepare_ratio": 1.0}
 
 VARIANTS: Final = (
@@ -192,35 +192,15 @@ def facts_of(held: Held) -> dict[str, Any]:
     }
 
 
-def bounds(held: Held) -> list[dict[str, float]]:
-    """What arithmetic allows at several thresholds, in the model's tokens: how few summary calls there can be if
-    nothing but summaries makes room.
-
-    A view that was just compacted holds at least the instructions, a summary and whatever stays verbatim; it grows
-    from there to the threshold before the next compaction is due. `keeping nothing` and `keeping the buffer` replace
-    one rolling summary; where each summary is added and stays, there is less room for growth each time (folds, which
-    are calls too, are not counted), until there is none.
-    """
-    growth = by_length({"messages": held.history[1:]})
-    instructions = by_length({"messages": held.history[:1]})
-    summary = ceil(len(ordinary({"messages": [{"role": "user", "content": ""}]})) / BYTES_PER_TOKEN)
-    buffer = min(BUFFER_TURNS * growth / max(1, len(held.turns)), BUFFER_MAX_RATIO * held.window)
-    found = []
-    for ratio in THRESHOLD_RATIOS:
-        soft = ratio * held.window
-        kept = instructions + buffer
-        rolling = _fewest_calls(growth, soft, kept + summary)
-        found.append(
-            {
-                "threshold": ratio,
-                "soft_line": soft,
-                "calls_keeping_nothing": _fewest_calls(growth, soft, instructions + summary),
-                "calls_keeping_the_buffer": rolling,
-                "calls_adding_summaries": _fewest_additive_calls(growth, soft, kept, summary),
-                "not_cached_in_answers": growth + instructions + rolling * (summary + buffer),
-            }
-        )
-    return found
+def bounds_of(held: Held) -> list[Bound]:
+    """What arithmetic allows for a conversation."""
+    return bounds(
+        growth=by_length({"messages": held.history[1:]}),
+        instructions=by_length({"messages": held.history[:1]}),
+        summary=ceil(len(ordinary({"messages": [{"role": "user", "content": ""}]})) / BYTES_PER_TOKEN),
+        turns=len(held.turns),
+        window=held.window,
+    )
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -250,8 +230,8 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
         for told in facts["errors"][:3]:
             console.print(f"{name}: {told}"[:300], markup=False)
     if held is not None:
-        results["bounds"] = bounds(held)
-        console.print(_table_of_bounds(results["bounds"]))
+        results["bounds"] = bounds_of(held)
+        console.print(table_of(results["bounds"]))
     return results
 
 
@@ -285,33 +265,5 @@ def _table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table_of_bounds(found: Sequence[Mapping[str, float]]) -> Table:
-    titles = (name.replace("_", " ") for name in found[0])
-    table = Table(*(Column(title, justify="right") for title in titles), title="The least there can be")
-    for row in found:
-        table.add_row(*(_figure(value) for value in row.values()))
-    return table
-
-
-def _figure(value: float) -> str:
-    return "–" if value == inf else f"{value:,.0f}" if value > 1 else f"{value:g}"
-
-
 def _uncached(calls: Sequence[Call]) -> int:
     return sum(call.prompt_tokens - call.cached_tokens for call in calls)
-
-
-def _fewest_calls(growth: float, soft: float, base: float) -> float:
-    return max(0, ceil((growth - soft) / (soft - base)) + 1) if soft > base else inf
-
-
-def _fewest_additive_calls(growth: float, soft: float, base: float, summary: float) -> float:
-    """As above, where every summary stays; infinite where they leave no room before all is said."""
-    calls, reached = 0, soft
-    while reached < growth:
-        calls += 1
-        room = soft - base - summary * calls
-        if room <= 0:
-            return inf
-        reached += room
-    return calls
