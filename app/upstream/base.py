@@ -105,7 +105,7 @@ class Quirks:
     tool_result_names: bool = False
     """Results bear the name of the tool."""
     split_calls: bool = False
-    """Parallel calls are told one after the other (Llama 3.1's template)."""
+    """Calls are told one after the other, and apart from what is said beside them (Llama 3.1's template)."""
     empty_content: Literal["keep", "text", "none"] = "keep"
     """How an assistant's missing content is written: ``""`` or ``null``."""
     flatten_text: bool = False

@@ -235,7 +235,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "u"}}
             Quirks(split_calls=True),
             [calling("c", "d", text="a"), result("d", "2"), result("c", "1"), USER],
             [
-                calling("c", text="a"),
+                ANSWER,
+                calling("c"),
                 result("c", "1"),
                 say("assistant", None, tool_calls=calling("c", "d")["tool_calls"][1:]),
                 result("d", "2"),

@@ -25,6 +25,7 @@ def mistral_template(messages: Sequence[Message]) -> None:
     https://github.com/ggml-org/llama.cpp/blob/master/models/templates/mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja
     """
     rest = _after_system(messages)
+    _demand(all(isinstance(m["content"], str) for m in messages[: len(messages) - len(rest)]), "system text is added")
     _alternates(m for m in rest if m["role"] != "tool" and m.get("tool_calls") is None)
     for message in rest:
         if message.get("tool_calls") is not None:
@@ -32,10 +33,9 @@ def mistral_template(messages: Sequence[Message]) -> None:
                 _demand(len(call.get("id") or "") == 9, "Tool call IDs should be alphanumeric strings with length 9!")
         elif message["role"] == "tool":
             _demand(len(message.get("tool_call_id") or "") == 9, "Tool call IDs should be … with length 9!")
-        elif message["role"] == "assistant":
-            _demand(isinstance(message.get("content"), str), "an assistant's content is trimmed as a string")
         else:
-            _demand(message["role"] == "user", "Only user and assistant roles are supported")
+            _demand(message["role"] in {"user", "assistant"}, "Only user and assistant roles are supported")
+            _demand(isinstance(message.get("content"), str), "content is added to a string")
 
 
 _MISTRAL_PROPERTIES = {
