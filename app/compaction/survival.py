@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import orjson
 
 from app.compaction.transcript import Count
-from app.compaction.values import Mention, Values, values_in
+from app.compaction.values import Mention, Source, Values, values_in
 from app.conversation.messages import Chunk, LogMessage
 
-HEADING = "Values mentioned: "
+HEADINGS: dict[Source, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}
+"""Lines of an appendix: what is important, and what only tools have told, once."""
 SECONDARY_SHARE, SECONDARY_TOKENS = 0.25, 240
 """Values that were mentioned once and by a tool only may take this share of an appendix's room, or this much."""
 SMALLEST_APPENDIX_TOKENS = 12
+MOST_PASSED_OVER = 64
+"""So many values in a row for which there is no room end the search for more."""
 
-_HEADING_LINE = re.compile(rf"^{re.escape(HEADING)}(.*)$", re.MULTILINE)
+_LINE = re.compile(rf"^({'|'.join(map(re.escape, HEADINGS.values()))})(.*)$", re.MULTILINE)
+_SOURCES: dict[str, Source] = {heading: source for source, heading in HEADINGS.items()}
 _ITEM = re.compile(r'"(?:[^"\\]|\\.)*"|[^,;]+?(?=, |; |$)')
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value of an appendix; `crowd` is how many stand under its label, where that says how little each is worth."""
+
+    label: str
+    text: str
+    source: Source
+    crowd: int
 
 
 def values_of(messages: Sequence[LogMessage], earlier: Sequence[Chunk] = ()) -> list[Mention]:
@@ -27,27 +42,29 @@ def values_of(messages: Sequence[LogMessage], earlier: Sequence[Chunk] = ()) -> 
         return values_in(messages)
     found = Values()
     for place, chunk in enumerate(earlier):
-        for label, value in kept_in(chunk.text):
-            found.add(value, label, 2.0, "kept", -1 - place)
+        for kept in kept_in(chunk.text):
+            found.add_kept(kept.label, kept.text, kept.source, -1 - place, kept.crowd)
         found.add_text(without_appendix(chunk.text), "assistant", -1 - place)
     for logged in messages:
         found.add_message(logged)
     return found.sorted()
 
 
-def kept_in(text: str) -> list[tuple[str, str]]:
-    """Labels and values of the appendix that a summary carries."""
+def kept_in(text: str) -> list[Kept]:
+    """The values of the appendix that a summary carries."""
     found = []
-    for line in _HEADING_LINE.findall(text):
+    for heading, line in _LINE.findall(text):
         for group in line.split("; "):
             label, labelled, items = group.partition(": ")
-            items = items if labelled else group
-            found += [(label if labelled else "", _unquoted(item)) for item in _ITEM.findall(items)]
-    return [(label, value) for label, value in found if value]
+            values = [_unquoted(item) for item in _ITEM.findall(items if labelled else group)]
+            source = _SOURCES[heading]
+            crowd = len(values) if source == "result" else 1
+            found += [Kept(label if labelled else "", value, source, crowd) for value in values if value]
+    return found
 
 
 def without_appendix(text: str) -> str:
-    return _HEADING_LINE.sub("", text).rstrip()
+    return _LINE.sub("", text).rstrip()
 
 
 def missing(values: Sequence[Mention], text: str) -> list[Mention]:
@@ -65,42 +82,54 @@ def kept_share(values: Sequence[Mention], text: str) -> float:
 
 
 def appendix(values: Sequence[Mention], room_tokens: int, count: Count) -> str:
-    """Values in a line, under the words that say what they are, the most worth first to be taken; "" for none."""
+    """Values in a line or two, under the words that say what they are; what is worth most has the first claim on the
+    room. Blank for none."""
     if room_tokens < SMALLEST_APPENDIX_TOKENS:
         return ""
     chosen = _chosen(values, room_tokens, count)
-    while chosen and count(_line(chosen)) > room_tokens:
+    while chosen and count(_told(chosen)) > room_tokens:
         chosen = chosen[:-1]
-    return _line(chosen) if chosen else ""
+    return _told(chosen)
 
 
 def _chosen(values: Sequence[Mention], room_tokens: int, count: Count) -> list[Mention]:
     """As many values as fit, by estimate; those that nobody said take a share at most."""
-    room = room_tokens - count(HEADING)
+    room = room_tokens - sum(map(count, HEADINGS.values()))
     secondary = max(SECONDARY_TOKENS, int(room * SECONDARY_SHARE))
-    labels: set[str] = set()
-    chosen = []
+    groups: set[tuple[str, bool]] = set()
+    chosen: list[Mention] = []
+    passed_over = 0
     for value in values:
-        cost = count(f"{_quoted(value.text)}, ") + (0 if value.label in labels else count(f"{value.label}: ") + 1)
+        if passed_over >= MOST_PASSED_OVER:
+            break
+        group = value.label, value.is_important
+        cost = count(f"{_quoted(value.text)}, ") + (0 if group in groups else count(f"{value.label}: ") + 1)
         if cost > room or (not value.is_important and cost > secondary):
+            passed_over += 1
             continue
+        passed_over = 0
         room -= cost
         secondary -= 0 if value.is_important else cost
-        labels.add(value.label)
+        groups.add(group)
         chosen.append(value)
-        if room < 3:
-            break
     return chosen
 
 
-def _line(values: Sequence[Mention]) -> str:
+def _told(values: Sequence[Mention]) -> str:
+    important = [value for value in values if value.is_important]
+    others = [value for value in values if not value.is_important]
+    lines: tuple[tuple[Source, list[Mention]], ...] = (("kept", important), ("result", others))
+    return "\n".join(HEADINGS[source] + _grouped(told) for source, told in lines if told)
+
+
+def _grouped(values: Sequence[Mention]) -> str:
     """Labels and values in order of first mention, so that what belongs together stands at the same place of each."""
     groups: dict[str, list[str]] = {}
     for value in sorted(values, key=lambda one: one.order):
         groups.setdefault(value.label, []).append(_quoted(value.text))
     bare = groups.pop("", [])
     told = [f"{_flat(label)}: {', '.join(items)}" for label, items in groups.items()]
-    return HEADING + "; ".join([*told, *([", ".join(bare)] if bare else [])])
+    return "; ".join([*told, *([", ".join(bare)] if bare else [])])
 
 
 def _flat(label: str) -> str:

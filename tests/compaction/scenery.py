@@ -26,7 +26,7 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.base import Call, Deployment, Opened, Quirks, Target, Window
+from app.upstream.base import Call, Deployment, Opened, Provider, Quirks, Target, Window
 from app.upstream.router import Router
 from tests.simulator.counting import RoughCounter
 
@@ -105,7 +105,10 @@ class Shelf:
             raise StoreUnavailable("The database is away.")
         if fence.token in self.lost:
             raise LeaseLost
-        self.chunks_by_range.setdefault((chunk.from_link, chunk.to_link, bool(chunk.folds)), chunk)
+        key = chunk.from_link, chunk.to_link, bool(chunk.folds)
+        known = self.chunks_by_range.get(key)
+        if known is None or (known.kind == "mechanical" and chunk.kind == "model"):
+            self.chunks_by_range[key] = chunk
 
 
 @dataclass
@@ -131,7 +134,7 @@ class Keys:
 class OneRouter:
     """Every model is the simulated one; `gate` holds calls back until it is set."""
 
-    provider: SimulatedProvider
+    provider: Provider
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     calls: list[Body] = field(default_factory=list)
@@ -170,6 +173,59 @@ class OneRouter:
         return Opened(reply, deployment, 1)
 
 
+Said = Callable[[Body], Body | int]
+"""What a model answers to a call: the message, or the status of a refusal."""
+
+
+@dataclass
+class ScriptedReply:
+    status: int
+    body: Body
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def read(self) -> bytes:
+        return orjson.dumps(self.body)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield await self.read()
+
+    async def aclose(self) -> None:
+        return
+
+
+@dataclass
+class ScriptedProvider:
+    """A model that answers as a test says."""
+
+    said: Said
+    name: str = "scripted"
+
+    async def send(self, call: Call) -> ScriptedReply:
+        message = self.said(orjson.loads(call.body))
+        if isinstance(message, int):
+            return ScriptedReply(message, {"error": {"message": "No.", "type": "invalid_request_error"}})
+        reason = message.pop("finish_reason", "tool_calls" if message.get("tool_calls") else "stop")
+        return ScriptedReply(
+            200,
+            {
+                "choices": [{"message": message, "finish_reason": reason}],
+                "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+            },
+        )
+
+    async def models(self, authorization: str | None) -> list[Body]:
+        return []
+
+    async def aclose(self) -> None:
+        return
+
+
+def saying(*texts: str) -> Said:
+    """A model that says one text after the other, the last for ever."""
+    left = list(texts)
+    return lambda body: {"role": "assistant", "content": left.pop(0) if len(left) > 1 else left[0]}
+
+
 class OneWindow:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -181,7 +237,14 @@ class OneWindow:
 class Scene:
     """All of it together, with a clock that tests move."""
 
-    def __init__(self, *, window: int = 8192, options: SimulatorOptions | None = None, is_open: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        window: int = 8192,
+        options: SimulatorOptions | None = None,
+        is_open: bool = True,
+        said: Said | None = None,
+    ) -> None:
         ids = count(1)
         self.seconds = 0.0
         self.shelf = Shelf()
@@ -192,7 +255,7 @@ class Scene:
             clock=lambda: 1_800_000_000.0,
             new_id=lambda: str(next(ids)),
         )
-        self.router = OneRouter(SimulatedProvider(simulator))
+        self.router = OneRouter(ScriptedProvider(said) if said else SimulatedProvider(simulator))
         if is_open:
             self.router.gate.set()
         self.summarizer = Summarizer(

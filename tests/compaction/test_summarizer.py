@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from app.compaction.acceptance import accepted
@@ -111,22 +109,12 @@ async def test_a_refusal_of_another_kind_is_not_repeated() -> None:
     assert len(scene.router.calls) == 1
 
 
-async def test_an_allowance_spent_on_thinking_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene()
-    answers = [
-        answer({"content": "<think>hm, what"}, "length"),
-        answer({"content": "<think>aha</think>The code is 4711."}),
+async def test_an_allowance_spent_on_thinking_is_raised_once() -> None:
+    said = [
+        {"content": "<think>hm, what", "finish_reason": "length"},
+        {"content": "<think>aha</think>The code is 4711."},
     ]
-
-    async def thinking(body: bytes) -> AsyncIterator[bytes]:
-        yield body
-
-    handle = scene.router.provider.simulator.handle
-
-    async def replaced(asked: Any) -> Any:
-        return replace(await handle(asked), pieces=thinking(orjson.dumps(answers.pop(0))))
-
-    monkeypatch.setattr(scene.router.provider, "simulator", type("Thinking", (), {"handle": staticmethod(replaced)})())
+    scene = Scene(said=lambda body: said.pop(0))
     summary = await scene.summarizer.summarize(request_for())
     assert summary.text.splitlines()[0] == "The code is 4711."
     assert [body["max_tokens"] for body in scene.router.calls] == [400, 1600]
