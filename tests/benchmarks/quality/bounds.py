@@ -35,6 +35,7 @@ def bounds(*, growth: int, instructions: int, summary: int, turns: int, window: 
             {
                 "threshold": ratio,
                 "soft_line": soft,
+                "a_summary": summary,
                 "calls_keeping_nothing": _fewest_calls(growth, soft, instructions + summary),
                 "calls_keeping_the_buffer": rolling,
                 "calls_adding_summaries": _fewest_additive_calls(growth, soft, kept, summary),

@@ -12,7 +12,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil
 from typing import Any, Final
 
 import orjson
@@ -21,7 +20,7 @@ from rich.table import Column, Table
 
 from tests.benchmarks.quality.bounds import Bound, bounds, table_of
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
-from tests.benchmarks.quality.model import BYTES_PER_TOKEN, Call, ScriptedModel, by_length
+from tests.benchmarks.quality.model import Call, ScriptedModel, by_length
 from tests.benchmarks.quality.summaries import ordinary
 from tests.benchmarks.quality.talk import ADDITIVE, POLICIES, Asked, NotThere, Variant, at_rest, talking
 from tests.benchmarks.quality.texts import Prose, serialized
@@ -193,11 +192,12 @@ def facts_of(held: Held) -> dict[str, Any]:
 
 
 def bounds_of(held: Held) -> list[Bound]:
-    """What arithmetic allows for a conversation."""
+    """What arithmetic allows for a conversation, with summaries as long as they were."""
+    sizes = {one["id"]: one["tokens"] for turn in held.turns for asked in turn for one in asked.summaries}
     return bounds(
         growth=by_length({"messages": held.history[1:]}),
         instructions=by_length({"messages": held.history[:1]}),
-        summary=ceil(len(ordinary({"messages": [{"role": "user", "content": ""}]})) / BYTES_PER_TOKEN),
+        summary=round(sum(sizes.values()) / max(1, len(sizes))),
         turns=len(held.turns),
         window=held.window,
     )

@@ -66,6 +66,12 @@ class Asked:
         context: Mapping[str, Any] = self.body.get("context") or {}
         return context
 
+    @property
+    def summaries(self) -> Sequence[Mapping[str, Any]]:
+        """Those that the model was shown."""
+        summaries: Sequence[Mapping[str, Any]] = self.context.get("summaries") or ()
+        return summaries
+
 
 class Client:
     """Sends whole histories to a gateway."""
