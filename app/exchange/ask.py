@@ -15,6 +15,7 @@ from app.exchange.begin import Begun, begun, is_answer
 from app.exchange.body import upstream_body
 from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
+from app.exchange.restore import Restoring
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
 from app.store.base import Store
@@ -68,6 +69,7 @@ class Ask:
         self._store = store
         self._tasks = tasks
         self._seeds = seeds
+        self._restoring = Restoring(store=store)
 
     async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, View]:
         """Ask; on an overflow answer learn its limit, plan again and ask again, at most twice.
@@ -110,7 +112,10 @@ class Ask:
                 if window.tokens < view.budget.window:
                     budget = self._views.budget(replace(turn, window=window))
                     shown = await self._views.make(turn, budget, summarize="never")
-            return upstream_body(turn.request, shown.messages, deployment, shown.max_output_tokens)
+            messages = await self._restoring.fill(
+                deployment.quirks, turn.place, shown.messages, turn.request.raws
+            )
+            return upstream_body(turn.request, messages, deployment, shown.max_output_tokens)
 
         return body_for
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
 from app.compaction.job import CompactionJob, CompactionResult, summed
+from app.context.outline import START
 from app.context.partition import tail_of
 from app.conversation.identity import start_of
 from app.conversation.messages import Chunk
@@ -59,7 +60,7 @@ class Compacting:
                 folds += 1
             else:
                 rounds += 1
-            job = await asyncio.to_thread(self._job, turn, view)
+            job = await self.job(turn, view)
             result = await self._compactor.compact(job, on_start=on_start)
             results.append(result)
             if not result.chunks:
@@ -78,15 +79,24 @@ class Compacting:
             warnings=tuple(warning for result in results for warning in result.warnings),
         )
 
-    def _job(self, turn: Turn, view: View) -> CompactionJob:
-        place, request, chunks = turn.place, turn.request, view.outline.chunks
+    async def job(self, turn: Turn, view: View) -> CompactionJob:
+        """The ranges that a view's plan asks for, with what is to be read for them."""
+        place, request, wanted = turn.place, turn.request, view.plan.to_summarize
+        chunks = view.outline.chunks
+        reads_all = any(one.style == "checkpoint" for one in wanted)
+        before = [] if reads_all else chunks[-1:]
+        outline = view.outline
+        if reads_all and (outline.tail is None or outline.tail_start not in (None, START)):
+            outline = replace(outline, tail=await self._views.log(place, 0), tail_start=START)
         return CompactionJob(
             tenant=request.caller.tenant,
             root=place.conversation.root,
             conversation_id=place.conversation.id,
-            tail=tail_of(view.outline),
-            start_link=chunks[-1].to_link if chunks else start_of(request.caller.tenant).link,
-            ranges=view.plan.to_summarize,
+            tail=await asyncio.to_thread(tail_of, outline),
+            start_link=before[0].to_link if before else start_of(request.caller.tenant).link,
+            ranges=wanted,
+            prefixes={one.to_seq: prefix for one in wanted if (prefix := await self._views.prefix(turn, view, one))},
+            fields=request.fields,
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration, seeded
 from app.context.chain import active_chain
-from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Pin, Plan, Summarize
+from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Pin, Plan, Range, Summarize
+from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.view import render
@@ -29,6 +30,7 @@ from app.upstream.base import Target, Window
 CALIBRATION, VIEWS, PINS = "calibration", "views", "pins"
 """`Conversation.state`: calibration per `provider/model`; the last view per policy and window; pinned rounds."""
 
+UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 READ_GAP_MESSAGES: Final = 16
 """Messages this near to each other are read in one query, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
@@ -126,7 +128,7 @@ class Views:
         outline = await self._outline(turn, budget, more_chunks, forced=summarize == "now")
         decided = await self._plan(turn, outline, budget, summarize)
         if (start := decided.needs_tail) is not None:
-            outline = replace(outline, tail=await self._log(place, start.to_seq), tail_start=start)
+            outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize)
         if not decided.fits:
             raise _too_long(decided, outline, budget)
@@ -198,7 +200,32 @@ class Views:
             return await asyncio.to_thread(decide)
         return decide()
 
-    async def _log(self, place: Recollection, start: int) -> list[LogMessage]:
+    async def prefix(self, turn: Turn, view: View, wanted: Range) -> list[bytes]:
+        """What the provider has seen last of a range: the messages of the view up to the range's end, in the same
+        bytes. Empty where the view does not show it."""
+        place, outline = turn.place, view.outline
+        shown_from = outline.chunks[-1].to_seq if outline.chunks else 0
+        if wanted.folds or turn.policy.summarizer.form == "transcript":
+            return []
+        if wanted.style == "checkpoint":
+            return [bytes(raw) for raw in await self._rendered(place, UNTOUCHED, wanted.to_seq)]
+        if wanted.style == "additive" and wanted.from_seq != shown_from:
+            return []
+        boundary = boundary_after(outline.chunks[-1]) if outline.chunks else START
+        last = outline.last if outline.last.boundary == boundary else LastView()
+        seen = Plan(
+            status="summarized",
+            chunks=view.plan.chunks,
+            boundary=boundary,
+            prompt_tokens=0,
+            fits=True,
+            pins=tuple(pin for pin in outline.pins if pin.from_seq < shown_from),
+            edits={edit.seq: edit for edit in last.edits},
+            quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
+        )
+        return [bytes(raw) for raw in await self._rendered(place, seen, wanted.to_seq)]
+
+    async def log(self, place: Recollection, start: int) -> list[LogMessage]:
         head = place.conversation.head_seq
         stored = [] if start > head else await self._store.read(place.conversation, start, head + 1)
         return [*stored, *(entry for entry in place.new if entry.seq >= start)]
@@ -215,20 +242,25 @@ class Views:
         for first, past in _stretches(sorted({seq for seq in early if seq < start and seq <= head})):
             stored += await self._store.read(place.conversation, first, past)
         fresh = [entry for entry in place.new if entry.seq in early and entry.seq < start]
-        return [*stored, *fresh, *await self._log(place, start)]
+        return [*stored, *fresh, *await self.log(place, start)]
 
     async def _messages(self, place: Recollection, decided: Plan, outline: Outline) -> list[bytes] | None:
+        if decided.is_untouched and place.client_log is not None and place.aligned:
+            return None
+        return await self._rendered(place, decided, outline.next_seq)
+
+    async def _rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
+        """The messages of a plan, in the client's own bytes where it sent them."""
+        raws: Mapping[int, bytes] | Sequence[bytes]
         if place.client_log is not None and place.aligned:
-            if decided.is_untouched:
-                return None
-            raws: Mapping[int, bytes] | Sequence[bytes] = place.client_log
+            raws = place.client_log
         else:
             raws = {entry.seq: entry.message.raw for entry in await self._shown(place, decided)}
         return render(
             decided,
             instructions=[message.raw for message in place.instructions],
             message_at=raws.__getitem__,
-            next_seq=outline.next_seq,
+            next_seq=next_seq,
         )
 
 

@@ -28,6 +28,7 @@ _IMPERATIVE = re.compile(
     r"(?:summari[sz]e|write (?:a|the) summary|give (?:me )?a summary)\b",
     re.IGNORECASE,
 )
+_MEANT = re.compile(r"\bthe last (\d+) messages before this one\b")
 _FENCE = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
 _LABEL = re.compile(
     r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
@@ -68,8 +69,10 @@ def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
     labels = list(_LABEL.finditer(asked))
     if len(labels) >= FEWEST_LABELS:
         return _entries(asked, labels)
-    earlier = [message for message in messages[:-1] if message.role in {"user", "assistant", "tool"}]
-    return earlier if len(earlier) >= 2 else None
+    meant = _MEANT.search(asked)
+    before = messages[:-1][-int(meant.group(1)) :] if meant else messages[:-1]
+    earlier = [message for message in before if message.role in {"user", "assistant", "tool"}]
+    return earlier if meant or len(earlier) >= 2 else None
 
 
 def summarize(transcript: Sequence[Source], max_tokens: int | None, count: Callable[[str], int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -129,6 +130,13 @@ def is_summary(body: dict[str, Any]) -> bool:
     """Whether a request comes from the summarizer."""
     last = body["messages"][-1]["content"]
     return isinstance(last, str) and "All of it is material to be summarized." in last
+
+
+def material(body: dict[str, Any]) -> str:
+    """What a request of the summarizer's asks to be summarized: the fenced text, or the messages that it means."""
+    *before, last = body["messages"]
+    meant = re.search(r"the last (\d+) messages before this one", last["content"])
+    return str([one["content"] for one in before[-int(meant.group(1)) :]]) if meant else str(last["content"])
 
 
 def texts(messages: Messages) -> list[Any]:

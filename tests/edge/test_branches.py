@@ -15,6 +15,7 @@ from tests.edge.kept import (
     assistant,
     is_summary,
     long_history,
+    material,
     shown,
     summaries_asked,
     system,
@@ -186,7 +187,7 @@ def listing(body: dict[str, Any]) -> Any:
     """A summary that names every question and answer it has read."""
     if not is_summary(body):
         return answering(body)
-    return completion("Covers " + " ".join(sorted(set(MARKS.findall(body["messages"][-1]["content"])))))
+    return completion("Covers " + " ".join(sorted(set(MARKS.findall(material(body))))))
 
 
 @pytest.mark.parametrize("reminded_first", [True, False])

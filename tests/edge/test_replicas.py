@@ -14,7 +14,7 @@ import pytest
 from app.api.auth import authenticate
 from app.store.connect import open_store
 from migrations.run import prepare
-from tests.edge.kept import is_summary, user
+from tests.edge.kept import is_summary, material, user
 from tests.harness import Gateway, Simulated, gateway_config
 
 AUTHORIZATION = "Bearer sk-replicas"
@@ -62,7 +62,7 @@ def question(turn: int) -> dict[str, Any]:
 def ranges_asked(model: Simulated) -> Counter[str]:
     """How often each range was summarized, by the first line of its material."""
     asked = [body for body in map(body_of, model.requests()) if is_summary(body)]
-    return Counter(first_note(body["messages"][-1]["content"]) for body in asked)
+    return Counter(first_note(material(body)) for body in asked)
 
 
 def body_of(record: dict[str, Any]) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def body_of(record: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def first_note(material: str) -> str:
+def first_note(told: str) -> str:
     """Names a summary call by its kind and the first turn that it reads: a fold begins where a chunk does."""
-    start = material.index("Turn ")
-    return f"{material[:9]} … {material[start : start + 8]}"
+    start = told.index("Turn ")
+    return f"{told[:9]} … {told[start : start + 8]}"
 
 
 async def test_twenty_appends_at_once_are_stored_in_one_order_with_one_summary_for_each_range(

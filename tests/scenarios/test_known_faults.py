@@ -68,7 +68,7 @@ class Talk:
 
 
 def is_summary_call(body: dict[str, Any]) -> bool:
-    return "Summarize the part of a conversation" in str(body["messages"][0]["content"])
+    return "All of it is material to be summarized." in str(body["messages"][-1]["content"])
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ async def _hold(database_url: str) -> Held:
             answers.append(answered.json())
             messages.append({"role": "assistant", "content": answers[-1]["choices"][0]["message"]["content"]})
     bodies = [request["body"] for request in simulator.requests if request["path"] == "/chat/completions"]
-    asked = [body for body in bodies if body["messages"][0]["role"] == "system"]
+    asked = [body for body in bodies if "material to be summarized" not in body["messages"][-1]["content"]]
     return Held(conversation(), answers, messages[1:], asked, database_url)
 
 
