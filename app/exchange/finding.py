@@ -1,0 +1,71 @@
+"""Finding old messages of a conversation again: index what has left the verbatim part, then search.
+
+A message is indexed once, when it is first searched for or in the background before that; never on the way of a turn
+that needs no old message. How far a conversation is indexed stands in its `state`, stored with the next answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from app.conversation.messages import Conversation
+from app.conversation.terms import query_terms
+from app.store.base import Found, Store
+
+INDEXED: Final = "indexed"
+"""`Conversation.state`: messages before this seq are indexed."""
+BATCH_MESSAGES: Final = 64
+"""Few enough that a writer which others wait for is soon free again."""
+REMEMBERED_CONVERSATIONS: Final = 10_000
+
+
+class Finding:
+    """Searches conversations. One for each process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._indexed: OrderedDict[str, int] = OrderedDict()
+
+    async def find(
+        self, conversation: Conversation, asked: str | Sequence[str], *, from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        """Messages `[from_seq, before_seq)` that hold what is asked for, best first, then those beside them.
+
+        Args:
+            asked: the text of a question, or terms (`conversation.terms`).
+
+        Raises:
+            StoreUnavailable: the index cannot be written or read.
+        """
+        terms = query_terms(asked) if isinstance(asked, str) else asked
+        end = min(before_seq, conversation.head_seq + 1)
+        if not terms or from_seq >= end:
+            return []
+        await self.catch_up(conversation, end)
+        return await self._store.search(conversation, terms=terms, from_seq=from_seq, before_seq=end, limit=limit)
+
+    async def catch_up(self, conversation: Conversation, before_seq: int) -> None:
+        """Index the messages before `before_seq` that are not indexed yet.
+
+        Raises:
+            StoreUnavailable: what was indexed until then is remembered, the rest is left for the next time.
+        """
+        end = min(before_seq, conversation.head_seq + 1)
+        start = self.indexed_before(conversation)
+        while start < end:
+            stop = min(start + BATCH_MESSAGES, end)
+            await self._store.index(conversation, await self._store.read(conversation, start, stop))
+            start = stop
+            self._remember(conversation.id, start)
+
+    def indexed_before(self, conversation: Conversation) -> int:
+        """The seq before which all messages are indexed, as far as this process knows; what `state` is to say."""
+        stored = conversation.state.get(INDEXED, 0)
+        return max(stored if isinstance(stored, int) else 0, self._indexed.get(conversation.id, 0))
+
+    def _remember(self, conversation_id: str, before_seq: int) -> None:
+        self._indexed[conversation_id] = max(before_seq, self._indexed.pop(conversation_id, 0))
+        while len(self._indexed) > REMEMBERED_CONVERSATIONS:
+            self._indexed.popitem(last=False)
