@@ -55,7 +55,7 @@ def labelled_words(text: str) -> Iterator[tuple[str, str]]:
             before = ""
             continue
         label, word = _assigned(word)
-        if word.isalpha() and not _PLAIN_WORD.fullmatch(word) and not word.isupper():
+        if word.isalpha() and not _PLAIN_WORD.fullmatch(word) and worth_of(word) is None:
             before = word.casefold() if len(word) > 2 else before
             continue
         yield label or before, word

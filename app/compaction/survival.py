@@ -14,15 +14,16 @@ from app.conversation.messages import Chunk, LogMessage
 
 HEADINGS: dict[Source, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}
 """Lines of an appendix: what is important, and what only tools have told, once."""
-SECONDARY_SHARE, SECONDARY_TOKENS = 0.25, 240
+SECONDARY_SHARE, SECONDARY_PIECES = 0.25, 240
 """Values that were mentioned once and by a tool only may take this share of an appendix's room, or this much."""
-SMALLEST_APPENDIX_TOKENS = 12
+SMALLEST_APPENDIX_PIECES = 12
+HEADING_PIECES = 5
 MOST_PASSED_OVER = 64
 """So many values in a row for which there is no room end the search for more."""
 
 _LINE = re.compile(rf"^({'|'.join(map(re.escape, HEADINGS.values()))})(.*)$", re.MULTILINE)
 _SOURCES: dict[str, Source] = {heading: source for source, heading in HEADINGS.items()}
-_ITEM = re.compile(r'"(?:[^"\\]|\\.)*"|[^,;]+?(?=, |; |$)')
+_PIECE = re.compile(r'; |, |"(?:[^"\\]|\\.)*"|[^",;]+|[",;]')
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -54,13 +55,26 @@ def kept_in(text: str) -> list[Kept]:
     """The values of the appendix that a summary carries."""
     found = []
     for heading, line in _LINE.findall(text):
-        for group in line.split("; "):
-            label, labelled, items = group.partition(": ")
-            values = [_unquoted(item) for item in _ITEM.findall(items if labelled else group)]
-            source = _SOURCES[heading]
+        source = _SOURCES[heading]
+        for first, *more in _groups(line):
+            label, labelled, value = ("", "", first) if first.startswith('"') else first.partition(": ")
+            values = [_unquoted(item) for item in (value if labelled else first, *more)]
             crowd = len(values) if source == "result" else 1
             found += [Kept(label if labelled else "", value, source, crowd) for value in values if value]
     return found
+
+
+def _groups(line: str) -> list[list[str]]:
+    """The items under each label, the label before the first; quoted ones may hold any sign."""
+    groups = [[""]]
+    for piece in _PIECE.findall(line):
+        if piece == "; ":
+            groups.append([""])
+        elif piece == ", ":
+            groups[-1].append("")
+        else:
+            groups[-1][-1] += piece
+    return groups
 
 
 def without_appendix(text: str) -> str:
@@ -84,7 +98,7 @@ def kept_share(values: Sequence[Mention], text: str) -> float:
 def appendix(values: Sequence[Mention], room_tokens: int, count: Count) -> str:
     """Values in a line or two, under the words that say what they are; what is worth most has the first claim on the
     room. Blank for none."""
-    if room_tokens < SMALLEST_APPENDIX_TOKENS:
+    if room_tokens < SMALLEST_APPENDIX_PIECES:
         return ""
     chosen = _chosen(values, room_tokens, count)
     while chosen and count(_told(chosen)) > room_tokens:
@@ -94,9 +108,10 @@ def appendix(values: Sequence[Mention], room_tokens: int, count: Count) -> str:
 
 def _chosen(values: Sequence[Mention], room_tokens: int, count: Count) -> list[Mention]:
     """As many values as fit, by estimate; those that nobody said take a share at most."""
-    room = room_tokens - sum(map(count, HEADINGS.values()))
-    secondary = max(SECONDARY_TOKENS, int(room * SECONDARY_SHARE))
+    room = room_tokens
+    secondary = max(SECONDARY_PIECES, int(room * SECONDARY_SHARE))
     groups: set[tuple[str, bool]] = set()
+    headed: set[bool] = set()
     chosen: list[Mention] = []
     passed_over = 0
     for value in values:
@@ -104,6 +119,7 @@ def _chosen(values: Sequence[Mention], room_tokens: int, count: Count) -> list[M
             break
         group = value.label, value.is_important
         cost = count(f"{_quoted(value.text)}, ") + (0 if group in groups else count(f"{value.label}: ") + 1)
+        cost += 0 if value.is_important in headed else HEADING_PIECES
         if cost > room or (not value.is_important and cost > secondary):
             passed_over += 1
             continue
@@ -111,6 +127,7 @@ def _chosen(values: Sequence[Mention], room_tokens: int, count: Count) -> list[M
         room -= cost
         secondary -= 0 if value.is_important else cost
         groups.add(group)
+        headed.add(value.is_important)
         chosen.append(value)
     return chosen
 
