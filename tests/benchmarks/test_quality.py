@@ -70,6 +70,11 @@ def test_summaries_keep_to_their_allowance(name: str) -> None:
     assert 100 < COUNTER.count(written) <= allowance(call)
 
 
+def test_what_is_extracted_comes_from_what_was_said() -> None:
+    lines = ("Summarize rule 7.", "<transcript 0a1b2c3d>", "--- 0a1b2c3d [1] user", FACT, "</transcript 0a1b2c3d>")
+    assert SUMMARIES["extractive"](body("\n".join(lines))) == FACT
+
+
 def test_a_cached_prefix_is_told_in_steps_from_a_thousand_tokens_up() -> None:
     cache = PrefixCache()
     long = "word " * 2_000

@@ -217,20 +217,21 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
         changes = {name: orjson.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
         chosen = [Variant(" ".join(options.set), changes=changes)]
     results: dict[str, Any] = {}
-    held = None
+    first = None
     for variant in chosen:
         try:
             held = await hold(variant, turns=options.turns, window=options.window)
         except NotThere as error:
             console.print(f"{variant.name} is not there: {str(error).splitlines()[-1]}", markup=False, highlight=False)
             continue
+        first = first or held
         results[variant.name] = facts_of(held)
     console.print(_table(results))
     for name, facts in results.items():
         for told in facts["errors"][:3]:
             console.print(f"{name}: {told}"[:300], markup=False)
-    if held is not None:
-        results["bounds"] = bounds_of(held)
+    if first is not None:
+        results["bounds"] = bounds_of(first)
         console.print(table_of(results["bounds"]))
     return results
 

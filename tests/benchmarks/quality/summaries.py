@@ -26,6 +26,8 @@ ORDINARY_WORDS: Final = 120
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _FENCE: Final = re.compile(r"^<(\w+) [0-9a-f]{8}>$", re.MULTILINE)
+_MARK_LINE: Final = re.compile(r"^(?:--- |</?\w+ )[0-9a-f]{8}\b.*$", re.MULTILINE)
+"""Which names a speaker, or closes the fence."""
 _TELLING: Final = re.compile(r"\d[\d.,:]*|(?<=[a-z,;] )[A-Z][\w-]+|[\w-]+[_/@][\w/.@-]+|\"[^\"]+\"")
 
 
@@ -83,7 +85,7 @@ def _material(body: Mapping[str, Any]) -> str:
     if len(spoken) > 1:
         return "\n".join(spoken[:-1])
     fence = _FENCE.search(spoken[0])
-    return spoken[0][fence.end() :] if fence else spoken[0]
+    return _MARK_LINE.sub("", spoken[0][fence.end() :]) if fence else spoken[0]
 
 
 def _worth(sentence: str) -> float:
