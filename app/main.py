@@ -39,8 +39,10 @@ from app.exchange.ask import Ask
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
+from app.exchange.finding import Finding
 from app.exchange.history import Remembered
 from app.exchange.recall import Recall
+from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
@@ -167,6 +169,7 @@ def create_app(settings: Settings) -> Front:
     remember = Remember(
         store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=_ids.randbytes
     )
+    recalling = Recalling(ask=ask, views=views, finding=Finding(store), counting=counting)
     exchange = Exchange(
         recall=recall,
         views=views,
@@ -179,7 +182,8 @@ def create_app(settings: Settings) -> Front:
         ),
         ask=ask,
         remember=remember,
-        delivery=Delivery(remember=remember, ask=ask, tasks=tasks),
+        delivery=Delivery(remember=remember, ask=ask, recalling=recalling, tasks=tasks),
+        recalling=recalling,
         router=router,
         windows=windows,
         policies={name: policy_of(settings, name) for name in settings.policies},

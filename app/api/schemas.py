@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 import orjson
 
+from app.context.policy import Recall
 from app.conversation.identity import is_valid_id
 from app.errors import InvalidRequest
 from app.exchange.request import Caller, ChatRequest, ContextMode, EventStyle
@@ -19,7 +20,8 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
 SUMMARIZE: Final = ("auto", "never", "now")
-CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize")
+RECALL: Final = get_args(Recall)
+CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "recall")
 FORWARDED_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta", "traceparent", "tracestate")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -55,6 +57,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         mode=_choice(headers, "x-context-mode", CONTEXT_MODES, "auto"),
         policy=headers.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),
+        recall=context.get("recall"),
         instructions=context.get("instructions"),
         events=_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
         forwarded={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
@@ -146,7 +149,9 @@ def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
                 code="unknown_parameter",
                 param=f"context.{name}",
             )
-        if value is not None and not isinstance(value, str):
+        if name == "recall":
+            context[name] = _recall(value)
+        elif value is not None and not isinstance(value, str):
             raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
     summarize = context.get("summarize") or "auto"
     if summarize not in SUMMARIZE:
@@ -156,6 +161,19 @@ def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
             param="context.summarize",
         )
     return {**context, "summarize": summarize}
+
+
+def _recall(value: object) -> str | None:
+    """`context.recall`: a word, or whether old messages are to be quoted at all."""
+    if isinstance(value, bool):
+        return "quote" if value else "off"
+    if value is None or (isinstance(value, str) and value in RECALL):
+        return value
+    raise InvalidRequest(
+        f"`context.recall` must be a boolean or one of {', '.join(RECALL)}.",
+        code="invalid_value",
+        param="context.recall",
+    )
 
 
 def _include_usage(fields: Mapping[str, bytes]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -95,6 +96,45 @@ class Ask:
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")
 
+    async def again(self, deployment: Deployment, turn: Turn, sent: View, added: Sequence[bytes]) -> Asked:
+        """Ask the deployment that has begun an answer to go on with it.
+
+        Args:
+            turn: whose request may differ in anything but its messages.
+            sent: the view that was sent.
+            added: JSON text of each message after it.
+
+        Raises:
+            UpstreamRefused: the upstream's own error, as it came.
+            UpstreamUnavailable: it did not answer.
+        """
+        filled = await self._filled(deployment, turn, sent)
+        messages = [*(turn.request.raws if filled is None else filled), *added]
+        body = upstream_body(turn.request, messages, deployment, sent.max_output_tokens)
+
+        async def body_for(_: Deployment) -> bytes:
+            return body
+
+        opened = await self._router.open(
+            dataclasses.replace(turn.target, deployments=(deployment,)),
+            body_for,
+            authorization=turn.request.caller.authorization,
+            headers=turn.request.forwarded,
+        )
+        reply, said = await begun(opened.reply, stream=turn.request.stream, source=deployment.key)
+        if not is_answer(reply, stream=turn.request.stream):
+            raise _refusal(reply, said or b"", turn.model_key)
+        return Asked(reply, deployment)
+
+    async def shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
+        """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
+        if deployment is turn.target.deployments[0]:
+            return view
+        window = await self._windows.of(deployment, turn.request.caller.authorization)
+        if window.tokens >= view.budget.window:
+            return view
+        return await self._views.make(turn, self._views.budget(replace(turn, window=window)), summarize="never")
+
     def calibrated(self, model_key: str, calibration: Calibration) -> None:
         """Take note of how a model counts; new conversations start with it, here and on other replicas."""
         seed = self._seeds.get(model_key)
@@ -103,21 +143,16 @@ class Ask:
             self._learn(model_key, {"calibration": calibration.to_dict()})
 
     def _body_for(self, turn: Turn, view: View) -> Callable[[Deployment], Awaitable[bytes]]:
-        """The body for a deployment: a fallback with a smaller window gets a smaller view, made without a model."""
-
         async def body_for(deployment: Deployment) -> bytes:
-            shown = view
-            if deployment is not turn.target.deployments[0]:
-                window = await self._windows.of(deployment, turn.request.caller.authorization)
-                if window.tokens < view.budget.window:
-                    budget = self._views.budget(replace(turn, window=window))
-                    shown = await self._views.make(turn, budget, summarize="never")
-            messages = await self._restoring.fill(
-                deployment.quirks, turn.place, shown.messages, turn.request.raws
-            )
+            shown = await self.shown_to(deployment, turn, view)
+            messages = await self._filled(deployment, turn, shown)
             return upstream_body(turn.request, messages, deployment, shown.max_output_tokens)
 
         return body_for
+
+    async def _filled(self, deployment: Deployment, turn: Turn, shown: View) -> Sequence[bytes] | None:
+        """The messages of a view with what this deployment wants back of them."""
+        return await self._restoring.fill(deployment.quirks, turn.place, shown.messages, turn.request.raws)
 
     async def _recovered(
         self,

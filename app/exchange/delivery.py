@@ -16,6 +16,7 @@ from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
@@ -30,8 +31,9 @@ log = logging.getLogger(__name__)
 class Delivery:
     """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
 
-    def __init__(self, *, remember: Remember, ask: Ask, tasks: Tasks) -> None:
+    def __init__(self, *, remember: Remember, ask: Ask, recalling: Recalling, tasks: Tasks) -> None:
         self._remember = remember
+        self._recalling = recalling
         self._ask = ask
         self._tasks = tasks
 
@@ -42,6 +44,7 @@ class Delivery:
 
     async def _whole_held(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
         try:
+            asked = await self._recalling.whole(turn, view, asked)
             assert isinstance(asked.reply, ReadReply)
             body = asked.reply.body
             collector = finished_whole(body, turn.model_key)
@@ -149,6 +152,8 @@ class Delivery:
         before = last_view_of(state, turn.policy, window)
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
         views = with_view(state, turn.policy, window, sent)
+        if turn.recalled is not None:
+            usage = turn.recalled.usage_of_view(usage)
         reported = (usage or {}).get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:
             return {VIEWS: views}
@@ -178,4 +183,5 @@ def report_of(turn: Turn, view: View) -> Report:
         compaction=view.compaction,
         recovered=view.recovered,
         warnings=view.warnings,
+        searches=turn.recalled.searches if turn.recalled is not None else (),
     )

@@ -72,7 +72,7 @@ class EarlyStream:
             delta = choice.get("delta") if isinstance(choice, dict) else None
             if isinstance(delta, dict) and choice.get("index", 0) == 0:
                 delta.pop("role", None)
-        return b"data: " + spliced(_encoded({**chunk, **self._identity}), fields) + b"\n\n"
+        return b"data: " + spliced(encoded({**chunk, **self._identity}), fields) + b"\n\n"
 
     def _told(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
         if self._style == "chunk":
@@ -101,7 +101,8 @@ def decoded(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """A JSON object that may hold halves of a character."""
     try:
         return orjson.dumps(body)
     except TypeError:

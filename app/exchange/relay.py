@@ -33,7 +33,7 @@ class Relay:
         self._early = early
         self._source = source
         self._fields = report.fields()
-        self._all_fields = report.all_fields()
+        self._report = report
         self._done = False
         self._ended = False
         """Nothing more is relayed: the end has come, or a failure."""
@@ -61,7 +61,7 @@ class Relay:
                     if frames := self._frames(decoder.finish()):
                         yield frames
             if self._done:
-                await _await_end(pieces)
+                await await_end(pieces)
         except UpstreamUnavailable as error:
             if not self.collector.complete:
                 self.failure = error
@@ -100,7 +100,7 @@ class Relay:
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
             return b""
-        fields = self._all_fields if collector.complete and not was_complete else self._fields
+        fields = self._report.all_fields() if collector.complete and not was_complete else self._fields
         if self._early is not None:
             return self._early.adopted(data, fields)
         if b"\n" in data:
@@ -108,7 +108,7 @@ class Relay:
         return b"data: " + spliced(data, fields) + b"\n\n"
 
 
-async def _await_end(pieces: AsyncIterator[bytes]) -> None:
+async def await_end(pieces: AsyncIterator[bytes]) -> None:
     """Read on to the end of an answer whose last event has come, if it is not far."""
     try:
         async with asyncio.timeout(END_WAIT_SECONDS):

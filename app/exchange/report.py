@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -33,6 +33,8 @@ class Report(msgspec.Struct, frozen=True):
     compaction: Mapping[str, Any]
     recovered: bool = False
     warnings: tuple[str, ...] = ()
+    searches: Sequence[Mapping[str, Any]] = ()
+    """What the model searched for; grows while the answer is given."""
 
     def fields(self) -> bytes:
         """Our two fields as they are spliced into a JSON object, after a comma, without the braces."""
@@ -68,6 +70,7 @@ class Report(msgspec.Struct, frozen=True):
             "pinned": sum(pin.to_seq - pin.from_seq for pin in plan.pins),
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
+            "recalls": list(self.searches),
             "warnings": list(self.warnings),
         }
 

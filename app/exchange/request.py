@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from app.context.outline import Summarize
+from app.context.policy import Recall
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
@@ -47,6 +48,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     mode: ContextMode = "auto"
     policy: str | None = None
     summarize: Summarize = "auto"
+    recall: Recall | None = None
+    """Overrides the policy's."""
     instructions: str | None = None
     """What a compaction should pay attention to."""
     events: EventStyle = "chunk"

@@ -24,6 +24,7 @@ from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
 from app.exchange.placement import Recollection
 from app.exchange.recall import Recall
+from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
 from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on
@@ -61,6 +62,7 @@ class Exchange:
         ask: Ask,
         remember: Remember,
         delivery: Delivery,
+        recalling: Recalling,
         router: Router,
         windows: Windows,
         policies: Mapping[str, Policy],
@@ -76,6 +78,7 @@ class Exchange:
         self._ask = ask
         self._remember = remember
         self._delivery = delivery
+        self._recalling = recalling
         self._router = router
         self._windows = windows
         self._policies = policies
@@ -121,7 +124,7 @@ class Exchange:
         """What to send as things stand; where the store went away, from what the client sent alone."""
         budget = self._views.budget(turn)
         try:
-            return turn, await self._views.make(turn, budget, summarize=_summarize(turn))
+            return await self._recalling.plan(turn, budget, _summarize(turn))
         except StoreUnavailable:
             if turn.place.needs_store:
                 raise
@@ -241,6 +244,7 @@ class Exchange:
 
     async def _put(self, turn: Turn, view: View) -> tuple[Asked, Turn, View]:
         """Put the question to the upstream while the user's messages are stored."""
+        turn = self._recalling.settled(turn, view)
         storing = self._tasks.spawn(self._remember.question(turn.place))
         try:
             asked, view = await self._ask.put(turn, view, self._compacting)
@@ -261,7 +265,18 @@ class Exchange:
         except BaseException:
             await asked.reply.aclose()
             raise
-        return asked, replace(turn, place=place), view
+        turn = replace(turn, place=place)
+        if turn.request.stream:
+            asked = await self._begun(turn, view, asked)
+        return asked, turn, view
+
+    async def _begun(self, turn: Turn, view: View, asked: Asked) -> Asked:
+        """A stream with something to show: its model may search first, and may fail in that."""
+        try:
+            return await self._recalling.begun(turn, view, asked)
+        except BaseException:
+            await self._tasks.finish(self._remember.nothing(turn.place))
+            raise
 
     async def _take_back(self, storing: asyncio.Task[Recollection]) -> None:
         try:

@@ -22,6 +22,7 @@ from app.conversation.messages import Chunk, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
 from app.exchange.placement import Recollection
+from app.exchange.recall_tool import Recalled
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
 from app.store.base import Store
@@ -48,6 +49,8 @@ class Turn(msgspec.Struct, frozen=True):
     calibration: Calibration
     summarizer_input_tokens: int
     place: Recollection
+    recalled: Recalled | None = None
+    """Where the model is offered the recall tool, which then is one of the request's tools."""
 
     @property
     def model_key(self) -> str:

@@ -25,8 +25,8 @@ class ToolCalls:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(self, fragment: Mapping[str, Any]) -> None:
-        """Merge one element of a delta's `tool_calls`."""
+    def add(self, fragment: Mapping[str, Any]) -> int:
+        """Merge one element of a delta's `tool_calls`; returns which call it belongs to, counted as they began."""
         index = _whole_number(fragment.get("index"))
         call = self._continued(index, fragment)
         if call is None:
@@ -35,6 +35,15 @@ class ToolCalls:
         if index is not None:
             self._latest[index] = call
         call.merge(fragment)
+        return next(at for at in range(len(self._calls) - 1, -1, -1) if self._calls[at] is call)
+
+    def name_of(self, number: int) -> str:
+        """The function's name as far as it has come; empty where the call is of another kind."""
+        return self._calls[number].name
+
+    def call(self, number: int) -> dict[str, Any]:
+        """One call, counted as they began, as far as it has come."""
+        return self._calls[number].as_dict()
 
     def as_list(self) -> list[dict[str, Any]]:
         """The calls as a client would send them back, by index."""
