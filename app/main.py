@@ -41,6 +41,7 @@ from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
 from app.exchange.finding import Finding
 from app.exchange.history import Remembered
+from app.exchange.preparing import Preparing
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
@@ -93,6 +94,7 @@ class _Parts:
 
     store: Store
     leases: LeaseKeeper
+    preparing: Preparing
     compactor: Compactor
     tasks: Tasks
     providers: tuple[Provider, ...]
@@ -153,7 +155,6 @@ def create_app(settings: Settings) -> Front:
         summarizer=Summarizer(router=summary_router, windows=windows, counter_for=_counter_for),
         counter_for=_counter_for,
     )
-    parts = _Parts(store, leases, compactor, tasks, tuple(providers.values()))
     views = Views(store=store, counting=counting)
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
     recall = Recall(
@@ -169,20 +170,20 @@ def create_app(settings: Settings) -> Front:
     remember = Remember(
         store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=_ids.randbytes
     )
-    recalling = Recalling(ask=ask, views=views, finding=Finding(store), counting=counting)
+    compacting = Compacting(
+        views=views, compactor=compactor, recall=recall, tasks=tasks, wait_seconds=settings.compaction.wait_seconds
+    )
+    finding = Finding(store)
+    preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
+    parts = _Parts(store, leases, preparing, compactor, tasks, tuple(providers.values()))
+    recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     exchange = Exchange(
         recall=recall,
         views=views,
-        compacting=Compacting(
-            views=views,
-            compactor=compactor,
-            recall=recall,
-            tasks=tasks,
-            wait_seconds=settings.compaction.wait_seconds,
-        ),
+        compacting=compacting,
         ask=ask,
         remember=remember,
-        delivery=Delivery(remember=remember, ask=ask, recalling=recalling, tasks=tasks),
+        delivery=Delivery(remember=remember, ask=ask, recalling=recalling, preparing=preparing, tasks=tasks),
         recalling=recalling,
         router=router,
         windows=windows,
@@ -244,6 +245,7 @@ async def _lifespan(
     try:
         yield
     finally:
+        await parts.preparing.aclose()
         await parts.tasks.aclose(LAST_WRITES_SECONDS)
         await parts.compactor.aclose()
         await windows.aclose()

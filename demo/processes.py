@@ -44,6 +44,8 @@ def gateway(folder: Path, *, summary_seconds: float) -> Iterator[Running]:
             "server": {"port": 0, "log_level": "warning"},
             "database": {"url": database_url},
             "providers": {"simulated": {"base_url": upstream, "api_key": "sk-demo"}},
+            # Summaries are made when they are needed, not ahead: then there is a compaction to be seen.
+            "policies": {"additive": {"prepare_ratio": 1}},
         }
         config.write_text(yaml.safe_dump(settings))
         address = stack.enter_context(_started(["serve", "--config", str(config)]))

@@ -67,12 +67,18 @@ async def serving(app: Any, *, lifespan: Literal["on", "off"] = "on") -> AsyncIt
 async def gateway(
     upstream: str, *, database: str = "memory://", window: int = 8192, **sections: Any
 ) -> AsyncIterator[str]:
-    """A gateway in front of `upstream`; gives its base URL. Every model has the same window."""
+    """A gateway in front of `upstream`; gives its base URL. Every model has the same window.
+
+    Summaries are made when they are needed, and none ahead, unless a test sets `prepare_ratio` of policy `additive`.
+    """
+    policies = dict(sections.pop("policies", {}))
+    policies["additive"] = {"prepare_ratio": 1.0, **policies.get("additive", {})}
     values: dict[str, Any] = {
         "database": {"url": database},
         "providers": {"upstream": {"base_url": f"{upstream}/v1", "api_key": "sk-upstream"}},
         "models": {"*": {"provider": "upstream", "context_window": window}},
         "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+        "policies": policies,
     }
     merged = {**values, **sections}
     settings = load(environ={}, arguments={(name,): value for name, value in merged.items()})

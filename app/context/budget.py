@@ -30,11 +30,18 @@ class Budget(msgspec.Struct, frozen=True):
     hard: int
     soft: int
     ratio: float = 1.0
+    prepare: int = 0
+    """Above this the next summary is made ahead."""
 
     @property
     def pruning(self) -> int:
         """The window without the reserve: what pressure is measured against."""
         return self.window - self.reserve
+
+    @property
+    def prepare_in_full(self) -> int:
+        """The same line where nothing is summarized before the window is full."""
+        return int(self.hard * self.prepare / max(1, self.soft))
 
     def calibrated(self, raw_tokens: int) -> int:
         return round(raw_tokens * self.ratio)
@@ -57,7 +64,10 @@ def budget_for(policy: Policy, *, window: int, requested_output: int | None = No
     output = min(requested_output or 0, int(window * MAX_OUTPUT_SHARE))
     hard = max(1, window - reserve - output)
     soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
-    return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio)
+    prepare = max(int(window * policy.prepare_ratio), int(soft * policy.prepare_ratio / policy.threshold_ratio))
+    if policy.prepare_ratio == 1:
+        prepare = window
+    return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio, prepare=prepare)
 
 
 def summary_limit(policy: Policy, window: int) -> int:

@@ -33,9 +33,12 @@ class Checkpointing:
     count: Counter
 
     def plan(self, summarize: Summarize) -> Plan:
-        view = self._fitting_view()
+        view = self._candidates.unfolded()[-1] if summarize == "ahead" else self._fitting_view()
         fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "limit": self.budget.hard})
-        if summarize not in {"now", "ahead"} and not self._shortening.is_due(view):
+        is_due = self._shortening.is_due(view) if summarize in {"auto", "never"} else summarize == "now"
+        if summarize == "ahead":
+            is_due = self.budget.calibrated(view.tokens) > self.budget.prepare_in_full
+        if not is_due:
             return self._shortening.as_it_is(view, fits)
         if self.outline.tail is None:
             return replace(self._shortening.as_it_is(view, fits), needs_tail=view.boundary)
@@ -75,7 +78,8 @@ class Checkpointing:
         facts = {"messages": overflow, "expected_tokens": after, "tokens": draft.tokens}
         if draft.tokens - after < self.policy.min_gain_ratio * draft.tokens:
             return replace(decided, notes=(*decided.notes, Note("nothing_to_gain", facts)))
-        wanted = Range(0, cut, style="checkpoint")
+        before = self.outline.chunks[-1].id if self.outline.chunks else ""
+        wanted = Range(0, cut, style="checkpoint", base=before)
         return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, Note("compaction_needed", facts)))
 
     def _cut(self, tail: Tail) -> int | None:

@@ -114,6 +114,8 @@ class _Planner:
         """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
         view = self._candidates.folded()[-1]
         tokens, line = self.budget.calibrated(view.tokens), self._line(view)
+        if self.summarize == "ahead" and tokens <= self.budget.prepare:
+            return self._shortening.as_it_is(view, Note("prepared", {"tokens": tokens, "line": self.budget.prepare}))
         over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})
         as_it_is = self._shortening.as_it_is(view, over)
         may_gain = self.summarize != "never" and self._log_tokens_after(view) >= self._least_gain_tokens(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
 from app.compaction.job import CompactionJob, CompactionResult, summed
-from app.context.outline import START
-from app.context.partition import tail_of
+from app.context.outline import START, Range, Style
+from app.context.partition import Tail, boundary_after, tail_of
 from app.conversation.identity import start_of
 from app.conversation.messages import Chunk
 from app.errors import StoreUnavailable
@@ -79,29 +80,55 @@ class Compacting:
             warnings=tuple(warning for result in results for warning in result.warnings),
         )
 
+    async def job_again(self, turn: Turn, view: View, chunk: Chunk) -> CompactionJob | None:
+        """To make the summary of a stored chunk once more; None where that stands on what is no longer known."""
+        place, outline = turn.place, view.outline
+        if chunk.folds:
+            wanted, start, tail = Range(chunk.from_seq, chunk.to_seq, chunk.folds), START, Tail([], after=None)
+            known = {one.id for one in outline.chunks}
+            if not known.issuperset(chunk.folds):
+                return None
+        else:
+            before = next((one for one in outline.chunks if one.to_seq == chunk.from_seq), None)
+            start = START if before is None else boundary_after(before)
+            if start.to_seq != chunk.from_seq:
+                return None
+            style: Style = "checkpoint" if turn.policy.kind == "checkpoint" else "additive"
+            wanted = Range(chunk.from_seq, chunk.to_seq, style=style)
+            tail = Tail(await self._views.log(place, start.to_seq), after=start)
+        return dataclasses.replace(self._bare_job(turn, view), tail=tail, start_link=chunk.from_link, ranges=(wanted,))
+
     async def job(self, turn: Turn, view: View) -> CompactionJob:
         """The ranges that a view's plan asks for, with what is to be read for them."""
-        place, request, wanted = turn.place, turn.request, view.plan.to_summarize
-        chunks = view.outline.chunks
+        outline, wanted = view.outline, view.plan.to_summarize
         reads_all = any(one.style == "checkpoint" for one in wanted)
-        before = [] if reads_all else chunks[-1:]
-        outline = view.outline
-        if reads_all and (outline.tail is None or outline.tail_start not in (None, START)):
-            outline = replace(outline, tail=await self._views.log(place, 0), tail_start=START)
+        if reads_all:
+            outline = replace(outline, tail=await self._views.log(turn.place, 0), tail_start=START)
+        bare = self._bare_job(turn, view)
+        return dataclasses.replace(
+            bare,
+            tail=await asyncio.to_thread(tail_of, outline),
+            start_link=start_of(bare.tenant).link if reads_all or not outline.chunks else outline.chunks[-1].to_link,
+            ranges=wanted,
+            prefixes={one.to_seq: prefix for one in wanted if (prefix := await self._views.prefix(turn, view, one))},
+        )
+
+    def _bare_job(self, turn: Turn, view: View) -> CompactionJob:
+        """A job without ranges."""
+        place, request = turn.place, turn.request
         return CompactionJob(
             tenant=request.caller.tenant,
             root=place.conversation.root,
             conversation_id=place.conversation.id,
-            tail=await asyncio.to_thread(tail_of, outline),
-            start_link=before[0].to_link if before else start_of(request.caller.tenant).link,
-            ranges=wanted,
-            prefixes={one.to_seq: prefix for one in wanted if (prefix := await self._views.prefix(turn, view, one))},
+            tail=Tail([], after=None),
+            start_link=b"",
+            ranges=(),
             fields=request.fields,
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
             encoding=place.conversation.encoding,
-            folded=(*chunks, *view.outline.folds),
+            folded=(*view.outline.chunks, *view.outline.folds),
             authorization=request.caller.authorization,
             focus=request.instructions,
             wait_seconds=self._wait_seconds,

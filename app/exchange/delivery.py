@@ -16,6 +16,7 @@ from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
@@ -31,9 +32,10 @@ log = logging.getLogger(__name__)
 class Delivery:
     """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
 
-    def __init__(self, *, remember: Remember, ask: Ask, recalling: Recalling, tasks: Tasks) -> None:
+    def __init__(self, *, remember: Remember, ask: Ask, recalling: Recalling, preparing: Preparing, tasks: Tasks) -> None:
         self._remember = remember
         self._recalling = recalling
+        self._preparing = preparing
         self._ask = ask
         self._tasks = tasks
 
@@ -143,7 +145,9 @@ class Delivery:
             state=self._learned(turn, view, collector.usage),
             chunk_count=len(view.outline.chunks),
         )
-        return await self._remember.answer(turn.place, given)
+        conversation = await self._remember.answer(turn.place, given)
+        self._preparing.after(turn, view, conversation)
+        return conversation
 
     def _learned(self, turn: Turn, view: View, usage: Mapping[str, Any] | None) -> dict[str, Any]:
         """What changes in the conversation's state with this answer."""

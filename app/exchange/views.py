@@ -18,7 +18,7 @@ from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.view import render
-from app.conversation.messages import Chunk, LogMessage
+from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
 from app.exchange.placement import Recollection
@@ -128,7 +128,7 @@ class Views:
             lossy = self._as_sent(turn, budget, summarize)
             if lossy is not None:
                 return lossy
-        outline = await self._outline(turn, budget, more_chunks, forced=summarize == "now")
+        outline = await self._outline(turn, budget, more_chunks, forced=summarize in {"now", "ahead"})
         decided = await self._plan(turn, outline, budget, summarize)
         if (start := decided.needs_tail) is not None:
             outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
@@ -202,6 +202,19 @@ class Views:
         if outline.tail is not None and over and _takes_long(outline):
             return await asyncio.to_thread(decide)
         return decide()
+
+    async def answered(self, place: Recollection, conversation: Conversation) -> Recollection:
+        """A place as the next request will find it, with the answer at the log's end.
+
+        Raises:
+            StoreUnavailable: the answer cannot be read.
+        """
+        log = None
+        head_seq = conversation.head_seq
+        if place.aligned and place.client_log is not None and len(place.client_log) == head_seq:
+            (answer,) = await self._store.read(conversation, head_seq, head_seq + 1)
+            log = [*place.client_log, answer.message.raw]
+        return replace(place, conversation=conversation, new=(), client_log=log, client_tokens=None, lease=None)
 
     async def prefix(self, turn: Turn, view: View, wanted: Range) -> list[bytes]:
         """What the provider has seen last of a range: the messages of the view up to the range's end, in the same

@@ -1,0 +1,92 @@
+"""The next summary, made in the background after an answer, so that the turn which needs it does not wait for it.
+
+A summary made ahead is stored like any other and used by nobody before the line is crossed: a view always takes the
+fewest summaries that do. Work is bounded in number, one piece for each conversation, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.compaction.compactor import Compactor
+from app.conversation.messages import Conversation
+from app.errors import GatewayError
+from app.exchange.compacting import Compacting
+from app.exchange.finding import Finding
+from app.exchange.tasks import Tasks
+from app.exchange.views import Turn, View, Views
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 16
+"""Conversations that are prepared at the same time, in one process; what comes on top waits for its next answer."""
+
+
+class Preparing:
+    """Prepares conversations for their next turns."""
+
+    def __init__(
+        self, *, views: Views, compacting: Compacting, compactor: Compactor, finding: Finding, tasks: Tasks
+    ) -> None:
+        self._views = views
+        self._compacting = compacting
+        self._compactor = compactor
+        self._finding = finding
+        self._tasks = tasks
+        self._at_work: dict[str, asyncio.Task[None]] = {}
+
+    def after(self, turn: Turn, view: View, conversation: Conversation) -> None:
+        """Start what an answered turn calls for, if anything.
+
+        Args:
+            conversation: as it stands with the answer.
+        """
+        place = turn.place
+        if not turn.policy.summarizes or not place.keeps or place.degraded or turn.request.summarize == "never":
+            return
+        if conversation.id in self._at_work or len(self._at_work) >= MOST_AT_ONCE:
+            return
+        unsent = conversation.head_tokens_total - place.log_tokens
+        is_near = view.budget.calibrated(view.plan.prompt_tokens + unsent) > view.budget.prepare
+        if not is_near and all(chunk.kind == "model" for chunk in view.plan.chunks):
+            return
+        task = self._tasks.spawn(self._prepare(turn, view, conversation, is_near=is_near))
+        self._at_work[conversation.id] = task
+        task.add_done_callback(lambda _: self._at_work.pop(conversation.id, None))
+
+    async def aclose(self) -> None:
+        """Leave off. Whoever needs a summary next asks for it then."""
+        for task in list(self._at_work.values()):
+            task.cancel()
+        if self._at_work:
+            await asyncio.wait(list(self._at_work.values()))
+
+    async def _prepare(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
+        try:
+            place = await self._views.answered(turn.place, conversation)
+            turn = replace(turn, place=place)
+            if is_near:
+                await self._make_ahead(turn, view)
+            await self._replace_mechanical(turn, view)
+        except GatewayError as error:
+            log.info("nothing could be prepared for the next turn: %s", error.message)
+
+    async def _make_ahead(self, turn: Turn, view: View) -> None:
+        """The summaries that the line will call for, while it is not crossed yet."""
+        ahead = await self._views.make(turn, view.budget, summarize="ahead")
+        if not ahead.plan.to_summarize:
+            return
+        job = await self._compacting.job(turn, ahead)
+        result = await self._compactor.compact(job)
+        if result.chunks and turn.policy.recalls != "off":
+            await self._finding.catch_up(turn.place.conversation, result.chunks[-1].to_seq)
+
+    async def _replace_mechanical(self, turn: Turn, view: View) -> None:
+        """Ask the model again for the oldest range that had to be told without one."""
+        told = next((chunk for chunk in view.plan.chunks if chunk.kind == "mechanical"), None)
+        if told is not None and (job := await self._compacting.job_again(turn, view, told)) is not None:
+            await self._compactor.refresh(job)
