@@ -21,7 +21,7 @@ MAX_TERM_CHARS: Final = 64
 """Longer words are known by their beginning: hashes differ there, and base64 is not worth more."""
 MAX_MESSAGE_CHARS: Final = 64 * 1024
 """How much of a message is indexed."""
-MAX_QUERY_TERMS: Final = 32
+MAX_QUERY_TERMS: Final = 24
 
 _MARKS: Final = (
     "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"

@@ -36,7 +36,7 @@ def upgrade() -> None:
         "message_terms",
         ["terms"],
         postgresql_using="gin",
-        postgresql_with={"fastupdate": "off"},
+        postgresql_with={"fastupdate": "on", "gin_pending_list_limit": 128},
     )
 
 
