@@ -11,7 +11,7 @@ from app.compaction.acceptance import accepted, completed, finish_reason, said, 
 from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
 from app.compaction.calls import FIRST, Answer, Attempt, Calls
 from app.compaction.parts import part_limit, parts_of
-from app.compaction.prompts import Wish, instruction, scope
+from app.compaction.prompts import PARTS_NOTE, Wish, instruction, scope
 from app.compaction.request import SummaryRefused, SummaryRequest
 from app.compaction.survival import kept_share, values_of
 from app.compaction.transcript import Entry, entries_of, spoken
@@ -81,14 +81,14 @@ class Writing:
             return whole
         limit_tokens = part_limit(len(parts), material_tokens, request.limit_tokens)
         summaries = await self._of_parts(parts, limit_tokens)
-        merging = self._instruction(Wish(is_fold=True))
+        merging = f"{whole.text}\n\n{PARTS_NOTE}"
         entries = [Entry(place, "summary", text) for place, text in enumerate(summaries, 1)]
         return TranscriptPrompt(merging, entries, request.limit_tokens)
 
     async def _of_parts(self, parts: Sequence[Sequence[Entry]], limit_tokens: int) -> list[str]:
         """A summary of each part, a few at a time. The first failure is everybody's, once all have ended."""
         turns = asyncio.Semaphore(PARALLEL_PARTS)
-        text = self._instruction(Wish(style="recursive") if self.request.style == "recursive" else Wish())
+        text = self._instruction(Wish(is_fold=self.request.wish.is_fold))
 
         async def one(part: Sequence[Entry]) -> str:
             async with turns:

@@ -11,6 +11,7 @@ from app.compaction.bodies import bound_fields
 from app.compaction.prompts import (
     CHECKPOINT_INSTRUCTION,
     CHECKPOINT_UPDATE,
+    PARTS_NOTE,
     ROLLING_INSTRUCTION,
     Wish,
     instruction,
@@ -229,13 +230,20 @@ async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged()
     told = [body["messages"][0]["content"] for body in scene.router.calls]
     assert summary.text.startswith(("All of it.", "A part."))
     assert 3 <= len(told) <= 16
-    assert "Merge the summaries" in told[-1]
-    assert all("Merge the summaries" not in text for text in told[:-1])
+    assert [PARTS_NOTE in text for text in told] == [False] * (len(told) - 1) + [True]
+    assert "[1] summary\nA part.\n" in told[-1]
     for n in range(24):
         assert sum(f"Number{n} has code" in text for text in told[:-1]) == 1
     assert all("left out …]" not in text for text in told)
     assert summary.usage is not None
     assert summary.usage["prompt_tokens"] == 100 * len(told)
+
+
+async def test_parts_become_the_kind_of_summary_that_was_asked_for() -> None:
+    scene = Scene(window=2048, said=saying("A part."))
+    await scene.summarizer.summarize(request_for(24, prefix=(), style="checkpoint"))
+    told = [body["messages"][0]["content"] for body in scene.router.calls]
+    assert [text.startswith(CHECKPOINT_INSTRUCTION) for text in told] == [False] * (len(told) - 1) + [True]
 
 
 async def test_never_more_than_sixteen_calls_for_one_summary() -> None:
