@@ -115,6 +115,7 @@ def _spot(job: CompactionJob, wanted: Range) -> Spot:
     base = next((chunk for chunk in job.folded if chunk.id == wanted.base), None) if wanted.base else None
     rolls = base if wanted.style == "recursive" else None
     read_from_seq = rolls.to_seq if rolls else wanted.from_seq
+    assert tail.start_seq <= read_from_seq < wanted.to_seq <= tail.end_seq, "the tail does not hold the range"
     unread_tokens = rolls.tokens if rolls else 0
     return Spot(
         from_seq=rolls.from_seq if rolls else wanted.from_seq,
