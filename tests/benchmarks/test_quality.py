@@ -97,6 +97,7 @@ async def test_economy_counts_what_went_to_the_model() -> None:
     assert found["client_tokens"] >= found["upstream_tokens"] - found["summary_prompt_tokens"]
     assert found["summary_calls"] >= 1
     assert found["over_the_window"] == 0
+    assert found["stalled_turns"] <= found["summary_calls"]
     assert 0 < found["uncached_tokens"] < found["upstream_tokens"]
     assert economy.bounds_of(held)[0]["calls_keeping_nothing"] >= 1
 

@@ -29,6 +29,8 @@ WINDOW: Final = 8_192
 TURNS: Final = 300
 TOOL_TURN_EVERY: Final = 3
 SUMMARY_SECONDS: Final = 0.05
+WAITED_SECONDS: Final = SUMMARY_SECONDS / 2
+"""Of a summary call, spent by a question on its way to the model: it waited. One that is written beside it is none."""
 LEAST_CACHED_PROMPT: Final = 1_024
 """Shorter prompts are never cached."""
 SYSTEM: Final = {
@@ -118,13 +120,14 @@ class Held:
         return [call for call, share in zip(calls[1:], self.stable_prefixes(), strict=True) if share == 1.0]
 
     def stalled(self) -> int:
-        """Turns in which a summary was being written between a question and its way to the model."""
+        """Turns in which a question waited for a summary on its way to the model."""
         return sum(any(self._waited(asked) for asked in turn) for turn in self.turns)
 
     def _waited(self, asked: Asked) -> bool:
         reached = [call.began for call in self.model.answers if asked.began <= call.began <= asked.ended]
         until = reached[-1] if reached else asked.ended
-        return any(call.began < until and call.ended > asked.began for call in self.model.summary_calls)
+        together = (min(until, call.ended) - max(asked.began, call.began) for call in self.model.summary_calls)
+        return any(seconds >= WAITED_SECONDS for seconds in together)
 
 
 async def hold(variant: Variant, *, turns: int = TURNS, window: int = WINDOW) -> Held:

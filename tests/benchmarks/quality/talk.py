@@ -16,7 +16,7 @@ from app.settings.faults import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving
 
-GRACE_SECONDS: Final = 0.01
+GRACE_SECONDS: Final = 0.02
 """In which work behind an answer begins, if it does."""
 TIMEOUT_SECONDS: Final = 60.0
 
