@@ -164,11 +164,13 @@ class Editing:
 
     def op(self, entry: LogMessage, kind: EditKind, op: Op) -> bool:
         """One more operation on a message, if that makes the message smaller. Whether it does."""
+        if entry.seq in self._told:
+            return False
         known = self._edits.get(entry.seq)
         ops = with_op(known.ops if known else (), op)
         tokens = self._draft.scene.count.message(body_after(entry.message.body, ops))
         allowed = (known.tokens if known else entry.tokens) - (0 if op[0] in UNCOUNTED_OPS else 1)
-        if entry.seq in self._told or tokens > allowed:
+        if tokens > allowed:
             return False
         self.put(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
         return True

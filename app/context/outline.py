@@ -119,8 +119,8 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A view, described: summaries, pinned messages from before the boundary, then (where the tail begins inside a
-    turn) that turn's user message, then the log from `boundary_seq`, some of it edited, with quotations in it."""
+    """A view, described: summaries; what is pinned from before the boundary and (where the tail begins inside a turn)
+    that turn's user message, in the order of the log; the log from `boundary_seq`, some of it edited; quotations."""
 
     status: Status
     chunks: tuple[Chunk, ...]

@@ -177,21 +177,27 @@ class _Planner:
         return self._shortening.plan_of(self._shortening.shortened(self._shortening.draft(view, note)))
 
     def _trimmed(self, view: Candidate, *notes: Note) -> Plan:
-        """The view cut until it fits: as the last one was, while that still fits and leaves no room for much more."""
-        draft = self._shortening.draft(view, *notes)
-        resumed = self._resumed(draft)
-        return self._shortening.plan_of(resumed or self._shortening.last_resort(draft))
+        """The view cut until it fits: where the last one was cut, and further where that is too much; afresh where it
+        leaves room for much more than the last one had."""
+        cut = self._cut_as_before(self._shortening.draft(view, *notes))
+        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last.tokens)
+        if cut is None or self.budget.calibrated(cut.tokens) < least:
+            afresh = self._shortening.draft(view, *notes, afresh=True)
+            return self._shortening.plan_of(self._shortening.last_resort(afresh))
+        if not cut.fits:
+            return self._shortening.plan_of(self._shortening.last_resort(cut))
+        chosen = self._shortening.plan_of(cut)
+        return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last.tokens))
 
-    def _resumed(self, draft: Draft) -> Draft | None:
+    def _cut_as_before(self, draft: Draft) -> Draft | None:
+        """The view with its verbatim part beginning where that of the last one did; None where no round does."""
         last = self.outline.last.boundary
-        if last.to_seq > draft.boundary_seq and all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
+        if last.to_seq <= draft.boundary_seq:
+            return draft
+        if all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
             return None
-        cut = draft if last.to_seq <= draft.boundary_seq else draft.cut_at(last.to_seq)
-        if not cut.fits or self.budget.calibrated(cut.tokens) < self.budget.window * self.policy.regrow_ratio:
-            return None
-        if last.to_seq > draft.boundary_seq:
-            cut = cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
-        return cut
+        cut = draft.cut_at(last.to_seq)
+        return cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
 
     def _with_proposal(self, chosen: Plan, view: Candidate, proposal: Proposal | None) -> Plan:
         if proposal is None:

@@ -95,11 +95,10 @@ def render(
     summary = summary_message(plan.chunks, plan.dropped)
     if summary is not None:
         view.append(summary.raw)
-    quoted = {quotation.before_seq: quotation for quotation in plan.quotations}
-    for pin in plan.pins:
-        view += [message_at(seq) for seq in range(pin.from_seq, pin.to_seq)]
-    shown = range(plan.boundary.to_seq, next_seq)
-    for seq in shown if plan.anchor_seq is None else (plan.anchor_seq, *shown):
+    quoted = {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}
+    early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
+    anchor = () if plan.anchor_seq is None else (plan.anchor_seq,)
+    for seq in (*sorted((*anchor, *early)), *range(plan.boundary.to_seq, next_seq)):
         if seq in quoted:
             view.append(quoting_message(quoted[seq], message_at).raw)
         edit = plan.edits.get(seq)

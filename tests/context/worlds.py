@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import orjson
 from msgspec.structs import replace
 
@@ -15,13 +16,14 @@ from app.context.budget import Budget, budget_for, summary_limit
 from app.context.chain import active_chain
 from app.context.edits import edited
 from app.context.outline import Boundary, LastView, Outline, Pin, Plan, Range, Summarize, last_view
-from app.context.partition import Tail, boundary_after
+from app.context.partition import Tail, boundary_after, rounds_of
 from app.context.plan import plan
 from app.context.policy import Policy
-from app.context.view import render, section_tokens
+from app.context.view import render, section_tokens, summary_message_tokens
 from app.conversation.messages import Chunk, LogMessage, Message, text_of
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
+IMAGE_TOKENS = 85
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INSTRUCTIONS = orjson.dumps({"role": "system", "content": "Answer briefly."})
 Body = dict[str, Any]
@@ -38,9 +40,22 @@ class WordCounter:
         return len(PIECE.findall(text))
 
     def message(self, body: Body) -> int:
-        calls = [call.get("function", {}) for call in body.get("tool_calls") or ()]
-        arguments = sum(self.count(call.get("name", "")) + self.count(call.get("arguments", "")) for call in calls)
-        return 4 + self.count(text_of(body.get("content"))) + arguments
+        return 4 + self.count(text_of(body.get("content"))) + self._images(body) + sum(map(self._call, calls_of(body)))
+
+    def _call(self, call: Body) -> int:
+        facts = call.get("function") or call.get("custom") or {}
+        return self.count(facts.get("name", "")) + self.count(facts.get("arguments", facts.get("input", "")))
+
+    def _images(self, body: Body) -> int:
+        content = body.get("content")
+        parts: list[Body] = content if isinstance(content, list) else []
+        return sum(IMAGE_TOKENS for part in parts if part.get("type") == "image_url")
+
+
+def calls_of(body: Body) -> list[Body]:
+    """The tool calls of a message, of any kind."""
+    legacy = body.get("function_call")
+    return body.get("tool_calls") or ([{"function": legacy}] if legacy else [])
 
 
 COUNT = WordCounter()
@@ -143,7 +158,7 @@ class World:
     def outline(self, *, loaded: bool = True, start: Boundary | None = None) -> Outline:
         chain, folds = active_chain(self.stored, replacing=self.policy.replaces)
         if not self.policy.summarizes:
-            chain, start = (), start or self.last.boundary
+            chain, folds = (), ()
         if start is None:
             start = boundary_after(chain[-1]) if chain else Boundary()
         return Outline(
@@ -160,13 +175,14 @@ class World:
         )
 
     def plan(self, summarize: Summarize = "auto", *, loaded: bool = True) -> Plan:
-        decided = self._plan(self.outline(loaded=loaded), summarize)
+        """The plan as a request makes it: the log is read only if the plan asks for it, and `loaded` allows it."""
+        decided = self.plan_of(self.outline(loaded=False), summarize)
         if loaded and decided.needs_tail is not None:
-            decided = self._plan(self.outline(start=decided.needs_tail), summarize)
+            decided = self.plan_of(self.outline(start=decided.needs_tail), summarize)
             assert decided.needs_tail is None
         return decided
 
-    def _plan(self, outline: Outline, summarize: Summarize) -> Plan:
+    def plan_of(self, outline: Outline, summarize: Summarize) -> Plan:
         return plan(
             outline,
             self.budget,
@@ -190,8 +206,22 @@ class World:
         return decided
 
     def remember(self, decided: Plan) -> None:
-        """What a conversation keeps of a view that was answered."""
-        self.last = last_view(decided, self.last)
+        """What a conversation keeps of a view that was answered, in the form in which it is stored."""
+        kept = last_view(decided, self.last)
+        self.last = msgspec.convert(orjson.loads(orjson.dumps(msgspec.to_builtins(kept))), LastView)
+        assert self.last == kept
+
+    def pin(self, *seqs: int) -> None:
+        """Pin the rounds that these messages belong to."""
+        self.pins = tuple(
+            Pin(one.from_seq, one.to_seq, one.tokens)
+            for one in rounds_of(self.log)
+            if any(one.from_seq <= seq < one.to_seq for seq in seqs)
+        )
+
+    def summary_tokens(self, decided: Plan) -> int:
+        """What the message in front of the verbatim part takes."""
+        return summary_message_tokens(decided.chunks, decided.dropped, COUNT)
 
     def shown(self, decided: Plan, seq: int) -> Body:
         """A message as a plan shows it."""
