@@ -181,7 +181,6 @@ def create_app(settings: Settings) -> Front:
         recall=recall,
         views=views,
         compacting=compacting,
-        ask=ask,
         remember=remember,
         delivery=Delivery(remember=remember, ask=ask, recalling=recalling, preparing=preparing, tasks=tasks),
         recalling=recalling,

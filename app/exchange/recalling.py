@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -11,8 +12,8 @@ from msgspec.structs import replace
 from app.context.budget import Budget
 from app.context.outline import Plan, Summarize
 from app.conversation.messages import Conversation, Message
-from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable
-from app.exchange.ask import Ask, Asked
+from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
+from app.exchange.ask import Ask, Asked, Compacts
 from app.exchange.begin import Begun
 from app.exchange.counting import Counting
 from app.exchange.frames import error_frames
@@ -37,6 +38,8 @@ from app.upstream.base import Deployment
 from app.upstream.router import ReadReply
 from app.upstream.sse import DONE, Event, EventDecoder
 
+log = logging.getLogger(__name__)
+
 FOUND_MESSAGES: Final = 12
 """How many messages one search looks at, neighbours included."""
 MAX_RESULT_TOKENS: Final = 4_096
@@ -45,6 +48,10 @@ SHORTEST_RESULT_TOKENS: Final = 32
 """What a result that only says that there is no room takes, its message included."""
 CLOSING_TOKENS: Final = 96
 """Kept for one more call, so that its result can say that there is no room."""
+
+TOOL_WORD: Final = b"tool"
+"""In a refusal that may be about the tool."""
+MAX_TOOLLESS: Final = 1_000
 
 
 class Finds(Protocol):
@@ -68,6 +75,8 @@ class Recalling:
         self._views = views
         self._finding = finding
         self._counting = counting
+        self._toolless: set[str] = set()
+        """`provider/model` of those that refused the tool and then answered without it."""
 
     async def plan(self, turn: Turn, budget: Budget, summarize: Summarize) -> tuple[Turn, View]:
         """A view, planned with the tool among the tools where part of the log is not shown.
@@ -88,11 +97,28 @@ class Recalling:
 
     def settled(self, turn: Turn, view: View) -> Turn:
         """The turn as it is sent: without the tool where the view turned out to show everything."""
-        recalled = turn.recalled
-        if recalled is None or view.plan.boundary_seq > 0:
+        if turn.recalled is None or view.plan.boundary_seq > 0:
             return turn
-        place = replace(turn.place, instructions_tokens=recalled.instructions_tokens)
-        return replace(turn, request=recalled.asked, recalled=None, place=place)
+        return _without_tool(turn, turn.recalled)
+
+    async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, Turn, View]:
+        """Ask for an answer; once more without the tool where that is what the upstream refuses.
+
+        Raises:
+            GatewayError: as `Ask.put`.
+        """
+        try:
+            asked, sent = await self._ask.put(turn, view, compacts)
+            return asked, turn, sent
+        except UpstreamRefused as refused:
+            if turn.recalled is None or turn.recalled.asked.value("tools") or TOOL_WORD not in refused.raw_body.lower():
+                raise
+        plain = _without_tool(turn, turn.recalled)
+        asked, sent = await self._ask.put(plain, view, compacts)
+        log.info("%s takes no tools", turn.model_key)
+        if len(self._toolless) < MAX_TOOLLESS:
+            self._toolless.add(turn.model_key)
+        return asked, plain, sent
 
     async def begun(self, turn: Turn, view: View, asked: Asked) -> Asked:
         """A stream that goes on through the searches its model asks for. Returns once there is something to show.
@@ -137,6 +163,8 @@ class Recalling:
 
     def _may_offer(self, turn: Turn) -> bool:
         if (turn.request.recall or turn.policy.recalls) != "tool" or not turn.place.keeps:
+            return False
+        if turn.model_key in self._toolless:
             return False
         return may_be_offered(turn.request, turn.target.deployments[0].quirks.strip_fields)
 
@@ -327,6 +355,11 @@ async def _told_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[by
         raise
     except GatewayError as error:
         yield error_frames(error)
+
+
+def _without_tool(turn: Turn, recalled: Recalled) -> Turn:
+    place = replace(turn.place, instructions_tokens=recalled.instructions_tokens)
+    return replace(turn, request=recalled.asked, recalled=None, place=place)
 
 
 def _was_cut(turn: Turn, budget: Budget) -> bool:

@@ -18,7 +18,7 @@ from app.context.policy import Policy
 from app.context.vocabulary import encoding_for
 from app.errors import GatewayError, PolicyNotFound, StoreUnavailable
 from app.exchange.answer import Answer, StreamedAnswer
-from app.exchange.ask import Ask, Asked
+from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
 from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
@@ -59,7 +59,6 @@ class Exchange:
         recall: Recall,
         views: Views,
         compacting: Compacting,
-        ask: Ask,
         remember: Remember,
         delivery: Delivery,
         recalling: Recalling,
@@ -75,7 +74,6 @@ class Exchange:
         self._recall = recall
         self._views = views
         self._compacting = compacting
-        self._ask = ask
         self._remember = remember
         self._delivery = delivery
         self._recalling = recalling
@@ -247,7 +245,7 @@ class Exchange:
         turn = self._recalling.settled(turn, view)
         storing = self._tasks.spawn(self._remember.question(turn.place))
         try:
-            asked, view = await self._ask.put(turn, view, self._compacting)
+            asked, turn, view = await self._recalling.put(turn, view, self._compacting)
         except BaseException:
             await self._tasks.finish(self._take_back(storing))
             raise
@@ -265,7 +263,7 @@ class Exchange:
         except BaseException:
             await asked.reply.aclose()
             raise
-        turn = replace(turn, place=place)
+        turn = replace(turn, place=replace(place, instructions_tokens=turn.place.instructions_tokens))
         if turn.request.stream:
             asked = await self._begun(turn, view, asked)
         return asked, turn, view

@@ -17,7 +17,7 @@ from app.simulator.extract import most_telling, summarize, transcript_in
 from app.simulator.pairing import pairing_fault
 from app.simulator.recall import NOTED, UNKNOWN, Source, is_question, recall
 from app.simulator.text import passage
-from app.simulator.tools import instance, tool_calls
+from app.simulator.tools import has_searched, instance, search_call, tool_calls
 from app.simulator.window import error_body, overflow
 
 QUOTED_CHARS = 160
@@ -94,6 +94,9 @@ def _answer(
     shown = [Source(str(message.get("role", "")), text_of(message.get("content"))) for message in messages]
     transcript = transcript_in(shown)
     calls = [] if transcript else tool_calls(request, _asked(shown), may_choose=shown[-1].role == "user")
+    if not calls and not transcript and shown[-1].role == "user":
+        search = search_call(request, _asked(shown))
+        calls = [search] if search is not None and _told(shown) == UNKNOWN else []
     if calls:
         tokens = sum(counter.count(orjson.dumps(call[call["type"]]).decode()) for call in calls)
         return SimulatedAnswer(
@@ -123,7 +126,8 @@ def _words(request: Mapping[str, Any], shown: Sequence[Source]) -> str:
     if form.get("type") == "json_schema":
         schema = (form.get("json_schema") or {}).get("schema") or {}
         return orjson.dumps(instance(schema, _asked(shown))).decode()
-    text = _results(shown) if shown[-1].role in {"tool", "function"} else _told(shown)
+    tells_results = shown[-1].role in {"tool", "function"} and not has_searched(request["messages"])
+    text = _results(shown) if tells_results else _told(shown)
     return orjson.dumps({"answer": text}).decode() if form.get("type") == "json_object" else text
 
 

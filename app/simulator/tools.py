@@ -13,6 +13,8 @@ import orjson
 from app.simulator.text import stems
 
 DEEPEST_SCHEMA = 12
+SEARCH = "recall_conversation"
+"""The tool that is called where the context holds no answer."""
 
 _QUOTED = re.compile(r"\"([^\"\n]+)\"|'([^'\n]{2,})'|`([^`\n]+)`|“([^”\n]+)”")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
@@ -47,6 +49,23 @@ def tool_calls(request: Mapping[str, Any], asked: str, *, may_choose: bool) -> l
         chosen = chosen[:1]
     depth = len(request.get("messages") or ())
     return [_call(tool, asked, f"{depth}.{index}") for index, tool in enumerate(chosen)]
+
+
+def search_call(request: Mapping[str, Any], asked: str) -> dict[str, Any] | None:
+    """A call of the tool that searches what is not shown, where a free model is offered it."""
+    offered = any(tool is not None and tool.name == SEARCH for tool in map(_tool, request.get("tools") or ()))
+    if not offered or (request.get("tool_choice") or "auto") != "auto":
+        return None
+    arguments = orjson.dumps({"query": asked}).decode()
+    seed = orjson.dumps([len(request.get("messages") or ()), arguments])
+    call_id = f"call_{hashlib.sha256(seed).hexdigest()[:24]}"
+    return {"id": call_id, "type": "function", "function": {"name": SEARCH, "arguments": arguments}}
+
+
+def has_searched(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the results at the end are those of a search."""
+    calls = next((message.get("tool_calls") for message in reversed(messages) if message.get("role") != "tool"), None)
+    return any((call.get("function") or {}).get("name") == SEARCH for call in calls or ())
 
 
 def instance(schema: Mapping[str, Any], text: str = "") -> Any:

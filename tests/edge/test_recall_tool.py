@@ -543,6 +543,22 @@ async def test_text_and_unknown_fields_of_every_round_come_through(monkeypatch: 
     assert upstream.requests[1]["messages"][-2]["reasoning_content"] == "I must look. "
 
 
+async def test_a_model_that_takes_no_tools_is_asked_again_without_and_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = {"message": "this model does not support tools", "type": "x", "param": None, "code": None}
+
+    def answers(body: dict[str, Any]) -> Reply:
+        return Reply({"error": error}, status=400) if "tools" in body else completion("Fine.", prompt_tokens=5000)
+
+    async with world(monkeypatch, ScriptedUpstream(default=answers)) as w:
+        await w.say(talk(), **TOOL)
+        await w.say(talk(), **TOOL)
+        refused = await w.post(talk(), **TOOL, tools=[CLIENT_TOOL])
+    assert [names(body) for body in w.upstream.requests] == [[RECALL], [], [], ["recall"]]
+    assert refused.json()["error"]["message"] == error["message"]
+
+
 async def test_an_answer_cut_short_in_its_call_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Reply(pieces=[chunk({"content": "Hm."}), *fragments(search())[:3], chunk({}, "length"), DONE])
     async with world(monkeypatch, ScriptedUpstream(cut)) as w:
@@ -595,3 +611,12 @@ async def test_openais_own_client_sees_an_ordinary_answer(monkeypatch: pytest.Mo
         text = "".join([part.choices[0].delta.content or "" async for part in parts if part.choices])
     assert whole.choices[0].message.content == text == "It is quokka."
     assert whole.choices[0].message.tool_calls is None
+
+
+async def test_the_simulated_model_searches_what_it_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(), providers={}, models={}) as w:
+        request = {"messages": [*talk()[:-1], user("When does the vault open?")], "model": "sim-8k", "context": {}}
+        without = (await w.client.post(f"{w.base_url}/chat/completions", json={**request, "store": False})).json()
+        answer = await w.client.post(f"{w.base_url}/chat/completions", json={**request, **TOOL, "stream": True})
+    assert "quokka" not in json.dumps(without["choices"])
+    assert "quokka-7731 after sunset" in text_of(chunks(answer))
