@@ -42,6 +42,7 @@ from app.exchange.delivery import Delivery
 from app.exchange.finding import Finding
 from app.exchange.history import Remembered
 from app.exchange.preparing import Preparing
+from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
@@ -176,14 +177,18 @@ def create_app(settings: Settings) -> Front:
     finding = Finding(store)
     preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
     parts = _Parts(store, leases, preparing, compactor, tasks, tuple(providers.values()))
+    quoting = Quoting(views=views, finding=finding, counting=counting, tasks=tasks)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     exchange = Exchange(
         recall=recall,
         views=views,
         compacting=compacting,
         remember=remember,
-        delivery=Delivery(remember=remember, ask=ask, recalling=recalling, preparing=preparing, tasks=tasks),
+        delivery=Delivery(
+            remember=remember, ask=ask, recalling=recalling, finding=finding, preparing=preparing, tasks=tasks
+        ),
         recalling=recalling,
+        quoting=quoting,
         router=router,
         windows=windows,
         policies={name: policy_of(settings, name) for name in settings.policies},

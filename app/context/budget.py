@@ -17,6 +17,10 @@ SUMMARY_WINDOW_DIVISOR = 16
 """A summary takes at most this fraction of the window, so that a dozen of them leave room to work."""
 
 
+NEVER_TOKENS = 1 << 62
+"""A line that no view passes."""
+
+
 class Budget(msgspec.Struct, frozen=True):
     """The lines that a view is held against.
 
@@ -41,7 +45,7 @@ class Budget(msgspec.Struct, frozen=True):
     @property
     def prepare_in_full(self) -> int:
         """The same line where nothing is summarized before the window is full."""
-        return int(self.hard * self.prepare / max(1, self.soft))
+        return self.hard * self.prepare // max(1, self.soft)
 
     def calibrated(self, raw_tokens: int) -> int:
         return round(raw_tokens * self.ratio)
@@ -66,7 +70,7 @@ def budget_for(policy: Policy, *, window: int, requested_output: int | None = No
     soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
     prepare = max(int(window * policy.prepare_ratio), int(soft * policy.prepare_ratio / policy.threshold_ratio))
     if policy.prepare_ratio == 1:
-        prepare = window
+        prepare = NEVER_TOKENS
     return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio, prepare=prepare)
 
 

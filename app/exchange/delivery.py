@@ -10,11 +10,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.context.outline import last_view
+from app.context.usage import input_of
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
+from app.exchange.finding import INDEXED, Finding
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
@@ -32,7 +34,17 @@ log = logging.getLogger(__name__)
 class Delivery:
     """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
 
-    def __init__(self, *, remember: Remember, ask: Ask, recalling: Recalling, preparing: Preparing, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        *,
+        remember: Remember,
+        ask: Ask,
+        recalling: Recalling,
+        finding: Finding,
+        preparing: Preparing,
+        tasks: Tasks,
+    ) -> None:
+        self._finding = finding
         self._remember = remember
         self._recalling = recalling
         self._preparing = preparing
@@ -53,7 +65,7 @@ class Delivery:
         except GatewayError:
             await self._remember.nothing(turn.place)
             raise
-        report = report_of(turn, view)
+        report = replace(report_of(turn, view), usage=_usage_of_view(turn, collector.usage))
         try:
             conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
             if turn.place.keeps:
@@ -128,6 +140,7 @@ class Delivery:
         self, turn: Turn, view: View, collector: Collector, report: Report, *, incomplete: bool
     ) -> Conversation:
         message, *alternatives = collector.messages()
+        report = replace(report, usage=_usage_of_view(turn, collector.usage))
         meta: dict[str, Any] = {
             "id": collector.id,
             "model": collector.model,
@@ -156,20 +169,21 @@ class Delivery:
         before = last_view_of(state, turn.policy, window)
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
         views = with_view(state, turn.policy, window, sent)
-        if turn.recalled is not None:
-            usage = turn.recalled.usage_of_view(usage)
-        reported = (usage or {}).get("prompt_tokens")
-        if not isinstance(reported, int) or reported <= 0:
-            return {VIEWS: views}
+        learned: dict[str, Any] = {VIEWS: views}
+        if indexed_seq := self._finding.indexed_before(turn.place.conversation):
+            learned[INDEXED] = indexed_seq
+        reported = input_of(_usage_of_view(turn, usage))
+        if reported is None:
+            return learned
         calibration = turn.calibration.observe(
             estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
             instructions_tokens=turn.place.instructions_tokens,
-            reported_tokens=reported,
+            reported_tokens=reported.tokens,
             restart=(sent.boundary, sent.edits) != (before.boundary, before.edits),
         )
         self._ask.calibrated(turn.model_key, calibration)
         return {
-            VIEWS: views,
+            **learned,
             CALIBRATION: {**state.get(CALIBRATION, {}), turn.model_key: calibration.to_dict()},
         }
 
@@ -184,8 +198,22 @@ def report_of(turn: Turn, view: View) -> Report:
         plan=view.plan,
         budget=view.budget,
         next_seq=view.outline.next_seq,
-        compaction=view.compaction,
+        compaction=_compaction(view),
         recovered=view.recovered,
         warnings=view.warnings,
         searches=turn.recalled.searches if turn.recalled is not None else (),
     )
+
+
+def _usage_of_view(turn: Turn, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What was reported for the view itself, without the rounds in which the model searched."""
+    return usage if turn.recalled is None else turn.recalled.usage_of_view(usage)
+
+
+def _compaction(view: View) -> Mapping[str, Any]:
+    """`context.compaction`: what ran for this answer, or what was made ahead and is used for the first time."""
+    plan, last = view.plan, view.outline.last
+    if view.compaction.get("ran") or not plan.chunks or plan.boundary_seq <= last.boundary.to_seq:
+        return view.compaction
+    newest = plan.chunks[-1]
+    return {"ran": False, "prepared": True, "duration_ms": 0, "model": newest.model or None, "usage": newest.usage}

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget
 from app.context.outline import Plan
+from app.context.usage import input_of
 from app.exchange.placement import Recollection
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -33,6 +34,8 @@ class Report(msgspec.Struct, frozen=True):
     compaction: Mapping[str, Any]
     recovered: bool = False
     warnings: tuple[str, ...] = ()
+    usage: Mapping[str, Any] | None = None
+    """What the provider reported for this view, once that is known."""
     searches: Sequence[Mapping[str, Any]] = ()
     """What the model searched for; grows while the answer is given."""
 
@@ -67,11 +70,28 @@ class Report(msgspec.Struct, frozen=True):
             "verbatim_messages": self._verbatim_messages,
             "trimmed_messages": len(plan.edits),
             "dropped_messages": plan.dropped,
+            "quoted": [
+                {"seq": passage.seq, "before_seq": one.before_seq}
+                for one in plan.quotations
+                for passage in one.passages
+            ],
+            "quoted_tokens": budget.calibrated(sum(one.tokens for one in plan.quotations)),
             "pinned": sum(pin.to_seq - pin.from_seq for pin in plan.pins),
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
+            "calibration": self._calibration(),
             "recalls": list(self.searches),
             "warnings": list(self.warnings),
+        }
+
+    def _calibration(self) -> dict[str, Any]:
+        """Our count of the prompt, the provider's once it is known, and the ratio that ours was multiplied with."""
+        reported = input_of(self.usage)
+        return {
+            "ratio": round(self.budget.ratio, 4),
+            "estimated_tokens": self.prompt_tokens,
+            "reported_tokens": None if reported is None else reported.tokens,
+            "cached_tokens": None if reported is None else reported.cached_tokens,
         }
 
     @property

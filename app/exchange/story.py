@@ -23,6 +23,7 @@ from app.exchange.compacting import Compacting, Running, may_compact, without_st
 from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
 from app.exchange.placement import Recollection
+from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
@@ -62,6 +63,7 @@ class Exchange:
         remember: Remember,
         delivery: Delivery,
         recalling: Recalling,
+        quoting: Quoting,
         router: Router,
         windows: Windows,
         policies: Mapping[str, Policy],
@@ -77,6 +79,7 @@ class Exchange:
         self._remember = remember
         self._delivery = delivery
         self._recalling = recalling
+        self._quoting = quoting
         self._router = router
         self._windows = windows
         self._policies = policies
@@ -242,6 +245,7 @@ class Exchange:
 
     async def _put(self, turn: Turn, view: View) -> tuple[Asked, Turn, View]:
         """Put the question to the upstream while the user's messages are stored."""
+        view = await self._quoting.of(turn, view)
         turn = self._recalling.settled(turn, view)
         storing = self._tasks.spawn(self._remember.question(turn.place))
         try:

@@ -224,7 +224,7 @@ class Views:
         if wanted.folds or turn.policy.summarizer.form == "transcript":
             return []
         if wanted.style == "checkpoint":
-            return [bytes(raw) for raw in await self._rendered(place, UNTOUCHED, wanted.to_seq)]
+            return [bytes(raw) for raw in await self.rendered(place, UNTOUCHED, wanted.to_seq)]
         if wanted.style == "additive" and wanted.from_seq != shown_from:
             return []
         boundary = boundary_after(outline.chunks[-1]) if outline.chunks else START
@@ -239,7 +239,7 @@ class Views:
             edits={edit.seq: edit for edit in last.edits},
             quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
         )
-        return [bytes(raw) for raw in await self._rendered(place, seen, wanted.to_seq)]
+        return [bytes(raw) for raw in await self.rendered(place, seen, wanted.to_seq)]
 
     async def log(self, place: Recollection, start: int) -> list[LogMessage]:
         head = place.conversation.head_seq
@@ -263,9 +263,9 @@ class Views:
     async def _messages(self, place: Recollection, decided: Plan, outline: Outline) -> list[bytes] | None:
         if decided.is_untouched and place.client_log is not None and place.aligned:
             return None
-        return await self._rendered(place, decided, outline.next_seq)
+        return await self.rendered(place, decided, outline.next_seq)
 
-    async def _rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
+    async def rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
         """The messages of a plan, in the client's own bytes where it sent them."""
         raws: Mapping[int, bytes] | Sequence[bytes]
         if place.client_log is not None and place.aligned:

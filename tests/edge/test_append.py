@@ -15,6 +15,7 @@ import pytest
 import app.conversation.identity
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Message
+from app.exchange.quoting import CANDIDATES
 from app.store.connect import open_store
 from app.store.memory import MemoryStore
 from app.store.sqlite_lanes import open_file
@@ -205,7 +206,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
                 costs.append(gauge.read())
         assert len(summaries_asked(upstream)) >= 3
         late = costs[-40:]
-        assert max(cost["rows"] for cost in late) <= 60
+        assert max(cost["rows"] for cost in late) <= 60 + 3 * CANDIDATES
         assert max(cost.get("tokenized bytes", 0) for cost in late) <= 1200
         assert max(sum(cost.get(name, 0) for name in ("find", "get", "read", "chunks", "append")) for cost in late) <= 8
         if mode == "resend":

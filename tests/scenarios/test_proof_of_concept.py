@@ -52,8 +52,12 @@ class Held:
 
     @property
     def baselines(self) -> list[int]:
-        """What was sent in each turn that compacted."""
-        return [answer["usage"]["prompt_tokens"] for answer in self.answers if answer["context"]["compaction"]["ran"]]
+        """What was sent in each turn that compacted, quotations aside."""
+        return [unquoted_tokens(answer) for answer in self.answers if answer["context"]["compaction"]["ran"]]
+
+
+def unquoted_tokens(answer: Mapping[str, Any]) -> int:
+    return int(answer["usage"]["prompt_tokens"]) - int(answer["context"]["quoted_tokens"])
 
 
 @cache
@@ -94,7 +98,8 @@ def test_every_turn_is_answered(held: Held) -> None:
 
 
 def test_no_prompt_is_ever_over_the_threshold(held: Held) -> None:
-    assert max(answer["usage"]["prompt_tokens"] for answer in held.answers) <= THRESHOLD
+    assert max(unquoted_tokens(answer) for answer in held.answers) <= THRESHOLD
+    assert max(answer["usage"]["prompt_tokens"] for answer in held.answers) <= WINDOW - round(0.05 * WINDOW)
 
 
 def test_the_count_is_within_a_twentieth_of_the_models(held: Held) -> None:
@@ -134,7 +139,9 @@ def test_summaries_are_added_and_never_rewritten(held: Held) -> None:
 
 def test_between_compactions_each_prompt_begins_with_the_one_before(held: Held) -> None:
     for at, (before, after) in enumerate(pairwise(held.asked), 1):
-        if not held.answers[at]["context"]["compaction"]["ran"]:
+        quoted_before, quoted = (held.answers[place]["context"]["quoted"] for place in (at - 1, at))
+        stays = quoted[: len(quoted_before)] == quoted_before
+        if stays and not held.answers[at]["context"]["compaction"]["ran"]:
             assert after["messages"][: len(before["messages"])] == before["messages"]
 
 

@@ -1,0 +1,50 @@
+"""How many tokens of a prompt a provider says it read, and how many of them from its cache. Pure.
+
+OpenAI and most others count cached tokens in `prompt_tokens` and name them in `prompt_tokens_details.cached_tokens`
+(DeepSeek: `prompt_cache_hit_tokens`). Anthropic's `input_tokens` leave out what `cache_read_input_tokens` and
+`cache_creation_input_tokens` count. Here cached tokens are counted in once, whichever way they are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Input(msgspec.Struct, frozen=True):
+    """Tokens of one prompt, as a provider counted them."""
+
+    tokens: int
+    """Cached ones included."""
+    cached_tokens: int = 0
+
+
+def input_of(usage: Mapping[str, Any] | None) -> Input | None:
+    """What a usage object says of the prompt; None where it says nothing that can be used."""
+    if not usage:
+        return None
+    read, written = _whole(usage, "cache_read_input_tokens"), _whole(usage, "cache_creation_input_tokens")
+    total = _whole(usage, "prompt_tokens")
+    if not total:
+        total = _whole(usage, "input_tokens") + read + written
+    elif total < read + written:
+        total += read + written
+    if total <= 0:
+        return None
+    return Input(total, min(total, _cached(usage) or read))
+
+
+def _cached(usage: Mapping[str, Any]) -> int:
+    """Cached tokens that are counted in the total already."""
+    for name in ("prompt_tokens_details", "input_tokens_details"):
+        details = usage.get(name)
+        if isinstance(details, Mapping) and (found := _whole(details, "cached_tokens")):
+            return found
+    return _whole(usage, "prompt_cache_hit_tokens")
+
+
+def _whole(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
