@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from app.context.excerpt import contents_within, shortened_arguments, shortened_body
+from app.context.excerpt import HEAD_SHARE, contents_within, shortened_arguments, shortened_body
 from app.context.rounds import told_round
 from app.conversation.messages import Message
 
@@ -66,9 +66,9 @@ def _shorten(body: Body, share: float) -> Body:
     return shortened_body(body, share)
 
 
-def _contents(body: Body, chars: int) -> Body:
-    """Keep about so many characters of the content."""
-    return {**body, "content": contents_within(body.get("content"), chars)}
+def _contents(body: Body, chars: int, head_share: float = HEAD_SHARE) -> Body:
+    """Keep about so many characters of the content, this share of them from its beginning."""
+    return {**body, "content": contents_within(body.get("content"), chars, head_share)}
 
 
 def _arguments(body: Body, chars: int) -> Body:

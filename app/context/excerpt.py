@@ -35,11 +35,11 @@ def share_within(body: dict[str, Any], tokens: int, cap_tokens: int, count: Call
     return share
 
 
-def shorten_text(text: str, keep_chars: int) -> str:
+def shorten_text(text: str, keep_chars: int, head_share: float = HEAD_SHARE) -> str:
     """Head (70 %) and tail (30 %) of a text, cut at a newline where one is near, and between them what is missing."""
     if len(text) <= keep_chars:
         return text
-    head_chars = int(keep_chars * HEAD_SHARE)
+    head_chars = int(keep_chars * head_share)
     tail_chars = keep_chars - head_chars
     head = text[:head_chars]
     newline = head.rfind("\n", int(head_chars * (1 - NEWLINE_REACH_SHARE)))
@@ -53,12 +53,12 @@ def shorten_text(text: str, keep_chars: int) -> str:
     return "\n".join(part for part in (head, f"[… {missing:,} characters left out …]", tail) if part)
 
 
-def contents_within(content: object, chars: int) -> object:
+def contents_within(content: object, chars: int, head_share: float = HEAD_SHARE) -> object:
     """A content whose texts together keep about `chars` characters; long ones give in proportion."""
     if isinstance(content, str):
-        return shorten_text(content, chars)
+        return shorten_text(content, chars, head_share)
     length = len(text_of(content))
-    return content if length <= chars else _content(content, chars / length)
+    return content if length <= chars else _content(content, chars / length, head_share)
 
 
 def shortened_body(body: dict[str, Any], share: float) -> dict[str, Any]:
@@ -78,19 +78,21 @@ def shortened_arguments(arguments: str, chars: int) -> str:
     return arguments if len(arguments) <= chars else _arguments(arguments, chars / len(arguments))
 
 
-def _content(content: object, share: float) -> object:
+def _content(content: object, share: float, head_share: float = HEAD_SHARE) -> object:
     if isinstance(content, str):
-        return _text(content, share)
+        return _text(content, share, head_share)
     if isinstance(content, list):
-        return [_part(part, share) for part in content]
+        return [_part(part, share, head_share) for part in content]
     return content
 
 
-def _part(part: object, share: float) -> object:
+def _part(part: object, share: float, head_share: float) -> object:
     if isinstance(part, str):
-        return _text(part, share)
+        return _text(part, share, head_share)
     if isinstance(part, dict):
-        return {key: _text(value, share) if _holds_text(key, value) else value for key, value in part.items()}
+        return {
+            key: _text(value, share, head_share) if _holds_text(key, value) else value for key, value in part.items()
+        }
     return part
 
 
@@ -98,8 +100,8 @@ def _holds_text(key: str, value: object) -> bool:
     return key in {"text", "refusal"} and isinstance(value, str)
 
 
-def _text(text: str, share: float) -> str:
-    return text if len(text) <= SHORT_TEXT_CHARS else shorten_text(text, int(len(text) * share))
+def _text(text: str, share: float, head_share: float = HEAD_SHARE) -> str:
+    return text if len(text) <= SHORT_TEXT_CHARS else shorten_text(text, int(len(text) * share), head_share)
 
 
 def _call(call: object, share: float) -> object:

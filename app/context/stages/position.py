@@ -6,6 +6,9 @@ from app.context.draft import Draft, Editing
 from app.context.policy import Policy
 from app.conversation.messages import LogMessage
 
+EVEN_SHARE = 0.5
+"""Head and tail keep as much of a result: `soft_trim_chars` each."""
+
 
 def prune_by_position(draft: Draft) -> Draft:
     """Results of at least `min_prunable_tool_chars` outside the last `keep_last_assistants` turns, where it is on."""
@@ -27,7 +30,7 @@ def _prune(editing: Editing, entry: LogMessage, policy: Policy, age: float) -> N
         text = f"[tool result of {len(entry.message.text):,} characters left out]"
         editing.op(entry, "cleared", ("say", text))
     elif age >= policy.soft_trim_ratio:
-        editing.op(entry, "truncated", ("contents", 2 * policy.soft_trim_chars))
+        editing.op(entry, "truncated", ("contents", 2 * policy.soft_trim_chars, EVEN_SHARE))
 
 
 def _safe_from(draft: Draft) -> int:
