@@ -620,3 +620,21 @@ async def test_the_simulated_model_searches_what_it_does_not_see(monkeypatch: py
         answer = await w.client.post(f"{w.base_url}/chat/completions", json={**request, **TOOL, "stream": True})
     assert "quokka" not in json.dumps(without["choices"])
     assert "quokka-7731 after sunset" in text_of(chunks(answer))
+
+
+async def test_the_fallback_that_began_an_answer_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(body: dict[str, Any]) -> Reply:
+        if body["model"] == "m":
+            return Reply({"error": {"message": "down"}}, status=503)
+        return completion("It is quokka.") if body["messages"][-1]["role"] == "tool" else asks(search())
+
+    models = {
+        "m": {"provider": "upstream", "context_window": 8192, "fallbacks": ["small"]},
+        "small": {"provider": "upstream", "context_window": 4096},
+    }
+    async with world(monkeypatch, ScriptedUpstream(default=answers), models=models) as w:
+        answer = await w.say(talk(), **TOOL)
+    *_, first, second = w.upstream.requests
+    assert [first["model"], second["model"]] == ["small", "small"]
+    assert second["messages"][:-2] == first["messages"]
+    assert answer["choices"][0]["message"]["content"] == "It is quokka."

@@ -147,3 +147,25 @@ def test_calls_without_ids_get_one_each() -> None:
     calls = identified([{**SEARCH, "id": ""}, {**SEARCH, "id": "c"}, {**SEARCH, "id": "c"}])
     assert len({call["id"] for call in calls}) == 3
     assert all(call["id"] for call in calls)
+
+
+def test_a_call_of_the_clients_that_stays_without_arguments_is_told_at_the_end() -> None:
+    told = StreamedRounds()
+    theirs = {"id": "t", "type": "function", "function": {"name": "recall", "arguments": ""}}
+    assert told.told(event({"tool_calls": [{**theirs, "index": 0}]})) is None
+    shown = json.loads(told.told(event({}, "tool_calls")) or b"")
+    assert shown["choices"][0] == {
+        "index": 0,
+        "delta": {"tool_calls": [{**theirs, "index": 0}]},
+        "finish_reason": "tool_calls",
+    }
+    assert told.recalls == []
+
+
+def test_usage_beside_the_end_of_a_round_in_between_is_kept_back() -> None:
+    told = StreamedRounds()
+    last_words = event({"content": "a", "tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls", usage=usage(5))
+    shown = json.loads(told.told(last_words) or b"")
+    assert "usage" not in shown
+    assert shown["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
+    assert told.reported == [usage(5)]
