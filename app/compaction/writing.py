@@ -22,7 +22,8 @@ from app.upstream.overflow import recognise
 
 THINKING_FACTOR = 4
 """A model that spent its whole allowance on thinking gets this many times as much, once."""
-HALF = Attempt(input_share=0.5)
+HALVINGS = 2
+"""How often what is read is halved for a model whose window is smaller than believed."""
 PARALLEL_PARTS = 4
 
 
@@ -101,13 +102,23 @@ class Writing:
         return [result for result in results if isinstance(result, str)]
 
     async def _read_out(self, prompt: TranscriptPrompt) -> Answer:
-        """The answer to a transcript; asked a second time with half of it if that was too long."""
-        try:
-            return await self._thought_out(prompt, FIRST)
-        except UpstreamRefused as refusal:
-            if recognise(refusal.status, refusal.raw_body) is None:
-                raise
-            return await self._thought_out(prompt, HALF)
+        """The answer to a transcript; asked again with half of it, and a quarter, if that was too long."""
+        attempt = FIRST
+        for _ in range(HALVINGS):
+            try:
+                return await self._thought_out(prompt, attempt)
+            except UpstreamRefused as refusal:
+                if recognise(refusal.status, refusal.raw_body) is None:
+                    raise
+            attempt = await self._halved(prompt, attempt)
+        return await self._thought_out(prompt, attempt)
+
+    async def _halved(self, prompt: TranscriptPrompt, attempt: Attempt) -> Attempt:
+        """The same with half of what was read; that may have been less than there was room for."""
+        room = await self.calls.room(prompt.limit_tokens)
+        tokens = await asyncio.to_thread(lambda: sum(room.count.count(entry.text) for entry in prompt.entries))
+        share = min(attempt.input_share, tokens / prompt.material_tokens(room))
+        return replace(attempt, input_share=share / 2)
 
     async def _thought_out(self, prompt: Prompt, attempt: Attempt) -> Answer:
         """An answer; asked a second time with a larger allowance if the first was spent on thinking."""

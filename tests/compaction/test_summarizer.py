@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -90,14 +91,22 @@ async def test_ranges_are_cut_to_what_a_call_can_read_unshortened(window: int) -
     assert "left out" not in scene.router.calls[0]["messages"][0]["content"].partition("<transcript")[2]
 
 
-async def test_a_window_that_is_smaller_than_believed_halves_the_input_once() -> None:
+async def test_a_window_that_is_smaller_than_believed_halves_the_input() -> None:
     scene = Scene(window=8192)
     await scene.summarizer.summarize(request_for(64, model="sim-6000"))
     first, second = (COUNT.request(body["messages"]) for body in scene.router.calls)
     assert second < first * 0.6
 
 
-async def test_a_second_overflow_is_the_callers_to_handle() -> None:
+async def test_half_of_what_was_read_is_less_than_half_of_a_large_room() -> None:
+    scene = Scene(window=128_000)
+    await scene.summarizer.summarize(request_for(64, model="sim-2500"))
+    sizes = [COUNT.request(body["messages"]) for body in scene.router.calls]
+    assert len(sizes) in (2, 3)
+    assert all(after < before * 0.8 for before, after in pairwise(sizes))
+
+
+async def test_a_third_overflow_is_the_callers_to_handle() -> None:
     with pytest.raises(UpstreamRefused):
         await Scene(window=8192).summarizer.summarize(request_for(80, model="sim-1000"))
 
