@@ -10,9 +10,7 @@ from itertools import accumulate
 from app.conversation.messages import Chunk
 
 
-def active_chain(
-    chunks: Iterable[Chunk], *, replacing: bool = False
-) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+def active_chain(chunks: Iterable[Chunk], *, replacing: bool = False) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
     """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach.
 
     Args:

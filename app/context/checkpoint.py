@@ -33,37 +33,56 @@ class Checkpointing:
     count: Counter
 
     def plan(self, summarize: Summarize) -> Plan:
-        view = self._candidates.unfolded()[-1] if summarize == "ahead" else self._fitting_view()
+        asked = summarize in {"now", "ahead"}
+        fitting = None if asked else self._fitting_view()
+        view = self._candidates.unfolded()[-1] if fitting is None else fitting
         fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "limit": self.budget.hard})
-        is_due = self._shortening.is_due(view) if summarize in {"auto", "never"} else summarize == "now"
-        if summarize == "ahead":
-            is_due = self.budget.calibrated(view.tokens) > self.budget.prepare_in_full
-        if not is_due:
+        if not self._is_due(view, summarize):
             return self._shortening.as_it_is(view, fits)
-        if self.outline.tail is None:
+        if not self._shortening.has_tail(view):
             return replace(self._shortening.as_it_is(view, fits), needs_tail=view.boundary)
-        before = self._shortening.draft(view)
-        names = [name for name in self.policy.stage_names if name in CHEAP_STAGES]
-        draft = before if summarize == "ahead" else self._shortening.shortened(before, names)
-        if draft.fits and summarize == "auto":
-            return self._shortening.plan_of(draft)
-        rest = [name for name in self.policy.stage_names if name not in CHEAP_STAGES]
-        final = draft if draft.fits else self._shortening.shortened(draft, rest)
-        decided = self._shortening.plan_of(final if final.fits else self._shortening.last_resort(final))
-        return decided if summarize == "never" else self._with_checkpoint(decided, draft, summarize)
+        whole = self._shortening.draft(view)
+        decided, left = self._shortened(whole if whole.fits else self._shortening.resumed(view), asked=asked)
+        chosen = self._shortening.plan_of(decided)
+        if summarize == "never":
+            return chosen
+        return self._with_checkpoint(chosen, left if left.boundary == whole.boundary else whole, summarize)
 
-    def _fitting_view(self) -> Candidate:
-        """The first view that fits, fewest messages folded; behind the last one's boundary only with much room."""
-        candidates = self._candidates.unfolded()
+    def _is_due(self, view: Candidate, summarize: Summarize) -> bool:
+        if summarize == "ahead":
+            return self.budget.calibrated(view.tokens) > self.budget.prepare_in_full
+        reached = summarize == "auto" and self._reaches_the_trigger(view.tokens)
+        return summarize == "now" or reached or self._shortening.is_due(view)
+
+    def _fitting_view(self) -> Candidate | None:
+        """The first view that fits and does not reach the trigger, fewest messages folded; behind the last one's
+        boundary only with much room."""
         last = self.outline.last
-        for view in candidates:
+        for view in self._candidates.unfolded():
             tokens = self.budget.calibrated(view.tokens)
+            is_short = tokens <= self.budget.hard and not self._reaches_the_trigger(view.tokens)
             goes_back = view.boundary.to_seq < last.boundary.to_seq
-            if view.boundary.to_seq < last.asked_seq or tokens > self.budget.hard:
+            if view.boundary.to_seq < last.asked_seq or not is_short:
                 continue
             if not goes_back or tokens < self.budget.window * self.policy.regrow_ratio:
                 return view
-        return candidates[-1]
+        return None
+
+    def _shortened(self, before: Draft, *, asked: bool) -> tuple[Draft, Draft]:
+        """The view to send until there is a checkpoint, and the one that tells whether there should be: what gentle
+        stages made of it where that pays, and the others where it still does not fit or soon would not again."""
+        view = Candidate(before.chunks, before.boundary, before.tokens)
+        if before.fits and (asked or not self._shortening.is_due(view)):
+            return before, before
+        gentle = [name for name in self.policy.stage_names if name in CHEAP_STAGES]
+        draft = before if asked else self._shortening.shortened(before, gentle)
+        pays = self._shortening.pays(before, draft) or self._shortening.is_ruled(view)
+        left = draft if pays else before
+        if left.fits:
+            return left, left
+        rest = [name for name in self.policy.stage_names if name not in CHEAP_STAGES]
+        final = self._shortening.shortened(draft, rest)
+        return (final if final.fits else self._shortening.last_resort(final)), left
 
     def _with_checkpoint(self, decided: Plan, draft: Draft, summarize: Summarize) -> Plan:
         """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
@@ -108,14 +127,20 @@ class Checkpointing:
 
     def _is_triggered(self, draft: Draft, overflow: int) -> bool:
         trigger = self.policy.trigger
-        used = self.budget.calibrated(draft.tokens)
         if trigger.type is None or trigger.value is None:
             return overflow > 0
+        if trigger.type == "messages_to_refine":
+            return overflow >= trigger.value
+        return self._reaches_the_trigger(draft.tokens)
+
+    def _reaches_the_trigger(self, view_tokens: int) -> bool:
+        """Whether a trigger that is told in tokens is reached, be it before anything overflows."""
+        trigger, used = self.policy.trigger, self.budget.calibrated(view_tokens)
+        if trigger.value is None:
+            return False
         if trigger.type == "token_ratio":
             return used / self.budget.window >= trigger.value
-        if trigger.type == "remaining_tokens":
-            return self.budget.window - used <= trigger.value
-        return overflow >= trigger.value
+        return trigger.type == "remaining_tokens" and self.budget.window - used <= trigger.value
 
     def _expected_tokens(self, draft: Draft, cut: int) -> int:
         scene = draft.scene

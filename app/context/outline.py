@@ -175,3 +175,12 @@ def last_view(plan: Plan, before: LastView, *, asked: bool = False) -> LastView:
         tokens=plan.shortened_tokens,
         asked_seq=plan.boundary.to_seq if asked else before.asked_seq,
     )
+
+
+def view_through(view: LastView, last_seq: int) -> LastView:
+    """What is kept of a view holds for a log that ends with `last_seq`."""
+    return msgspec.structs.replace(
+        view,
+        edits=tuple(edit for edit in view.edits if edit.seq <= last_seq),
+        quotations=tuple(one for one in view.quotations if one.before_seq <= last_seq),
+    )

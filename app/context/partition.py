@@ -122,8 +122,14 @@ class Tail:
 
 def tail_of(outline: Outline) -> Tail:
     """The tail of an outline whose `tail` is loaded."""
-    last = outline.chunks[-1] if outline.chunks else None
-    return Tail(outline.tail or (), after=outline.tail_start or last)
+    return Tail(outline.tail or (), after=tail_start(outline))
+
+
+def tail_start(outline: Outline) -> Boundary:
+    """Where the tail of an outline begins."""
+    if outline.tail_start is not None:
+        return outline.tail_start
+    return boundary_after(outline.chunks[-1]) if outline.chunks else START
 
 
 def boundary_after(chunk: Chunk | Boundary) -> Boundary:
@@ -203,4 +209,3 @@ def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: 
         near = opens and tokens >= aim * NEAR_SHARE
         ends.append((not near, abs(tokens - aim), end))
     return min(ends)[2] if ends else start + 1
-

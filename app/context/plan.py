@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from app.context.budget import Budget
 from app.context.candidates import Candidate, Candidates
 from app.context.checkpoint import Checkpointing
-from app.context.draft import Draft
 from app.context.fold import Folding
 from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
 from app.context.partition import tail_of
@@ -68,9 +67,9 @@ def _shortened(outline: Outline, budget: Budget, policy: Policy, count: Counter)
     if not shortening.is_due(view):
         dropped = candidates.dropped_by_the_cut()
         return shortening.as_it_is(view, fits, dropped=dropped)
-    if outline.tail is None:
+    if not shortening.has_tail(view):
         return replace(shortening.as_it_is(view), needs_tail=view.boundary)
-    draft = shortening.shortened(shortening.draft(view))
+    draft = shortening.step(view)
     return shortening.plan_of(draft if draft.fits else shortening.last_resort(draft))
 
 
@@ -124,7 +123,7 @@ class _Planner:
         if self.outline.tail is None:
             return replace(as_it_is, needs_tail=view.boundary)
         if self._shortening.is_due(view):
-            draft = self._shortening.shortened(self._shortening.draft(view, over))
+            draft = self._shortening.step(view, over)
             if draft.notes != (over,):
                 as_it_is = self._shortening.plan_of(draft)
                 view = replace(view, tokens=draft.tokens)
@@ -172,32 +171,17 @@ class _Planner:
         """A view under its line, after context editing where that is due."""
         if not self._shortening.is_due(view):
             return self._shortening.as_it_is(view, note)
-        if self.outline.tail is None or tail_of(self.outline).start_seq != view.boundary.to_seq:
+        if not self._shortening.has_tail(view):
             return replace(self._shortening.as_it_is(view, note), needs_tail=view.boundary)
-        return self._shortening.plan_of(self._shortening.shortened(self._shortening.draft(view, note)))
+        return self._shortening.plan_of(self._shortening.step(view, note))
 
     def _trimmed(self, view: Candidate, *notes: Note) -> Plan:
-        """The view cut until it fits: where the last one was cut, and further where that is too much; afresh where it
-        leaves room for much more than the last one had."""
-        cut = self._cut_as_before(self._shortening.draft(view, *notes))
-        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last.tokens)
-        if cut is None or self.budget.calibrated(cut.tokens) < least:
-            afresh = self._shortening.draft(view, *notes, afresh=True)
-            return self._shortening.plan_of(self._shortening.last_resort(afresh))
-        if not cut.fits:
-            return self._shortening.plan_of(self._shortening.last_resort(cut))
-        chosen = self._shortening.plan_of(cut)
+        """The view cut where the last one was, and further where that is too much."""
+        draft = self._shortening.resumed(view, *notes)
+        if not draft.fits:
+            return self._shortening.plan_of(self._shortening.last_resort(draft))
+        chosen = self._shortening.plan_of(draft)
         return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last.tokens))
-
-    def _cut_as_before(self, draft: Draft) -> Draft | None:
-        """The view with its verbatim part beginning where that of the last one did; None where no round does."""
-        last = self.outline.last.boundary
-        if last.to_seq <= draft.boundary_seq:
-            return draft
-        if all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
-            return None
-        cut = draft.cut_at(last.to_seq)
-        return cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
 
     def _with_proposal(self, chosen: Plan, view: Candidate, proposal: Proposal | None) -> Plan:
         if proposal is None:

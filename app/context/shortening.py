@@ -1,8 +1,9 @@
 """When a view is shortened by a policy's stages, and what comes of it. Steps, not a bit with every message.
 
 A view begins as the last one was sent: same boundary, same edits. Only when it passes a line that the last one had not
-passed do the stages run again, on top of what was done before. Between two steps each view begins with the bytes of the
-one before, and the provider's prompt cache keeps working.
+passed do the stages run again, on top of what was done before, and what they do counts only where it frees a share that
+is worth it. Between two steps each view begins with the bytes of the one before, and the provider's prompt cache keeps
+working.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from app.context.candidates import Candidate
 from app.context.draft import Draft, Scene, pins_before
 from app.context.edits import Edit
 from app.context.outline import Note, Outline, Plan, Status
-from app.context.partition import tail_of
+from app.context.partition import tail_of, tail_start
 from app.context.policy import Policy
 from app.context.stages import apply, trim
 from app.context.view import Counter
@@ -42,13 +43,33 @@ class Shortening:
         return {edit.seq: edit for edit in self.outline.last.edits}
 
     def is_due(self, view: Candidate) -> bool:
-        """Whether a view passes a line that the last one had not passed."""
+        """Whether a view passes a line that the last one had not passed, or a rule of its own wants it shorter."""
         tokens = self.budget.calibrated(view.tokens)
-        if tokens > self.budget.hard or self.level(view.tokens) > self.outline.last.level:
-            return True
+        is_past = tokens > self.budget.hard or self.level(view.tokens) > self.outline.last.level
+        return is_past or self.is_ruled(view)
+
+    def has_tail(self, view: Candidate) -> bool:
+        """Whether the messages behind a view's boundary are loaded, and no others."""
+        return self.outline.tail is not None and tail_start(self.outline).to_seq == view.boundary.to_seq
+
+    def step(self, view: Candidate, *notes: Note) -> Draft:
+        """The view after the policy's stages, or as it was where passing a line frees too little."""
+        before = self.draft(view, *notes)
+        after = self.shortened(before)
+        if not before.fits or self.pays(before, after) or self.is_ruled(view):
+            return after
+        return before.noted("left_as_it_was", tokens=before.tokens, gain_tokens=before.tokens - after.tokens)
+
+    def pays(self, before: Draft, after: Draft) -> bool:
+        """Whether a step frees enough to be worth the prompt cache that it breaks."""
+        return before.tokens - after.tokens >= self.policy.min_gain_ratio * before.tokens
+
+    def is_ruled(self, view: Candidate) -> bool:
+        """Whether a sliding window has to move on, or context editing is due."""
         names = self.policy.stage_names
         if "keep_last" in names and self._keeps_less(view):
             return True
+        tokens = self.budget.calibrated(view.tokens)
         grown = tokens - self.outline.last.tokens
         rule = self.policy.clear_tool_results
         if "clear_tool_results" in names and rule.trigger_tokens is not None and tokens > rule.trigger_tokens:
@@ -79,6 +100,24 @@ class Shortening:
         )
         kept = {} if afresh else {at: edit for at, edit in self.edits.items() if at >= view.boundary.to_seq}
         return Draft(scene, view.chunks, view.boundary, kept, notes)
+
+    def resumed(self, view: Candidate, *notes: Note) -> Draft:
+        """A view that is too long, cut where the last one was; afresh where that would leave much room."""
+        draft = self._cut_as_before(self.draft(view, *notes))
+        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last.tokens)
+        if draft is None or self.budget.calibrated(draft.tokens) < least:
+            return self.draft(view, *notes, afresh=True)
+        return draft
+
+    def _cut_as_before(self, draft: Draft) -> Draft | None:
+        """A view with its verbatim part beginning where that of the last one did; None where no round does."""
+        last = self.outline.last.boundary
+        if last.to_seq <= draft.boundary_seq:
+            return draft
+        if all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
+            return None
+        cut = draft.cut_at(last.to_seq)
+        return cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
 
     def shortened(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
         """The view after the policy's stages, or after some of them."""

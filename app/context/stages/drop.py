@@ -17,11 +17,15 @@ from app.context.partition import Round
 
 
 def drop_oldest(draft: Draft) -> Draft:
-    """Cut so far that the view fits, at most to the newest round; the newest user message stays as the anchor."""
+    """Cut to about the goal, at most to the newest round; the newest user message stays as the anchor.
+
+    What fits is cut only where that is half a step or more above the goal.
+    """
     rounds = [entry for entry in draft.scene.tail.rounds if entry.from_seq >= draft.boundary_seq]
-    if draft.fits or len(rounds) < 2:
+    steps = round(draft.excess_tokens / _step_tokens(draft))
+    if len(rounds) < 2 or (draft.fits and steps < 1):
         return draft
-    cut = _cut(draft, rounds)
+    cut = _cut(draft, rounds, max(1, steps))
     if cut.tokens >= draft.tokens:
         return draft
     return cut.noted("dropped", messages=cut.dropped, from_seq=cut.boundary_seq, tokens=draft.tokens - cut.tokens)
@@ -33,21 +37,16 @@ def drop_all_but_the_request(draft: Draft) -> Draft:
     newest = tail.newest_user
     if newest is None or newest.seq == draft.boundary_seq == tail.end_seq - 1:
         return draft
-    end = msgspec.structs.replace(
-        tail.boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens
-    )
+    end = msgspec.structs.replace(tail.boundary(tail.end_seq), anchor_seq=newest.seq, anchor_tokens=newest.tokens)
     bare = replace(draft, boundary=end, edits={})
     return bare.noted("only_the_request_kept", messages=bare.dropped)
 
 
-def _cut(draft: Draft, rounds: list[Round]) -> Draft:
-    """The cut after the number of steps that comes nearest to the goal, or the first after that which makes the view
-    fit; the newest round's start if none does."""
-    scene = draft.scene
-    sizes = (scene.tail.tokens_from(entry.from_seq) - scene.tail.tokens_from(entry.to_seq) for entry in rounds[:-1])
-    dropped_before = list(accumulate(sizes, initial=0))
-    step_tokens = max(1, int(scene.limit_tokens * scene.policy.step_ratio))
-    steps = max(1, round(draft.excess_tokens / step_tokens))
+def _cut(draft: Draft, rounds: list[Round], steps: int) -> Draft:
+    """The cut after so many steps, or the first after that which makes the view fit; the newest round's start if none
+    does."""
+    dropped_before = list(accumulate((entry.tokens for entry in rounds[:-1]), initial=0))
+    step_tokens = _step_tokens(draft)
     while (place := bisect_left(dropped_before, steps * step_tokens)) < len(rounds) - 1:
         next_place = bisect_left(dropped_before, (steps + 1) * step_tokens)
         opening = next((at for at in range(place, min(next_place, len(rounds))) if rounds[at].opens_turn), place)
@@ -56,3 +55,7 @@ def _cut(draft: Draft, rounds: list[Round]) -> Draft:
             return cut
         steps += 1
     return draft.cut_at(rounds[-1].from_seq)
+
+
+def _step_tokens(draft: Draft) -> int:
+    return max(1, int(draft.scene.limit_tokens * draft.scene.policy.step_ratio))

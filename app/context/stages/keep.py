@@ -11,13 +11,10 @@ def keep_last(draft: Draft) -> Draft:
     """Once there are more than `keep_turns` turns or `keep_tokens` tokens, keep `target_ratio` of that."""
     policy = draft.scene.policy
     openings = [
-        entry.from_seq
-        for entry in draft.scene.tail.rounds
-        if entry.opens_turn and entry.from_seq >= draft.boundary_seq
+        entry.from_seq for entry in draft.scene.tail.rounds if entry.opens_turn and entry.from_seq >= draft.boundary_seq
     ]
     if policy.keep_turns is not None and len(openings) > policy.keep_turns:
-        kept_turns = max(1, ceil(policy.keep_turns * policy.target_ratio))
-        draft = _cut(draft, openings[-kept_turns])
+        draft = _cut(draft, openings[-_turns_left(policy.keep_turns, policy.target_ratio)])
     allowed = policy.keep_tokens
     if allowed is not None and draft.scene.budget.calibrated(draft.message_tokens) > allowed:
         goal = draft.scene.budget.raw(int(allowed * policy.target_ratio))
@@ -26,6 +23,12 @@ def keep_last(draft: Draft) -> Draft:
         seq = next(fitting, later[-1] if later else None)
         draft = draft if seq is None else _cut(draft, seq)
     return draft
+
+
+def _turns_left(keep_turns: int, target_ratio: float) -> int:
+    """How many turns a cut leaves; of three or more, fewer than may stay, so that not each turn cuts."""
+    left = ceil(keep_turns * target_ratio)
+    return max(1, min(left, keep_turns - 1) if keep_turns > 2 else left)
 
 
 def _cut(draft: Draft, seq: int) -> Draft:

@@ -16,14 +16,15 @@ def share_evenly(draft: Draft) -> Draft:
     shown = [entry for entry in draft.shown() if request is None or entry.seq != request.seq]
     if not shown:
         return draft
-    fixed_tokens = draft.tokens - sum(entry.tokens for entry in shown)
+    editing = draft.editing()
+    fixed_tokens = draft.tokens - sum(editing.tokens(entry) for entry in shown)
     room_chars = max(0, scene.limit_tokens - fixed_tokens) * CHARS_PER_TOKEN
     chars = max(scene.policy.emergency_chars, room_chars // len(shown))
-    editing = draft.editing()
     for entry in shown:
         if len(editing.text(entry)) > chars:
             editing.op(entry, "truncated", ("contents", chars))
         if len(entry.message.raw) > chars and entry.message.tool_calls:
             editing.op(entry, "truncated", ("arguments", chars))
     removed = draft.excess_tokens - editing.excess_tokens
-    return drop_oldest(editing.draft().noted("shared_evenly", chars=chars, tokens=removed))
+    shared = editing.draft().noted("shared_evenly", chars=chars, tokens=removed)
+    return shared if shared.fits else drop_oldest(shared)
