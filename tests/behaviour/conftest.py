@@ -1,0 +1,28 @@
+"""The steps of all features, and the conversation that each scenario has for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.steps.answers import *  # noqa: F403 - steps are fixtures: they are found by where they are named
+from tests.behaviour.steps.asking import *  # noqa: F403
+from tests.behaviour.steps.facts import *  # noqa: F403
+from tests.behaviour.steps.keeping import *  # noqa: F403
+from tests.behaviour.steps.results import *  # noqa: F403
+from tests.behaviour.steps.setting import *  # noqa: F403
+from tests.behaviour.steps.showing import *  # noqa: F403
+from tests.behaviour.steps.summarizing import *  # noqa: F403
+from tests.behaviour.steps.working import *  # noqa: F403
+from tests.behaviour.talk import Talk
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Talk]:
+    with asyncio.Runner() as runner:
+        talking = Talk(runner, monkeypatch, tmp_path)
+        yield talking
+        talking.stop()
