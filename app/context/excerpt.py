@@ -74,8 +74,20 @@ def shortened_body(body: dict[str, Any], share: float) -> dict[str, Any]:
 
 
 def shortened_arguments(arguments: str, chars: int) -> str:
-    """Arguments in about `chars` characters that still are a JSON object."""
-    return arguments if len(arguments) <= chars else _arguments(arguments, chars / len(arguments))
+    """Arguments in at most `chars` characters that still are a JSON object: long strings inside give; where that is
+    not enough, an object that says how much is left out."""
+    if len(arguments) <= chars:
+        return arguments
+    decoded = _object(arguments)
+    share, length = chars / len(arguments), len(arguments) + 1
+    while decoded is not None:
+        shorter = orjson.dumps(_value(decoded, share)).decode()
+        if len(shorter) <= chars:
+            return shorter
+        if len(shorter) >= length:
+            break
+        share, length = share * SHRINK, len(shorter)
+    return _left_out(arguments)
 
 
 def _content(content: object, share: float, head_share: float = HEAD_SHARE) -> object:
@@ -125,14 +137,24 @@ def _function(function: dict[str, Any], share: float) -> dict[str, Any]:
 
 def _arguments(arguments: str, share: float) -> str:
     """Arguments in fewer characters that still are a JSON object: long strings inside give, then the whole does."""
-    try:
-        decoded = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        decoded = None
-    if isinstance(decoded, dict):
+    decoded = _object(arguments)
+    if decoded is not None:
         shorter = orjson.dumps(_value(decoded, share)).decode()
         if share >= LEAST_ARGUMENTS_SHARE or len(shorter) <= 2 * SHORT_TEXT_CHARS:
             return shorter
+    return _left_out(arguments)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    """Decoded arguments; None where they are no JSON object."""
+    try:
+        decoded = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    return decoded if isinstance(decoded, dict) else None
+
+
+def _left_out(arguments: str) -> str:
     return orjson.dumps({"left_out": f"{len(arguments):,} characters"}).decode()
 
 

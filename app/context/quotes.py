@@ -50,6 +50,7 @@ LEAST_TOKENS: Final = 8
 
 Key = TypeVar("Key")
 
+_NAMES_ONE_THING: Final = re.compile(r"\b(?=[\w./@-]*\d)(?=[\w./@-]*[A-Za-z])[\w./@-]{5,}|\b\d{6,}\b")
 _FIRST_PERSON: Final = re.compile(r"\b(?:I|my|me|mine|we|our|ours|us)\b", re.IGNORECASE)
 _UNIT_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
@@ -106,7 +107,7 @@ def choose_quotes(
     """What to quote in front of the user message `before_seq`; None where nothing bears on it.
 
     Args:
-        question: the text of that message.
+        question: what that message asks (`asked_part`).
         candidates: what `Store.search` found for its terms.
         room_tokens: the most that the quoting message may take, itself included. Raw counts.
         folded_messages: how many messages the search ranged over.
@@ -129,6 +130,18 @@ def choose_quotes(
             return quotation
         chosen = chosen[:-1]
     return None
+
+
+def asked_part(text: str) -> str:
+    """What of a message says what it is about: all of a short one, the questions in a long one.
+
+    A long message without a question brings what it needs along. Only what names one thing, such as an order's number
+    or a path, is looked up.
+    """
+    if len(text) <= SHORT_MESSAGE_CHARS:
+        return text
+    questions = [unit for unit in _UNIT_END.split(text) if unit and unit.rstrip("\"'”’)»").endswith(("?", "？", "؟"))]
+    return " ".join(questions or _NAMES_ONE_THING.findall(text))
 
 
 def _bears(rarity: Mapping[str, float], wholes: Iterable[Multiset[str]], folded_messages: int) -> bool:

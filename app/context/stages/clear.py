@@ -20,7 +20,7 @@ def clear_tool_results(draft: Draft) -> Draft:
         return draft
     names = _tool_names(draft.scene.tail.messages)
     results = draft.results()
-    old = results[: len(results) - rule.keep] if rule.keep else results
+    old = results[: max(0, len(results) - rule.keep)]
     old = [entry for entry in old if names.get(entry.seq) not in rule.exclude_tools]
     editing = draft.editing()
     cleared = sum(editing.op(entry, "cleared", ("say", CLEARED)) for entry in old)
