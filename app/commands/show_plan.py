@@ -18,8 +18,8 @@ from app.context.policy import Policy
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.exchange.placement import CALIBRATION
 from app.exchange.preview import Preview, preview
-from app.exchange.views import CALIBRATION
 from app.main import policy_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL

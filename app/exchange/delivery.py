@@ -18,13 +18,14 @@ from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.finding import INDEXED, Finding
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
 from app.exchange.tasks import Tasks
-from app.exchange.views import CALIBRATION, VIEWS, Turn, View, last_view_of, with_view
+from app.exchange.views import Turn, View, last_view_of, with_view
 from app.upstream.collect import Collector
 from app.upstream.router import ReadReply
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from app.context.outline import LastView, view_through
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.store.base import Lease
 
 PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
+CALIBRATION, VIEWS, PINS = "calibration", "views", "pins"
+"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window; pinned rounds."""
 INSTRUCTIONS = "instructions"
 """`Conversation.state`: leading system messages that an appending client sent once."""
 
@@ -63,6 +67,21 @@ class Recollection(msgspec.Struct, frozen=True):
     def is_fresh(self) -> bool:
         """Nothing of its log is stored yet."""
         return self.conversation.head_seq < 0
+
+
+def state_through(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
+    """What of a conversation's state holds for a branch that shares its log through `last_seq`."""
+    shared = {name: value for name, value in state.items() if name not in (PENDING, CALLS_OPEN)}
+    if VIEWS in shared:
+        views = {key: msgspec.convert(stored, LastView) for key, stored in shared[VIEWS].items()}
+        shared[VIEWS] = {
+            key: msgspec.to_builtins(view_through(view, last_seq))
+            for key, view in views.items()
+            if view.boundary.to_seq <= last_seq + 1
+        }
+    if PINS in shared:
+        shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
+    return shared
 
 
 def lineage_through(parent: Conversation, last_seq: int) -> tuple[tuple[str, int], ...]:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.context.outline import Quotation
-from app.context.quotes import choose_quotes
+from app.context.quotes import asked_part, choose_quotes
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.terms import query_terms, terms_of_message
 from app.errors import StoreUnavailable
@@ -83,7 +83,7 @@ class Quoting:
             room_tokens = left_tokens
         else:
             kept = ()
-        question = asked.message.text[-QUESTION_CHARS:]
+        question = asked_part(asked.message.text[-QUESTION_CHARS:])
         candidates = await self._candidates(turn.place, question, view.plan.boundary_seq)
         shown = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
         if view.plan.anchor_seq is not None:

@@ -27,7 +27,7 @@ from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leave
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.history import History, Reach, Remembered, Search, root_of_log
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through, state_through
 from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
@@ -203,7 +203,7 @@ class Recall:
             lineage=lineage_through(parent, last.seq),
             mode="resend",
             chunk_count=parent.chunk_count,
-            state={name: value for name, value in parent.state.items() if name not in (PENDING, CALLS_OPEN)},
+            state=state_through(parent.state, last.seq),
         )
 
     async def _append(

@@ -21,15 +21,12 @@ from app.context.view import render
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
-from app.exchange.placement import Recollection
+from app.exchange.placement import CALIBRATION, PINS, VIEWS, Recollection
 from app.exchange.recall_tool import Recalled
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.upstream.base import Target, Window
-
-CALIBRATION, VIEWS, PINS = "calibration", "views", "pins"
-"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window; pinned rounds."""
 
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 READ_GAP_MESSAGES: Final = 16

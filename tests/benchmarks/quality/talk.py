@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from app.context.policy import Policy
 from app.settings.faults import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving
@@ -34,8 +35,10 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def sections(self) -> dict[str, Any]:
-        chosen = {} if self.policy == "additive" else {"policy": self.policy}
-        return {**chosen, **({"policies": {self.policy: dict(self.changes)}} if self.changes else {})}
+        if self.policy != "additive":
+            changed = {"policies": {self.policy: dict(self.changes)}} if self.changes else {}
+            return {"policy": self.policy, **changed}
+        return {"policies": {"additive": {"prepare_ratio": Policy().prepare_ratio, **self.changes}}}
 
 
 ADDITIVE: Final = Variant("additive")
