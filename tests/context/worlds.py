@@ -199,11 +199,15 @@ class World:
         while decided.to_summarize:
             self.replans += 1
             assert self.replans <= most_replans, decided.notes
-            for part in decided.to_summarize:
-                self.stored.append(self.summary_of(part))
+            self.compact(decided)
             decided = self.plan(summarize)
         self.remember(decided)
         return decided
+
+    def compact(self, decided: Plan) -> None:
+        """Make the summaries that a plan asks for."""
+        for part in decided.to_summarize:
+            self.stored.append(self.summary_of(part))
 
     def remember(self, decided: Plan) -> None:
         """What a conversation keeps of a view that was answered, in the form in which it is stored."""
