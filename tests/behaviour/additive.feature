@@ -191,7 +191,7 @@ Feature: Additive compaction: old turns become summaries that are written once a
 
   Scenario: Fifty questions over ten topics, and each topic's facts within reach to the end
     Given a summary has room for 20 facts
-    When the user asks 50 questions of 280 tokens over 10 topics, telling a fact with each
+    When the user tells a fact in each of 50 questions of 280 tokens, over 10 topics
     Then at the probes in turns 11, 21, 31, 41, 46 and 50 the model saw every fact told so far
     And the conversation was summarized at least 3 times
     And each summary made the prompt that followed it grow by no more than twice what another did

@@ -10,8 +10,11 @@ import pytest
 
 from tests.behaviour.steps.answers import *  # noqa: F403 - steps are fixtures: they are found by where they are named
 from tests.behaviour.steps.asking import *  # noqa: F403
+from tests.behaviour.steps.complaining import *  # noqa: F403
 from tests.behaviour.steps.facts import *  # noqa: F403
 from tests.behaviour.steps.keeping import *  # noqa: F403
+from tests.behaviour.steps.preparing import *  # noqa: F403
+from tests.behaviour.steps.recalling import *  # noqa: F403
 from tests.behaviour.steps.results import *  # noqa: F403
 from tests.behaviour.steps.setting import *  # noqa: F403
 from tests.behaviour.steps.showing import *  # noqa: F403

@@ -89,7 +89,7 @@ Feature: Editing the context: old tool results and old reasoning are cleared, an
     Given the policy "additive" with:
       | strategy | recursive |
     And a summary has room for 20 facts
-    When the user asks 50 questions of 280 tokens over 10 topics, telling a fact with each
+    When the user tells a fact in each of 50 questions of 280 tokens, over 10 topics
     Then in turn 50 the facts of the first topic were lost
 
   # Server-side compaction, command-line agents

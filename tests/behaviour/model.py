@@ -65,6 +65,8 @@ class Model:
     """By the name of a model: what it answers instead of a summary."""
     summary_gate: asyncio.Event | None = None
     """Summaries are not given before it is set."""
+    summary_seconds: float = 0.0
+    """How long a summary takes."""
     calls: list[Call] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -116,10 +118,12 @@ class Model:
         number = len(self.summaries_asked)
         facts = list(dict.fromkeys(_FACT.findall("\n".join(material(call.messages)))))
         if self.most_facts is not None:
-            facts = facts[-self.most_facts :]
+            facts = facts[-self.most_facts :] if self.most_facts else []
         told = " ".join([f"Notes {number}.", *facts])
         reply = self._with_usage(completion(text(max(self.summary_tokens, COUNTER.count(told)), told)), call)
         reply.gate = self.summary_gate
+        if self.summary_seconds:
+            return Reply(pieces=[self.summary_seconds, json.dumps(reply.body).encode()])
         return reply
 
     def _with_usage(self, reply: Reply, call: Call) -> Reply:

@@ -87,13 +87,24 @@ class Talk:
     counted: list[str] = field(default_factory=list)
     """The texts that the gateway has counted, in order."""
     store: Store | None = None
-    _base_url: str = ""
+    gateways: int = 1
+    """How many share the store; requests go to them in turn."""
+    _base_urls: list[str] = field(default_factory=list)
+    _asked: int = 0
     _upstream: ScriptedUpstream | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _client: httpx.AsyncClient | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
+
+    def configure(self, section: str, values: Body) -> None:
+        """Add to a section of the configuration."""
+        self.must_not_have_begun()
+        self.settings[section] = {**self.settings.get(section, {}), **values}
+
+    def must_not_have_begun(self) -> None:
+        assert not self._base_urls, "the gateway runs already: it is configured before anything is said"
 
     # what was said
 
@@ -140,7 +151,7 @@ class Talk:
 
     async def ask(self, new: list[Body], **fields: Any) -> Answer:
         """The answer to the conversation as it stands, `new` being its last messages."""
-        await self._start()
+        await self.start()
         assert self._client is not None
         before = len(self.model.calls)
         sent = new if self.appends else [*self.instructions, *self.messages]
@@ -148,7 +159,9 @@ class Talk:
         body = {"model": self.asks_for, "messages": sent, **self.fields, **fields}
         if self.tools:
             body["tools"] = self.tools
-        answered = await self._client.post(f"{self._base_url}/chat/completions", json=body, headers=headers)
+        self._asked += 1
+        address = self._base_urls[self._asked % self.gateways]
+        answered = await self._client.post(f"{address}/chat/completions", json=body, headers=headers)
         calls = self.model.calls[before:]
         assert self.model.complaints == []
         events = events_of(answered) if body.get("stream") and answered.status_code == 200 else []
@@ -164,8 +177,8 @@ class Talk:
 
     # the gateway
 
-    async def _start(self) -> None:
-        if self._base_url:
+    async def start(self) -> None:
+        if self._base_urls:
             return
         if self._upstream is None:
             self._upstream = ScriptedUpstream(default=self.model)
@@ -173,7 +186,9 @@ class Talk:
             self.patch.setattr("app.main.Counting", self._counting)
         values = {"models": {"*": {"provider": "upstream", "context_window": self.window}}, **self.settings}
         address = await self._stack.enter_async_context(serving(self._upstream, lifespan="off"))
-        self._base_url = await self._stack.enter_async_context(gateway(address, database=self.database, **values))
+        for _ in range(self.gateways):
+            running = gateway(address, database=self.database, **values)
+            self._base_urls.append(await self._stack.enter_async_context(running))
         self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60))
 
     def _opened(self, url: str, **options: Any) -> Store:
@@ -189,7 +204,7 @@ class Talk:
     def stop(self) -> None:
         """The gateway ends; the next request starts another over the same store."""
         self.run(self._stack.aclose())
-        self._base_url = ""
+        self._base_urls.clear()
 
     # the store
 

@@ -37,9 +37,8 @@ def _(talk: Talk, told: str) -> None:
     assert f"Remember: {told}." not in shown_text(talk.answer)
 
 
-@when(
-    step("the user asks {questions:N} questions of {tokens:N} tokens over {topics:N} topics, telling a fact with each")
-)
+@given(step("the user has told a fact in each of {questions:N} questions of {tokens:N} tokens, over {topics:N} topics"))
+@when(step("the user tells a fact in each of {questions:N} questions of {tokens:N} tokens, over {topics:N} topics"))
 def _(talk: Talk, questions: int, tokens: int, topics: int) -> None:
     each = questions // topics
     for at in range(questions):

@@ -16,6 +16,7 @@ from tests.behaviour.texts import COUNTER, message
 
 @given(step("a model with a window of {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
+    talk.must_not_have_begun()
     talk.window = tokens
     talk.model.windows[MODEL] = tokens
 
@@ -23,8 +24,8 @@ def _(talk: Talk, tokens: int) -> None:
 @given(step('the model "{name}" with a window of {tokens:N} tokens'))
 def _(talk: Talk, name: str, tokens: int) -> None:
     talk.model.windows[name] = tokens
-    models = talk.settings.setdefault("models", {"*": {"provider": "upstream", "context_window": talk.window}})
-    models[name] = {"provider": "upstream", "context_window": tokens}
+    every = {"provider": "upstream", "context_window": talk.window}
+    talk.configure("models", {"*": every, name: {"provider": "upstream", "context_window": tokens}})
 
 
 @given(step('the policy "{name}"'))
@@ -38,18 +39,20 @@ def _(talk: Talk, name: str, datatable: Table) -> None:
 
 
 def _choose(talk: Talk, name: str, values: Body) -> None:
-    policies = talk.settings.setdefault("policies", {})
-    policies[name] = {**policies.get(name, {}), **values}
+    known = talk.settings.get("policies", {}).get(name, {})
+    talk.configure("policies", {name: {**known, **values}})
     talk.settings["policy"] = name
 
 
 @given("this configuration:")
 def _(talk: Talk, docstring: str) -> None:
+    talk.must_not_have_begun()
     talk.settings.update(yaml.safe_load(textwrap.dedent(docstring)))
 
 
 @given(step("conversations are kept in {place}"))
 def _(talk: Talk, place: str) -> None:
+    talk.must_not_have_begun()
     talk.database = {"memory": "memory://", "SQLite": f"sqlite+aiosqlite:///{talk.folder}/kept.db"}[place]
 
 
