@@ -127,9 +127,9 @@ class Draft:
     def shown(self) -> Iterator[LogMessage]:
         """The messages of the tail that may be edited, oldest first."""
         tail = self.scene.tail
-        for entry in tail.messages[self.boundary_seq - tail.start_seq :]:
-            if not self.scene.is_pinned(entry.seq):
-                yield entry
+        pinned = {seq for pin in self.scene.pins for seq in range(pin.from_seq, pin.to_seq)}
+        shown = tail.messages[self.boundary_seq - tail.start_seq :]
+        return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
     def results(self) -> list[LogMessage]:
         """Tool results that may be edited and are still there, oldest first."""

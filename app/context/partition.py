@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from app.context.outline import START, Boundary, Outline
 from app.context.rounds import RESULT_ROLES
 from app.conversation.messages import Chunk, LogMessage
@@ -22,8 +24,7 @@ SMALLEST_STRETCH_SHARE = 0.1
 """Of what a summarizer can read; a smaller stretch is not summarized by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """The smallest thing that can be kept or dropped: log messages `[from_seq, to_seq)`."""
 
     from_seq: int
@@ -61,7 +62,7 @@ class Tail:
         self._start_anchor = None if after.anchor_seq is None else Anchor(after.anchor_seq, after.anchor_tokens)
         self._turns_before = after.through_turn
         self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
-        self._user_seqs = [message.seq for message in messages if message.message.role == "user"]
+        self._user_seqs = [seq for seq in self._turn_seqs if seq or messages[0].message.role == "user"]
 
     @property
     def tokens(self) -> int:
@@ -139,22 +140,18 @@ def boundary_after(chunk: Chunk | Boundary) -> Boundary:
 
 def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
     """Rounds in order: an assistant message with the results directly after it, or one message of another kind."""
+    roles = [entry.message.body.get("role") for entry in messages]
     rounds: list[Round] = []
-    start = 0
-    while start < len(messages):
+    start, count = 0, len(messages)
+    while start < count:
+        first = last = messages[start]
         end = start + 1
-        if messages[start].message.role == "assistant":
-            while end < len(messages) and messages[end].message.role in RESULT_ROLES:
+        if roles[start] == "assistant":
+            while end < count and roles[end] in RESULT_ROLES:
                 end += 1
-        first = messages[start]
-        rounds.append(
-            Round(
-                from_seq=first.seq,
-                to_seq=messages[end - 1].seq + 1,
-                tokens=messages[end - 1].tokens_total - first.tokens_total + first.tokens,
-                opens_turn=first.message.role == "user" or first.seq == 0,
-            )
-        )
+            last = messages[end - 1]
+        tokens = last.tokens_total - first.tokens_total + first.tokens
+        rounds.append(Round(first.seq, last.seq + 1, tokens, roles[start] == "user" or first.seq == 0))
         start = end
     return tuple(rounds)
 
@@ -199,13 +196,14 @@ def _without_scraps(stretches: Sequence[tuple[Round, ...]], limit_tokens: int) -
 
 def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: int) -> int:
     """Where a stretch that begins at `start` ends: near `aim` tokens, at the beginning of a turn if one is near."""
-    ends: list[tuple[bool, float, int]] = []
     tokens = 0
+    best, best_key = start + 1, (True, float("inf"))
     for end in range(start + 1, len(rounds) + 1):
         tokens += rounds[end - 1].tokens
         if tokens > limit_tokens:
             break
         opens = end == len(rounds) or rounds[end].opens_turn
-        near = opens and tokens >= aim * NEAR_SHARE
-        ends.append((not near, abs(tokens - aim), end))
-    return min(ends)[2] if ends else start + 1
+        key = (not (opens and tokens >= aim * NEAR_SHARE), abs(tokens - aim))
+        if key < best_key:
+            best, best_key = end, key
+    return best

@@ -24,13 +24,12 @@ def mask_results(draft: Draft) -> Draft:
 
 def consumed_results(draft: Draft) -> list[LogMessage]:
     """Results that stand before an assistant's message with text; those after it are still to be read."""
-    spoken = [
-        entry.seq
-        for entry in draft.scene.tail.messages
-        if entry.message.role == "assistant" and entry.message.text.strip()
-    ]
-    last_seq = spoken[-1] if spoken else -1
+    last_seq = next((entry.seq for entry in reversed(draft.scene.tail.messages) if _speaks(entry)), -1)
     return [entry for entry in draft.results() if entry.seq < last_seq]
+
+
+def _speaks(entry: LogMessage) -> bool:
+    return entry.message.role == "assistant" and bool(entry.message.text.strip())
 
 
 def _chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
@@ -41,4 +40,5 @@ def _chars(draft: Draft, consumed: list[LogMessage]) -> list[int]:
     goal = int(draft.scene.limit_tokens * policy.mask_pressure * policy.target_ratio)
     room_chars = max(0, goal - (draft.tokens - saved)) * CHARS_PER_TOKEN
     by_age = weights(len(consumed), policy.oldest_share)
-    return [policy.mask_chars + int(room_chars * weight / sum(by_age)) for weight in by_age]
+    whole = sum(by_age)
+    return [policy.mask_chars + int(room_chars * weight / whole) for weight in by_age]
