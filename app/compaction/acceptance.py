@@ -20,6 +20,9 @@ POOR_SHARE = 0.25
 """Of the worth of important values: a summary that keeps less tells nothing that anybody could go on with."""
 APPENDIX_SHARE, POOR_APPENDIX_SHARE = 0.4, 0.75
 """Of a summary's limit, the most that an appendix takes, if that much is free; of a poor summary the more."""
+MOST_APPENDIX_TOKENS, MOST_APPENDIX_DIVISOR = 192, 6
+"""An appendix takes no more than this many tokens, or this fraction of a summary's limit: every prompt from now on
+carries it, and what else was said can be searched."""
 OVERSHOOT_SHARE = 0.15
 """Of the limit, what a good summary that has used all of it may be lengthened by."""
 AGAIN_LIMIT_TOKENS = 1024
@@ -123,9 +126,10 @@ def said(answer: Mapping[str, Any]) -> str:
 def _room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
     """How many tokens an appendix to a summary of `size` may have."""
     free = max(0, limit_tokens - size)
+    most = max(MOST_APPENDIX_TOKENS, limit_tokens // MOST_APPENDIX_DIVISOR)
     if is_poor:
-        return max(free, int(limit_tokens * POOR_APPENDIX_SHARE))
-    return min(max(free, int(limit_tokens * OVERSHOOT_SHARE)), int(limit_tokens * APPENDIX_SHARE))
+        return min(most, max(free, int(limit_tokens * POOR_APPENDIX_SHARE)))
+    return min(most, max(free, int(limit_tokens * OVERSHOOT_SHARE)), int(limit_tokens * APPENDIX_SHARE))
 
 
 def _shortened(text: str, limit_tokens: int, count: Count) -> str:

@@ -157,6 +157,7 @@ def _fold_spot(job: CompactionJob, wanted: Range) -> Spot:
         boundary=Boundary(last.to_seq, last.tokens_total, last.anchor_seq, last.anchor_tokens, last.through_turn),
         replaced_tokens=sum(chunk.tokens for chunk in folded),
         folded=tuple(folded),
+        prefix=job.prefixes.get(wanted.to_seq, ()),
         found_after_seq=last.to_seq,
     )
 

@@ -115,7 +115,7 @@ async def _text(writing: Writing, model: str) -> str:
     """The summary: from the conversation itself where this model has just read it, else, or where that is refused or
     no use, from a transcript."""
     request = writing.request
-    is_known = bool(request.prefix) and bool(request.messages) and model == request.model
+    is_known = bool(request.prefix) and bool(request.messages or request.folded) and model == request.model
     if is_known and request.policy.summarizer.form != "transcript":
         try:
             return await writing.from_conversation()

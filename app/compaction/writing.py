@@ -11,7 +11,7 @@ from app.compaction.acceptance import accepted, completed, finish_reason, said, 
 from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
 from app.compaction.calls import FIRST, Answer, Attempt, Calls
 from app.compaction.parts import part_limit, parts_of
-from app.compaction.prompts import PARTS_NOTE, Wish, instruction, scope
+from app.compaction.prompts import PARTS_NOTE, Wish, fold_scope, instruction, scope
 from app.compaction.request import SummaryRefused, SummaryRequest
 from app.compaction.survival import kept_share, values_of
 from app.compaction.transcript import Entry, entries_of, spoken
@@ -48,15 +48,22 @@ class Writing:
             SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
         """
         request = self.request
-        first = request.messages[0].message
         prompt = ConversationPrompt(
             text=self._instruction(request.wish),
-            scope=scope(request.style, count=len(request.messages), speaker=first.role, begins=spoken(first)),
+            scope=self._scope(),
             prefix=request.prefix,
             limit_tokens=request.limit_tokens,
             fields=bound_fields(request.fields),
         )
         return await self._finished(prompt, await self._thought_out(prompt, FIRST))
+
+    def _scope(self) -> str:
+        """What the instruction is about."""
+        request = self.request
+        if request.folded:
+            return fold_scope(len(request.folded))
+        first = request.messages[0].message
+        return scope(request.style, count=len(request.messages), speaker=first.role, begins=spoken(first))
 
     async def from_transcript(self) -> str:
         """A summary of a fenced transcript; in parts where the summarizer cannot read it at once.

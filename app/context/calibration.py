@@ -75,7 +75,8 @@ class Calibration(msgspec.Struct, frozen=True):
     def observe(
         self, *, estimated_tokens: int, instructions_tokens: int, reported_tokens: int, restart: bool = False
     ) -> Calibration:
-        """Learn from an answered turn; the same calibration where the turn says nothing.
+        """Learn from an answered turn. One that says nothing of the ratio may still tell the overhead, beside the turns
+        before and after it.
 
         Args:
             estimated_tokens: raw count of all that was sent, instructions included.
@@ -87,15 +88,15 @@ class Calibration(msgspec.Struct, frozen=True):
         base = replace(seeded(self), overhead=self.overhead) if restart else self
         messages_tokens = estimated_tokens - instructions_tokens
         turn = Turn(messages_tokens, instructions_tokens, reported_tokens)
-        overhead = base.overhead_tokens(instructions_tokens)
-        if _says_nothing(turn, overhead):
+        if messages_tokens <= 0 or reported_tokens <= 0:
             return base
+        overhead = base.overhead_tokens(instructions_tokens)
         turn = replace(turn, overhead_tokens=_implied_overhead(base.last, turn))
         learned = replace(base, last=turn, overhead=_better(base.overhead, base.last, turn))
         if (better := learned.overhead_tokens(instructions_tokens)) != overhead:
             overhead, learned = better, replace(learned, reported_tokens=0.0, estimated_tokens=0.0)
         if _says_nothing(turn, overhead):
-            return base
+            return learned
         return replace(
             learned,
             reported_tokens=learned.reported_tokens + reported_tokens - overhead,
@@ -132,9 +133,8 @@ def seeded(other: Calibration) -> Calibration:
 
 
 def _says_nothing(turn: Turn, overhead_tokens: float) -> bool:
-    """Nothing was sent, or the report is at most the overhead, or too small to be true."""
-    least = overhead_tokens + PLAUSIBLE_SHARE * turn.messages_tokens
-    return turn.messages_tokens <= 0 or turn.reported_tokens <= overhead_tokens or turn.reported_tokens < least
+    """The report is at most the overhead, or too small to be true."""
+    return turn.reported_tokens < overhead_tokens + PLAUSIBLE_SHARE * turn.messages_tokens
 
 
 def _implied_overhead(before: Turn | None, turn: Turn) -> float | None:

@@ -114,7 +114,8 @@ class _Planner:
         view = self._candidates.folded()[-1]
         tokens, line = self.budget.calibrated(view.tokens), self._line(view)
         if self.summarize == "ahead" and tokens <= self.budget.prepare:
-            return self._shortening.as_it_is(view, Note("prepared", {"tokens": tokens, "line": self.budget.prepare}))
+            prepared = Note("prepared", {"tokens": tokens, "line": self.budget.prepare})
+            return self.with_fold(self._shortening.as_it_is(view, prepared), view)
         over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})
         as_it_is = self._shortening.as_it_is(view, over)
         may_gain = self.summarize != "never" and self._log_tokens_after(view) >= self._least_gain_tokens(view)
@@ -214,6 +215,7 @@ class _Planner:
             count=self.count,
             summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
             edits=self._shortening.edits,
+            buffer_turns=max(0, self.policy.buffer_turns - (self.summarize == "ahead")),
         )
 
     def _log_tokens_after(self, view: Candidate) -> int:

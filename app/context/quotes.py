@@ -51,6 +51,7 @@ LEAST_TOKENS: Final = 8
 Key = TypeVar("Key")
 
 _NAMES_ONE_THING: Final = re.compile(r"\b(?=[\w./@-]*\d)(?=[\w./@-]*[A-Za-z])[\w./@-]{5,}|\b\d{6,}\b")
+_CLOSING: Final = "\"'”’)»] "
 _FIRST_PERSON: Final = re.compile(r"\b(?:I|my|me|mine|we|our|ours|us)\b", re.IGNORECASE)
 _UNIT_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
@@ -107,13 +108,13 @@ def choose_quotes(
     """What to quote in front of the user message `before_seq`; None where nothing bears on it.
 
     Args:
-        question: what that message asks (`asked_part`).
+        question: the text of that message.
         candidates: what `Store.search` found for its terms.
         room_tokens: the most that the quoting message may take, itself included. Raw counts.
         folded_messages: how many messages the search ranged over.
         visible: seqs that the view shows anyway.
     """
-    asked = query_terms(question)
+    asked = asked_terms(question)
     hits = [found for found in candidates if found.score is not None and found.message.seq not in visible]
     if not asked or not hits:
         return None
@@ -132,16 +133,19 @@ def choose_quotes(
     return None
 
 
-def asked_part(text: str) -> str:
-    """What of a message says what it is about: all of a short one, the questions in a long one.
+def asked_terms(text: str) -> list[str]:
+    """The terms to look old messages up by: of all of a short message, of the questions in a long one.
 
     A long message without a question brings what it needs along. Only what names one thing, such as an order's number
-    or a path, is looked up.
+    or a path, is looked up, and as a whole.
     """
     if len(text) <= SHORT_MESSAGE_CHARS:
-        return text
-    questions = [unit for unit in _UNIT_END.split(text) if unit and unit.rstrip("\"'”’)»").endswith(("?", "？", "؟"))]
-    return " ".join(questions or _NAMES_ONE_THING.findall(text))
+        return query_terms(text)
+    questions = [unit for unit in _UNIT_END.split(text) if unit.rstrip(_CLOSING).endswith(("?", "？", "؟"))]
+    if questions:
+        return query_terms(" ".join(questions))
+    named = {name.lower() for name in _NAMES_ONE_THING.findall(text)}
+    return [term for term in query_terms(" ".join(sorted(named))) if term in named]
 
 
 def _bears(rarity: Mapping[str, float], wholes: Iterable[Multiset[str]], folded_messages: int) -> bool:

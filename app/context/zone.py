@@ -43,6 +43,9 @@ class Zoning:
     count: Counter
     summarizer_input_tokens: int
     edits: Mapping[int, Edit] = field(default_factory=dict)
+    buffer_turns: int = 0
+    """How many of the last complete turns stay, at most. One less ahead of the turn that will need the summary: that
+    turn is among the last ones by then."""
 
     @property
     def current_turn_index(self) -> int:
@@ -115,7 +118,7 @@ def _turn_cuts(zoning: Zoning) -> Iterator[int]:
     openings = [index for index in range(current) if index == 0 or rounds[index].opens_turn]
     buffer_tokens = 0
     fitting = [current]
-    for opening in openings[: -zoning.policy.buffer_turns - 1 : -1]:
+    for opening in openings[: -zoning.buffer_turns - 1 : -1]:
         buffer_tokens += sum(entry.tokens for entry in rounds[opening : fitting[-1]])
         if buffer_tokens > zoning.buffer_limit_tokens:
             break

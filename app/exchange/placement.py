@@ -47,6 +47,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The conversation began with this request."""
     replays: LogMessage | None = None
     """The stored answer, where the client's own retry asks again what was answered meanwhile."""
+    asked_tokens: int = 0
+    """Of the new messages, once they are stored."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
 

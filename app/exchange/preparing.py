@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
-from app.conversation.messages import Conversation
+from app.conversation.messages import Chunk, Conversation
 from app.errors import GatewayError
 from app.exchange.compacting import Compacting
 from app.exchange.finding import Finding
@@ -24,6 +24,13 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 16
 """Conversations that are prepared at the same time, in one process; what comes on top waits for its next answer."""
+
+
+MOST_ROUNDS: Final = 4
+"""Of summaries and folds, for one answer."""
+GROWTH_FACTOR, LEAST_GROWTH_SHARE = 2, 0.05
+"""A turn may be this many times as long as the last one, or take this share of the window, and still find its summary
+made."""
 
 
 class Preparing:
@@ -50,8 +57,7 @@ class Preparing:
             return
         if conversation.id in self._at_work or len(self._at_work) >= MOST_AT_ONCE:
             return
-        unsent = conversation.head_tokens_total - place.log_tokens
-        is_near = view.budget.calibrated(view.plan.prompt_tokens + unsent) > view.budget.prepare
+        is_near = _is_near(view, place.asked_tokens, conversation.head_tokens_total - place.log_tokens)
         if not is_near and all(chunk.kind == "model" for chunk in view.plan.chunks):
             return
         task = self._tasks.spawn(self._prepare(turn, view, conversation, is_near=is_near))
@@ -76,17 +82,34 @@ class Preparing:
             log.info("nothing could be prepared for the next turn: %s", error.message)
 
     async def _make_ahead(self, turn: Turn, view: View) -> None:
-        """The summaries that the line will call for, while it is not crossed yet."""
-        ahead = await self._views.make(turn, view.budget, summarize="ahead")
-        if not ahead.plan.to_summarize:
-            return
-        job = await self._compacting.job(turn, ahead)
-        result = await self._compactor.compact(job)
-        if result.chunks and turn.policy.recalls != "off":
-            await self._finding.catch_up(turn.place.conversation, result.chunks[-1].to_seq)
+        """The summaries that the line will call for, and folds of them, while it is not crossed yet."""
+        made: list[Chunk] = []
+        for _ in range(MOST_ROUNDS):
+            ahead = await self._views.make(turn, view.budget, summarize="ahead", more_chunks=made)
+            if not ahead.plan.to_summarize:
+                break
+            result = await self._compactor.compact(await self._compacting.job(turn, ahead))
+            if not result.chunks:
+                break
+            made.extend(result.chunks)
+        if made and turn.policy.recalls != "off":
+            await self._finding.catch_up(turn.place.conversation, max(chunk.to_seq for chunk in made))
 
     async def _replace_mechanical(self, turn: Turn, view: View) -> None:
         """Ask the model again for the oldest range that had to be told without one."""
         told = next((chunk for chunk in view.plan.chunks if chunk.kind == "mechanical"), None)
         if told is not None and (job := await self._compacting.job_again(turn, view, told)) is not None:
             await self._compactor.refresh(job)
+
+
+def _is_near(view: View, asked_tokens: int, answer_tokens: int) -> bool:
+    """Whether the next turns may cross the line: past the policy's share, and near enough by how fast the log grows.
+
+    A summary that is made as late as possible covers most.
+    """
+    budget = view.budget
+    unquoted = view.plan.prompt_tokens - sum(one.tokens for one in view.plan.quotations)
+    tokens = budget.calibrated(unquoted + answer_tokens)
+    growth = GROWTH_FACTOR * budget.calibrated(asked_tokens + answer_tokens)
+    expected = max(growth, int(budget.window * LEAST_GROWTH_SHARE))
+    return tokens > budget.prepare and tokens + expected > budget.soft

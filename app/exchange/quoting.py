@@ -14,9 +14,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.context.outline import Quotation
-from app.context.quotes import asked_part, choose_quotes
+from app.context.quotes import asked_terms, choose_quotes
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.terms import query_terms, terms_of_message
+from app.conversation.terms import terms_of_message
 from app.errors import StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.finding import Finding
@@ -83,7 +83,7 @@ class Quoting:
             room_tokens = left_tokens
         else:
             kept = ()
-        question = asked_part(asked.message.text[-QUESTION_CHARS:])
+        question = asked.message.text[-QUESTION_CHARS:]
         candidates = await self._candidates(turn.place, question, view.plan.boundary_seq)
         shown = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
         if view.plan.anchor_seq is not None:
@@ -104,7 +104,7 @@ class Quoting:
     async def _candidates(self, place: Recollection, question: str, before_seq: int) -> Sequence[Found]:
         """What a search brings up; where much is still to be indexed, what the client sent is looked through."""
         conversation = place.conversation
-        terms = query_terms(question)
+        terms = asked_terms(question)
         if place.is_fresh:
             entries = [entry for entry in place.new if entry.seq < before_seq]
             return await asyncio.to_thread(found_among, entries, terms)

@@ -81,7 +81,8 @@ class Remember:
         if turn.remembers is not None:
             position = Position(after.head_link, after.head_skeleton, False)
             self._prefixes.remember(turn.remembers, Remembered(after.root, position))
-        return replace(turn, conversation=after, creates=False, new=())
+        asked_tokens = sum(entry.tokens for entry in turn.new)
+        return replace(turn, conversation=after, creates=False, new=(), asked_tokens=asked_tokens)
 
     async def answer(self, turn: Recollection, given: Given) -> Conversation:
         """Store an answer after its question; returns the conversation that holds it.

@@ -17,7 +17,7 @@ from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Pin, Plan,
 from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
-from app.context.view import render
+from app.context.view import render, summary_message
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
@@ -218,8 +218,10 @@ class Views:
         bytes. Empty where the view does not show it."""
         place, outline = turn.place, view.outline
         shown_from = outline.chunks[-1].to_seq if outline.chunks else 0
-        if wanted.folds or turn.policy.summarizer.form == "transcript":
+        if turn.policy.summarizer.form == "transcript":
             return []
+        if wanted.folds:
+            return self._summaries(place, view, wanted)
         if wanted.style == "checkpoint":
             return [bytes(raw) for raw in await self.rendered(place, UNTOUCHED, wanted.to_seq)]
         if wanted.style == "additive" and wanted.from_seq != shown_from:
@@ -237,6 +239,14 @@ class Views:
             quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
         )
         return [bytes(raw) for raw in await self.rendered(place, seen, wanted.to_seq)]
+
+    def _summaries(self, place: Recollection, view: View, wanted: Range) -> list[bytes]:
+        """The beginning of the view that shows the summaries to be folded and nothing after them."""
+        shown = view.plan.chunks[: len(wanted.folds)]
+        summary = summary_message(shown)
+        if summary is None or tuple(chunk.id for chunk in shown) != wanted.folds:
+            return []
+        return [*(message.raw for message in place.instructions), summary.raw]
 
     async def log(self, place: Recollection, start: int) -> list[LogMessage]:
         head = place.conversation.head_seq

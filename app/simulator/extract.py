@@ -29,6 +29,8 @@ _IMPERATIVE = re.compile(
     re.IGNORECASE,
 )
 _MEANT = re.compile(r"\bthe last (\d+) messages before this one\b")
+_MERGES = re.compile(r"\bthe \d+ summaries in the message before this one\b")
+_SECTION = re.compile(r"<earlier_conversation[^>]*>\n(.*?)\n</earlier_conversation>", re.DOTALL)
 _FENCE = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
 _LABEL = re.compile(
     r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
@@ -63,6 +65,8 @@ def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
     fenced = list(_FENCE.finditer(asked))
     if fenced and _ASKS.search(_FENCE.sub("", asked) + " ".join(m.text for m in messages[:-1] if m.role != "user")):
         return [source for match in fenced for source in _fenced(match.group(1), match.group(2))]
+    if _MERGES.search(asked) and len(messages) > 1:
+        return [Source("summary", text) for text in _SECTION.findall(messages[-2].text)] or None
     lines = [line for line in asked.splitlines() if line.strip()]
     if not lines or not (_IMPERATIVE.match(lines[0]) or _IMPERATIVE.match(lines[-1])):
         return None

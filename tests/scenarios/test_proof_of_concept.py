@@ -32,7 +32,7 @@ from tests.live import gateway, serving
 WINDOW = 8192
 THRESHOLD = int(0.7 * WINDOW)
 RECURSIVE_BASELINES = (1_565, 2_362, 3_280, 4_076)
-MOST_GROWTH = 2.0
+MOST_GROWTH = 2.5
 """No step between baselines may be larger than this many times the smallest."""
 
 
