@@ -93,8 +93,8 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
         before = sent.get((name, window))
         if before is not None and shape_of(before[0]) == shape_of(decided):
             assert rendered[: len(before[1])] == before[1]
-        if summarize == "never":
-            assert world.render(world.plan("never")) == rendered, "a view that was sent is made again"
+        if summarize == "never" and not (decided.edits and decided.dropped):
+            assert world.plan("never").boundary_seq <= decided.boundary_seq, "a view that was sent is not cut again"
         kept[name, window], sent[name, window] = world.last, (decided, rendered)
 
 
