@@ -63,7 +63,16 @@ def test_the_ratio_is_clamped(reported: int, ratio: float) -> None:
 def test_turns_that_say_nothing_are_skipped(turn: tuple[int, int]) -> None:
     known = observed((1_000, 100 + 1_500))
     after = known.observe(estimated_tokens=turn[0] + 100, instructions_tokens=100, reported_tokens=turn[1])
-    assert after == known
+    assert (after.ratio, after.overhead) == (known.ratio, known.overhead)
+    assert (after.reported_tokens, after.estimated_tokens) == (known.reported_tokens, known.estimated_tokens)
+
+
+def test_an_overhead_below_our_estimate_is_learned_before_it_spoils_the_ratio() -> None:
+    turns = [(messages, 500 + messages) for messages in (300, 600, 900, 1_200, 1_500, 1_800)]
+    for seen in range(1, len(turns)):
+        calibration = observed(*turns[:seen], instructions=1_000)
+        assert calibration.ratio == 1.0
+    assert calibration.overhead_tokens(1_000) == 500
 
 
 def test_an_overhead_that_differs_clearly_is_learned_and_used() -> None:
