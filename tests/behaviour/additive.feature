@@ -99,11 +99,16 @@ Feature: Additive compaction: old turns become summaries that are written once a
   Scenario: Whoever writes a summary is told the five things that must be kept
     When the conversation goes on by turns of 300 tokens until it has been summarized 1 times
     Then whoever writes the summary is told:
-      | The original question or task, and the environment it is about |
-      | Every error, every command or tool call, and what came of it   |
-      | Decisions, with the reasons given for them                     |
-      | What is resolved, and what is still open                       |
-      | Who said what: name the user or the assistant                  |
+      | original question    |
+      | environment          |
+      | Every error          |
+      | every command        |
+      | what came of it      |
+      | Decisions            |
+      | reasons              |
+      | What is resolved     |
+      | what is still open   |
+      | Who said what        |
 
   Scenario: A prompt of one's own replaces the instruction
     Given the policy "additive" with:

@@ -13,6 +13,7 @@ from tests.behaviour.steps.asking import *  # noqa: F403
 from tests.behaviour.steps.complaining import *  # noqa: F403
 from tests.behaviour.steps.facts import *  # noqa: F403
 from tests.behaviour.steps.keeping import *  # noqa: F403
+from tests.behaviour.steps.pinning import *  # noqa: F403
 from tests.behaviour.steps.preparing import *  # noqa: F403
 from tests.behaviour.steps.recalling import *  # noqa: F403
 from tests.behaviour.steps.results import *  # noqa: F403

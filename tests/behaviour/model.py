@@ -53,6 +53,8 @@ class Model:
     """How many tokens it counts for each of ours."""
     reports: Body | None = None
     """A usage object to report whatever was sent."""
+    counts_tools: float = 1.0
+    """The same for tool schemas."""
     cached_share: float = 0.0
     """Of what it counts, what it reports as read from its cache."""
     answers: str = "Noted."
@@ -80,8 +82,9 @@ class Model:
         return [call for call in self.calls if call.is_summary]
 
     def __call__(self, body: Body) -> Reply:
-        tokens = COUNTER.request(body["messages"], tools=body.get("tools"))
-        call = Call(body, is_summary(body), round(tokens * self.counts))
+        tokens = COUNTER.request(body["messages"]) * self.counts
+        tokens += COUNTER.tools(body.get("tools")) * self.counts_tools
+        call = Call(body, is_summary(body), round(tokens))
         self.calls.append(call)
         self.complaints += orphans(call.messages)
         window = self.windows.get(body["model"])

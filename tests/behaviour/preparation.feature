@@ -1,6 +1,6 @@
 Feature: Prepared ahead: the next summary is there before it is needed, and nobody waits for it
-  Past 60 % of the window (4,915 of 8,192 tokens) it is made in the background after an answer. It is used once the line
-  at 70 % (5,734 tokens) is crossed, and not before.
+  Past 60 % of the window (4,915 of 8,192 tokens), and as soon as the next turns may cross the line at 70 % (5,734 tokens),
+  it is made in the background after an answer. It is used once the line is crossed, and not before.
 
   Background:
     Given a model with a window of 8,192 tokens
@@ -13,8 +13,13 @@ Feature: Prepared ahead: the next summary is there before it is needed, and nobo
     And the gateway has had time
     Then no summary was ever asked for
 
-  Scenario: Past 60 % the summary is made after the answer, and not used yet
-    When the conversation has grown to 4,950 tokens
+  Scenario: While the line is far off by how fast the conversation grows, nothing is prepared yet
+    When the conversation has grown to 5,000 tokens
+    And the gateway has had time
+    Then no summary was ever asked for
+
+  Scenario: Near the line the summary is made after the answer, and not used yet
+    When the conversation has grown to 5,500 tokens
     And the gateway has prepared a summary
     Then the answer says "full"
     When the user says "Go on."

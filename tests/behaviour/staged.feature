@@ -65,6 +65,27 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
     Given the provider reports half of its count as read from its cache
     When the conversation goes on for 6 turns of 300 tokens
     Then the estimate is 1 times what we count ourselves
+    And the answer tells that half of its input was read from the cache
+
+  Scenario Outline: What a provider makes of tool schemas is learned beside the messages
+    Given tool schemas of about 1,000 tokens
+    And the provider counts <times> times as many tokens for tool schemas as we do
+    When the conversation goes on for 6 turns of 300 tokens
+    Then its estimate is within 5 % of what the provider counted
+
+    Examples:
+      | times |
+      | 0.5   |
+      | 1.3   |
+      | 2     |
+
+  Scenario: What was learned of tool schemas is kept through a summary
+    Given the policy "checkpoint"
+    And tool schemas of about 1,000 tokens
+    And the provider counts 1.5 times as many tokens for tool schemas as we do
+    When the conversation goes on by turns of 400 tokens until it has been summarized 1 times
+    And the user says something of 300 tokens
+    Then its estimate is within 5 % of what the provider counted
 
   # Stage 1
 

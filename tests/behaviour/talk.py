@@ -189,7 +189,7 @@ class Talk:
         for _ in range(self.gateways):
             running = gateway(address, database=self.database, **values)
             self._base_urls.append(await self._stack.enter_async_context(running))
-        self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
 
     def _opened(self, url: str, **options: Any) -> Store:
         if not url.startswith("memory"):

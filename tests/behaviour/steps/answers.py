@@ -59,6 +59,13 @@ def counted(answer: Answer) -> int:
     return answer.asked[-1].prompt_tokens
 
 
+@then("the answer tells that half of its input was read from the cache")
+def _(talk: Talk) -> None:
+    told = talk.answer.context["calibration"]
+    assert told["reported_tokens"] == counted(talk.answer)
+    assert told["cached_tokens"] == pytest.approx(told["reported_tokens"] / 2, abs=1)
+
+
 @then("every request was answered")
 def _(talk: Talk) -> None:
     assert {answer.status for answer in talk.answers} == {200}

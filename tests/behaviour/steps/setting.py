@@ -87,8 +87,13 @@ def tool(name: str) -> Body:
 
 @given(step("the provider counts {times:R} times as many tokens as we do"))
 def _(talk: Talk, times: float) -> None:
-    talk.model.counts = times
+    talk.model.counts = talk.model.counts_tools = times
     talk.model.windows.clear()
+
+
+@given(step("the provider counts {times:R} times as many tokens for tool schemas as we do"))
+def _(talk: Talk, times: float) -> None:
+    talk.model.counts_tools = times
 
 
 @given("the provider reports:")
