@@ -29,7 +29,6 @@ class Call:
     body: Body
     is_summary: bool
     prompt_tokens: int
-    raw: bytes = b""
 
     @property
     def messages(self) -> list[Body]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
-
 import yaml
 from pytest_bdd import given, when
 
@@ -138,10 +136,6 @@ def _(talk: Talk) -> None:
 @given("the client says in each request:")
 def _(talk: Talk, datatable: Table) -> None:
     talk.fields.update({name: value(cell) for name, cell in datatable})
-
-
-def context_field(name: str, given_value: Any) -> Body:
-    return {"context": {name: given_value}}
 
 
 @when(step('the client changes its instructions to "{text}"'))
