@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+
 import yaml
 from pytest_bdd import given, when
 
