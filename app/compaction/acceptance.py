@@ -23,6 +23,7 @@ APPENDIX_SHARE, POOR_APPENDIX_SHARE = 0.4, 0.75
 MOST_APPENDIX_TOKENS, MOST_APPENDIX_DIVISOR = 192, 6
 """An appendix takes no more than this many tokens, or this fraction of a summary's limit: every prompt from now on
 carries it, and what else was said can be searched."""
+LEAST_OVERSHOOT_TOKENS = 96
 OVERSHOOT_SHARE = 0.15
 """Of the limit, what a good summary that has used all of it may be lengthened by."""
 AGAIN_LIMIT_TOKENS = 1024
@@ -129,7 +130,8 @@ def _room(size: int, limit_tokens: int, *, is_poor: bool) -> int:
     most = max(MOST_APPENDIX_TOKENS, limit_tokens // MOST_APPENDIX_DIVISOR)
     if is_poor:
         return min(most, max(free, int(limit_tokens * POOR_APPENDIX_SHARE)))
-    return min(most, max(free, int(limit_tokens * OVERSHOOT_SHARE)), int(limit_tokens * APPENDIX_SHARE))
+    overshoot = max(LEAST_OVERSHOOT_TOKENS, int(limit_tokens * OVERSHOOT_SHARE))
+    return min(most, max(free, overshoot), int(limit_tokens * APPENDIX_SHARE))
 
 
 def _shortened(text: str, limit_tokens: int, count: Count) -> str:

@@ -30,7 +30,7 @@ RELEVANT_SHARE: Final = 0.15
 """A message bears on the question if what they share tells at least this much of what a word tells that occurs once."""
 SHORT_NUMBER_DIGITS: Final = 3
 FITTING_ROUNDS: Final = 4
-CLOSE_SHARE: Final = 0.25
+CLOSE_SHARE: Final = 0.45
 """Of the best passage's score: what scores below is not quoted."""
 MESSAGE_SHARE: Final = 0.35
 """How much a whole message's score adds to that of its sentences, a sentence's or message's to the one beside it."""
