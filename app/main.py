@@ -41,6 +41,7 @@ from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
 from app.exchange.finding import Finding
 from app.exchange.history import Remembered
+from app.exchange.pinning import Pinning
 from app.exchange.preparing import Preparing
 from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
@@ -189,6 +190,7 @@ def create_app(settings: Settings) -> Front:
         ),
         recalling=recalling,
         quoting=quoting,
+        pinning=Pinning(store=store, counting=counting),
         router=router,
         windows=windows,
         policies={name: policy_of(settings, name) for name in settings.policies},

@@ -21,7 +21,7 @@ CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
 SUMMARIZE: Final = ("auto", "never", "now")
 RECALL: Final = get_args(Recall)
-CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "recall")
+CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
 FORWARDED_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta", "traceparent", "tracestate")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -58,6 +58,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         policy=headers.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),
         recall=context.get("recall"),
+        pin=context.get("pin", ()),
         instructions=context.get("instructions"),
         events=_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
         forwarded={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
@@ -151,6 +152,8 @@ def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
             )
         if name == "recall":
             context[name] = _recall(value)
+        elif name == "pin":
+            context[name] = _pin(value)
         elif value is not None and not isinstance(value, str):
             raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
     summarize = context.get("summarize") or "auto"
@@ -174,6 +177,18 @@ def _recall(value: object) -> str | None:
         code="invalid_value",
         param="context.recall",
     )
+
+
+def _pin(value: object) -> tuple[int, ...]:
+    """`context.pin`: indexes into `messages`."""
+    indexes = [] if value is None else value
+    if not isinstance(indexes, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in indexes):
+        raise InvalidRequest(
+            "`context.pin` must be an array of indexes into `messages`.", code="invalid_type", param="context.pin"
+        )
+    if any(one < 0 for one in indexes):
+        raise InvalidRequest("`context.pin` counts messages from 0.", code="invalid_value", param="context.pin")
+    return tuple(dict.fromkeys(indexes))
 
 
 def _include_usage(fields: Mapping[str, bytes]) -> bool:

@@ -6,9 +6,11 @@ nothing that is cut here can be orphaned.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -72,6 +74,11 @@ class Tail:
     def newest_user(self) -> Anchor | None:
         """The last user message of the log, wherever it is."""
         return self._user_before(self.end_seq)
+
+    @cached_property
+    def results(self) -> list[LogMessage]:
+        """Tool results, oldest first."""
+        return [entry for entry in self.messages if entry.message.body.get("role") in RESULT_ROLES]
 
     @property
     def ends_with_an_answer(self) -> bool:
@@ -164,46 +171,49 @@ def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...]
     the limit is shortened for its reader anyway.
     """
     limit_tokens = max(1, limit_tokens)
-    stretches: list[tuple[Round, ...]] = []
-    left = sum(entry.tokens for entry in rounds)
+    totals = [0, *accumulate(entry.tokens for entry in rounds)]
+    openings = [*(at for at, entry in enumerate(rounds) if at and entry.opens_turn), len(rounds)]
+    ends: list[int] = []
     start = 0
     while start < len(rounds):
-        aim = left / max(1, -(-left // limit_tokens))
-        end = _stretch_end(rounds, start, aim, limit_tokens)
-        stretches.append(tuple(rounds[start:end]))
-        left -= sum(entry.tokens for entry in rounds[start:end])
-        start = end
-    return _without_scraps(stretches, limit_tokens)
+        start = _stretch_end(totals, openings, start, limit_tokens)
+        ends.append(start)
+    ends = _without_scraps(ends, totals, limit_tokens)
+    return tuple(tuple(rounds[start:end]) for start, end in pairwise((0, *ends)))
 
 
-def _without_scraps(stretches: Sequence[tuple[Round, ...]], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
-    """The same rounds with each stretch that is too small to be summarized joined to the one after it, the last to
-    the one before it."""
+def _without_scraps(ends: Sequence[int], totals: Sequence[int], limit_tokens: int) -> list[int]:
+    """The same ends without those of stretches that are too small to be summarized: each is joined to the one after
+    it, the last to the one before it."""
     smallest = limit_tokens * SMALLEST_STRETCH_SHARE
-    joined: list[tuple[Round, ...]] = []
-    scraps: tuple[Round, ...] = ()
-    for stretch in stretches:
-        scraps += stretch
-        if sum(entry.tokens for entry in scraps) >= smallest:
-            joined.append(scraps)
-            scraps = ()
-    if scraps and joined:
-        joined[-1] += scraps
-    elif scraps:
-        joined.append(scraps)
-    return tuple(joined)
+    kept: list[int] = []
+    start = 0
+    for end in ends:
+        if totals[end] - totals[start] >= smallest:
+            kept.append(end)
+            start = end
+    return kept if not ends or start == ends[-1] else [*kept[:-1], ends[-1]]
 
 
-def _stretch_end(rounds: Sequence[Round], start: int, aim: float, limit_tokens: int) -> int:
-    """Where a stretch that begins at `start` ends: near `aim` tokens, at the beginning of a turn if one is near."""
-    tokens = 0
-    best, best_key = start + 1, (True, float("inf"))
-    for end in range(start + 1, len(rounds) + 1):
-        tokens += rounds[end - 1].tokens
-        if tokens > limit_tokens:
-            break
-        opens = end == len(rounds) or rounds[end].opens_turn
-        key = (not (opens and tokens >= aim * NEAR_SHARE), abs(tokens - aim))
-        if key < best_key:
-            best, best_key = end, key
-    return best
+def _stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, limit_tokens: int) -> int:
+    """Where a stretch that begins at `start` ends: near its fair share of what is left, at the beginning of a turn if
+    one is near.
+
+    Args:
+        totals: tokens before each round, and of all of them.
+        openings: where turns begin after the first round, and the end.
+    """
+    left = totals[-1] - totals[start]
+    fair = left / max(1, -(-left // limit_tokens))
+    reach = bisect_right(totals, totals[start] + limit_tokens) - 1
+    if reach <= start:
+        return start + 1
+    near = bisect_left(totals, totals[start] + fair * NEAR_SHARE, lo=start + 1)
+    opening = openings[bisect_left(openings, near) : bisect_right(openings, reach)]
+    return _nearest(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
+
+
+def _nearest(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
+    """The one of some ends, in order, before which there are most nearly so many tokens."""
+    place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
+    return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))

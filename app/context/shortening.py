@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from app.context.budget import Budget
 from app.context.candidates import Candidate
 from app.context.draft import Draft, Scene, pins_before
 from app.context.edits import Edit
 from app.context.outline import Note, Outline, Plan, Status
-from app.context.partition import tail_of, tail_start
+from app.context.partition import Tail, tail_of, tail_start
 from app.context.policy import Policy
 from app.context.stages import apply, trim
 from app.context.view import Counter
@@ -28,19 +29,25 @@ FULL = 1.0
 """The highest line: what fits no more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shortening:
-    """The stages of a policy, for one outline and budget."""
+    """The stages of a policy, for one outline and budget: made for one plan, and what it works out is kept for that."""
 
     outline: Outline
     budget: Budget
     policy: Policy
     count: Counter
 
-    @property
+    @cached_property
+    def tail(self) -> Tail:
+        """The messages that are loaded."""
+        return tail_of(self.outline)
+
+    @cached_property
     def edits(self) -> Mapping[int, Edit]:
         """Those of the last view."""
-        return {edit.seq: edit for edit in self.outline.last.edits}
+        pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
+        return {edit.seq: edit for edit in self.outline.last.edits if edit.seq not in pinned}
 
     def is_due(self, view: Candidate) -> bool:
         """Whether a view passes a line that the last one had not passed, or a rule of its own wants it shorter."""
@@ -91,7 +98,7 @@ class Shortening:
         over = self.budget.calibrated(view.tokens) > self.budget.hard
         scene = Scene(
             instructions_tokens=self.outline.instructions_tokens,
-            tail=tail_of(self.outline),
+            tail=self.tail,
             budget=self.budget,
             policy=self.policy,
             count=self.count,
@@ -182,7 +189,7 @@ class Shortening:
             return False
         if self.outline.tail is None:
             return True
-        openings = [entry for entry in tail_of(self.outline).rounds if entry.opens_turn]
+        openings = [entry for entry in self.tail.rounds if entry.opens_turn]
         return len(openings) > policy.keep_turns
 
     @property

@@ -77,7 +77,7 @@ class Compacting:
         return replace(
             view,
             compaction=_compaction_facts(results),
-            warnings=tuple(warning for result in results for warning in result.warnings),
+            warnings=(*view.warnings, *(warning for result in results for warning in result.warnings)),
         )
 
     async def job_again(self, turn: Turn, view: View, chunk: Chunk) -> CompactionJob | None:

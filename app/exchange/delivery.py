@@ -200,6 +200,7 @@ def report_of(turn: Turn, view: View) -> Report:
         budget=view.budget,
         next_seq=view.outline.next_seq,
         compaction=_compaction(view),
+        pinned=sum(pin.to_seq - pin.from_seq for pin in view.outline.pins),
         recovered=view.recovered,
         warnings=view.warnings,
         searches=turn.recalled.searches if turn.recalled is not None else (),

@@ -18,8 +18,9 @@ from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Conversation, LogMessage, Message
+from app.exchange.pinning import fitting, pins_of
 from app.exchange.placement import INSTRUCTIONS
-from app.exchange.views import calibration_of, last_view_of, pins_of
+from app.exchange.views import calibration_of, last_view_of
 from app.store.base import Store
 
 
@@ -68,6 +69,7 @@ async def preview(
     instructions = [Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ())]
     calibration = calibration_of(conversation.state, model_key, Calibration())
     counted = counter.request([message.body for message in instructions])
+    budget = budget_for(policy, window=window_tokens, ratio=calibration.ratio)
     outline = Outline(
         instructions_tokens=calibration.instructions_tokens(counted),
         log_tokens=conversation.head_tokens_total,
@@ -76,10 +78,9 @@ async def preview(
         folds=folds,
         tail=None,
         new_from_seq=conversation.head_seq + 1,
-        pins=pins_of(conversation.state),
+        pins=fitting(pins_of(conversation.state), policy, budget),
         last=last_view_of(conversation.state, policy, window_tokens),
     )
-    budget = budget_for(policy, window=window_tokens, ratio=calibration.ratio)
     decide = partial(
         plan,
         budget=budget,

@@ -32,6 +32,8 @@ class Report(msgspec.Struct, frozen=True):
     budget: Budget
     next_seq: int
     compaction: Mapping[str, Any]
+    pinned: int = 0
+    """Messages of the conversation that are pinned, wherever in the view they stand."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     usage: Mapping[str, Any] | None = None
@@ -76,7 +78,7 @@ class Report(msgspec.Struct, frozen=True):
                 for passage in one.passages
             ],
             "quoted_tokens": budget.calibrated(sum(one.tokens for one in plan.quotations)),
-            "pinned": sum(pin.to_seq - pin.from_seq for pin in plan.pins),
+            "pinned": self.pinned,
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
             "calibration": self._calibration(),

@@ -48,6 +48,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     mode: ContextMode = "auto"
     policy: str | None = None
     summarize: Summarize = "auto"
+    pin: tuple[int, ...] = ()
+    """Indexes into `messages` of what is to be shown word for word from now on."""
     recall: Recall | None = None
     """Overrides the policy's."""
     instructions: str | None = None

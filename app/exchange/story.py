@@ -22,6 +22,7 @@ from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
 from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
+from app.exchange.pinning import Pinning, check_pins
 from app.exchange.placement import Recollection
 from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
@@ -64,6 +65,7 @@ class Exchange:
         delivery: Delivery,
         recalling: Recalling,
         quoting: Quoting,
+        pinning: Pinning,
         router: Router,
         windows: Windows,
         policies: Mapping[str, Policy],
@@ -80,6 +82,7 @@ class Exchange:
         self._delivery = delivery
         self._recalling = recalling
         self._quoting = quoting
+        self._pinning = pinning
         self._router = router
         self._windows = windows
         self._policies = policies
@@ -124,6 +127,7 @@ class Exchange:
     async def _first_view(self, turn: Turn) -> tuple[Turn, View]:
         """What to send as things stand; where the store went away, from what the client sent alone."""
         budget = self._views.budget(turn)
+        check_pins(turn.request, turn.place, turn.policy, budget)
         try:
             return await self._recalling.plan(turn, budget, _summarize(turn))
         except StoreUnavailable:
@@ -146,7 +150,7 @@ class Exchange:
         deployment = target.deployments[0]
         encoding = deployment.encoding or encoding_for(deployment.upstream_model)
         window = await self._windows.of(deployment, request.caller.authorization)
-        place = await self._recall.of(request, encoding, stack)
+        place = await self._pinning.of(request, await self._recall.of(request, encoding, stack))
         seed = self._calibration_seeds.get(deployment.key, Calibration())
         return Turn(
             request=request,

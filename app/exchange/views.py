@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration, seeded
 from app.context.chain import active_chain
-from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Pin, Plan, Range, Summarize
+from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
@@ -21,7 +21,8 @@ from app.context.view import render, summary_message
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
-from app.exchange.placement import CALIBRATION, PINS, VIEWS, Recollection
+from app.exchange.pinning import fitting, pins_of
+from app.exchange.placement import CALIBRATION, VIEWS, Recollection
 from app.exchange.recall_tool import Recalled
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
@@ -132,7 +133,8 @@ class Views:
             decided = await self._plan(turn, outline, budget, summarize)
         if not decided.fits:
             raise _too_long(decided, outline, budget)
-        return View(outline, decided, budget, await self._messages(place, decided, outline))
+        messages = await self._messages(place, decided, outline)
+        return View(outline, decided, budget, messages, warnings=_warnings(place, outline))
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
         """The client's own history, which is not the stored log message for message, if it fits untouched."""
@@ -171,7 +173,7 @@ class Views:
             folds=folds,
             tail=place.new if at_start else None,
             new_from_seq=place.conversation.head_seq + 1,
-            pins=pins_of(state),
+            pins=fitting(pins_of(state), policy, budget),
             last=last,
         )
 
@@ -314,9 +316,9 @@ def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastV
     return {**kept, key: msgspec.to_builtins(view)}
 
 
-def pins_of(state: Mapping[str, Any]) -> tuple[Pin, ...]:
-    """The pinned rounds of a conversation."""
-    return msgspec.convert(state.get(PINS, []), tuple[Pin, ...])
+def _warnings(place: Recollection, outline: Outline) -> tuple[str, ...]:
+    left_out = len(pins_of(place.conversation.state)) - len(outline.pins)
+    return (f"{left_out} pinned messages have no room in this window.",) if left_out else ()
 
 
 def _view_key(policy: Policy, window: int) -> str:
