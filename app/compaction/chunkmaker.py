@@ -21,6 +21,8 @@ from app.errors import ConversationBusy, GatewayError, StoreUnavailable, Upstrea
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
+NOTICE_SECONDS = 0.25
+"""Who waits longer than this for somebody else's summary is told that one is being written."""
 REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
 
@@ -68,10 +70,12 @@ class ChunkMaker:
         """A chunk for a range: somebody else's if there is one by now, otherwise a new one.
 
         Args:
-            on_start: called right before the model is asked.
+            on_start: called right before the model is asked, or when somebody else's summary takes its time.
         """
+        notice = asyncio.get_running_loop().call_later(NOTICE_SECONDS, on_start)
         try:
             async with self._lease(job, spot) as lease:
+                notice.cancel()
                 found = await self._find(job, spot) if lease else None
                 if found is not None:
                     return Made(found, "found")
@@ -83,6 +87,28 @@ class ChunkMaker:
                 return Made(found, "found")
             made = await self._mechanical(job, spot, "another process has been at it for too long")
             return replace(made, stored=False)
+        finally:
+            notice.cancel()
+
+    async def prepare(self, job: CompactionJob, spot: Spot, on_start: Callable[[], None]) -> Made:
+        """A model's summary that nobody waits for yet. Where there is none to be had, nothing is made: whoever needs
+        the range then asks again."""
+        if self._summarizer.rests(self._request(job, spot)):
+            return Made(None, "none")
+        try:
+            async with self._lease(job, spot) as lease:
+                found = await self._find(job, spot) if lease else None
+                if found is not None or lease is None:
+                    return Made(found, "found" if found else "none")
+                on_start()
+                try:
+                    summary = await self._summarizer.summarize(self._request(job, spot))
+                except (SummaryRefused, GatewayError) as error:
+                    return Made(None, "none", warning=f"Nothing was prepared: {_reason(error)}.")
+                made = Made(self._chunk(job, spot, summary.text, summary), "made", summary=summary)
+                return await self._kept(job, spot, made, lease)
+        except ConversationBusy:
+            return Made(None, "none")
 
     async def remake(self, job: CompactionJob, spot: Spot, on_start: Callable[[], None]) -> Made:
         """A model's summary in place of a stored mechanical one over the very range, under the same id.

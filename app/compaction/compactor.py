@@ -26,6 +26,8 @@ PARALLEL_SUMMARIES = 4
 REMEMBERED_SECONDS = 30.0
 """How long a chunk that could not be stored, or the failure to make one, stands for its range."""
 REMEMBERED_RANGES = 1024
+AHEAD, AGAIN = "ahead:", "again:"
+"""Begin the names of ranges that are worked on in the background."""
 DRAIN_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
 """The ranges of longer tails are looked up off the event loop."""
@@ -112,12 +114,16 @@ class Compactor:
         """
         return await self._run(job, self._maker.make, "", on_start)
 
+    async def prepare(self, job: CompactionJob) -> CompactionResult:
+        """Chunks for the ranges of a job that nobody waits for yet: a model's, or none."""
+        return await self._run(job, self._maker.prepare, AHEAD, None)
+
     async def refresh(self, job: CompactionJob) -> CompactionResult:
         """A model's summaries for those ranges of a job whose stored chunk is mechanical, each kept under its id.
 
         Meant for the background: `made` where a model is back, otherwise what is there stays.
         """
-        return await self._run(job, self._maker.remake, "again:", None)
+        return await self._run(job, self._maker.remake, AGAIN, None)
 
     async def _run(
         self, job: CompactionJob, make: Make, prefix: str, on_start: Callable[[], None] | None
@@ -138,7 +144,10 @@ class Compactor:
         return _result(results, round((self._monotonic() - began) * 1000))
 
     async def aclose(self, timeout_seconds: float = DRAIN_SECONDS) -> None:
-        """Wait for what is running, then cancel what is left."""
+        """Leave off what nobody waits for, wait for what else is running, then cancel what is left."""
+        for (_, name), flight in self._flights.items():
+            if name.startswith((AHEAD, AGAIN)):
+                flight.task.cancel()
         running = [flight.task for flight in self._flights.values()]
         if not running:
             return

@@ -88,7 +88,7 @@ class Preparing:
             ahead = await self._views.make(turn, view.budget, summarize="ahead", more_chunks=made)
             if not ahead.plan.to_summarize:
                 break
-            result = await self._compactor.compact(await self._compacting.job(turn, ahead))
+            result = await self._compactor.prepare(await self._compacting.job(turn, ahead))
             if not result.chunks:
                 break
             made.extend(result.chunks)

@@ -54,3 +54,11 @@ Feature: Prepared ahead: the next summary is there before it is needed, and nobo
     When the conversation has grown to 5,500 tokens
     And the gateway has had time
     Then no summary was ever asked for
+
+  Scenario: A summary that could not be prepared is made when it is needed
+    Given the model "the-model" answers with an error when it is asked for a summary
+    And the conversation has grown to 5,500 tokens
+    And the gateway has had time
+    When summaries can be had again
+    And the conversation has grown to 5,800 tokens
+    Then the answer says "summarized"

@@ -226,3 +226,32 @@ async def test_a_fold_that_a_model_refuses_keeps_lines_of_its_chunks() -> None:
     assert fold.text.splitlines()[0] == made[0].text.splitlines()[0]
     assert without_appendix(made[1].text).splitlines()[-1] in fold.text.splitlines()
     assert "Number39" in fold.text
+
+
+async def test_what_nobody_waits_for_is_left_off_at_the_end() -> None:
+    scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
+    ahead = asyncio.create_task(scene.compactor.prepare(job))
+    await scene.router.asked(1)
+    await scene.compactor.aclose(60.0)
+    with pytest.raises(asyncio.CancelledError):
+        await ahead
+    assert scene.stored == []
+
+
+async def test_nothing_is_made_ahead_without_a_model() -> None:
+    scene = Scene(options=SimulatorOptions(faults=Faults(status=500)))
+    result = await scene.compactor.prepare(job_for(log_of(talk(10))))
+    assert (result.ran, result.outcome, result.chunks, scene.stored) == (False, "none", (), [])
+
+
+async def test_who_needs_what_is_being_prepared_waits_for_it_and_is_told() -> None:
+    scene, job = Scene(is_open=False), job_for(log_of(talk(10)))
+    ahead = asyncio.create_task(scene.compactor.prepare(job))
+    await scene.router.asked(1)
+    told = asyncio.Event()
+    needed = asyncio.create_task(scene.compactor.compact(job, on_start=told.set))
+    await asyncio.wait_for(told.wait(), 5)
+    scene.router.gate.set()
+    made, found = await asyncio.gather(ahead, needed)
+    assert (made.outcome, found.outcome, len(scene.router.calls)) == ("made", "found", 1)
+    assert found.chunks == made.chunks
