@@ -88,6 +88,7 @@ def _add_show_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     shown.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
     shown.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
     shown.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
+    shown.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
     shown.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -12,9 +12,13 @@ import pytest
 import yaml
 
 from app.__main__ import main
+from app.exchange.seen import seen
 from app.main import create_app
 from app.settings import load
 from migrations.run import prepare
+from tests.edge.kept import answering, user, world
+from tests.edge.kept import shown as shown_to
+from tests.live import ScriptedUpstream
 
 TURNS = 24
 FACT = "The locker of the archive has code 7741."
@@ -110,3 +114,46 @@ def test_an_unknown_policy_ends_with_1_and_names_the_known_ones(
 ) -> None:
     assert main(["show-plan", conversation_id, "--config", str(config), "--policy", "fold"]) == 1
     assert "there is no policy 'fold'; known are additive" in capsys.readouterr().err
+
+
+def test_what_the_model_saw_for_an_answer_is_put_together_again(
+    config: Path, conversation_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer in (1, 2 * TURNS - 1):
+        told = shown(capsys, conversation_id, "--config", str(config), "--answer", str(answer))
+        assert [row["seq"] for row in told["messages"]] == list(range(answer))
+        assert told["sent"][-1] == {"role": "user", "content": told["sent"][-1]["content"]}
+    assert told["status"] == "summarized"
+    assert "earlier_conversation" in told["sent"][0]["content"]
+    assert {row["reason"] for row in told["messages"]} >= {
+        "a summary stands for it",
+        "it is in the part of the log that is shown as it is",
+    }
+
+
+def test_a_question_is_no_answer(config: Path, conversation_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for seq in ("0", "999"):
+        assert main(["show-plan", conversation_id, "--config", str(config), "--answer", seq]) != 0
+        assert "is no answer of this gateway" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
+async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client appends, so every byte that was sent is one that is stored."""
+    upstream = ScriptedUpstream(default=answering)
+    changed = {"recall": "quote", "clear_tool_results": {"trigger_tokens": 1_000}}
+    async with world(monkeypatch, upstream, window=4096, policy=policy, policies={policy: changed}) as gateway:
+        for number in range(60):
+            text = f"Parcel {number} for Maria weighs {number * 3} kg. " + "It went on and on. " * 20
+            told = [user(text if number % 9 else "What does the parcel for Maria weigh, number 3?")]
+            body = await gateway.say(told, conversation="c", headers={"x-context-mode": "append"})
+        (conversation,) = gateway.conversations()
+        answers = [entry for entry in await gateway.store.read(conversation, 0, 120) if entry.meta]
+        for answer, sent in zip(answers, shown_to(upstream), strict=True):
+            view = await seen(gateway.store, conversation, answer)
+            assert view is not None
+            assert view.is_exact
+            assert [json.loads(raw) for raw in view.messages] == sent
+        assert body["context_status"] in {"summarized", "trimmed"}

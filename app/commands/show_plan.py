@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.placement import CALIBRATION
 from app.exchange.preview import Preview, preview
+from app.exchange.seen import Seen, seen
 from app.main import policy_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
@@ -30,7 +32,13 @@ from app.upstream import registry
 
 PLAIN_WIDTH: Final = 120
 EXCERPT_CHARS: Final = 400
-STYLES: Final = {"summarized": "dim", "dropped": "red", "truncated": "yellow", "anchor": "cyan"}
+STYLES: Final = {
+    "summarized": "dim",
+    "dropped": "red",
+    "anchor": "cyan",
+    "pinned": "cyan",
+    **dict.fromkeys(("masked", "truncated", "cleared", "told"), "yellow"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class _Model:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config)
+    if arguments.answer is not None:
+        return _run_seen(settings, arguments)
     shown, model = asyncio.run(_look(settings, arguments))
     if arguments.json:
         print(orjson.dumps(as_json(shown, model.name), option=orjson.OPT_INDENT_2).decode())
@@ -52,16 +62,57 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Preview, _Model]:
+def _run_seen(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Show what the model saw for an answer."""
+    conversation, answer, view = asyncio.run(_look_back(settings, arguments))
+    shown = Preview(conversation, view.log, (), view.budget, view.plan, view.rows)
+    model = str((answer.meta or {}).get("model"))
+    if arguments.json:
+        told = as_json(shown, model) | {
+            "answer": answer.seq,
+            "exact": view.is_exact,
+            "sent": [orjson.loads(raw) for raw in view.messages],
+        }
+        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        return 0
+    _print(shown, model, answer=answer.seq)
+    print("these are the very bytes that were sent" if view.is_exact else "the bytes that were sent differed in form")
+    return 0
+
+
+async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple[Conversation, LogMessage, Seen]:
+    async with _opened(settings) as store:
+        conversation = await _found(store, settings, arguments.conversation)
+        entries = await store.read(conversation, max(0, arguments.answer), arguments.answer + 1)
+        view = await seen(store, conversation, entries[0]) if entries else None
+        if view is None:
+            raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
+    return conversation, entries[0], view
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Store]:
     store = open_store(settings.database.url.get_secret_value(), timeout_seconds=settings.database.timeout_seconds)
     await store.open()
     try:
-        conversation = await store.look_up(arguments.conversation)
-        if conversation is None:
-            raise CommandFailed(
-                f"there is no conversation {arguments.conversation!r} in {settings.database.location}; "
-                "the id is the `conversation_id` that every answer carries."
-            )
+        yield store
+    finally:
+        await store.close()
+
+
+async def _found(store: Store, settings: Settings, conversation_id: str) -> Conversation:
+    conversation = await store.look_up(conversation_id)
+    if conversation is None:
+        raise CommandFailed(
+            f"there is no conversation {conversation_id!r} in {settings.database.location}; "
+            "the id is the `conversation_id` that every answer carries."
+        )
+    return conversation
+
+
+async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Preview, _Model]:
+    async with _opened(settings) as store:
+        conversation = await _found(store, settings, arguments.conversation)
         model = await _model(settings, store, conversation, arguments)
         shown = await preview(
             store,
@@ -71,8 +122,6 @@ async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Prev
             model_key=model.key,
             counter=TokenCounter(tokenizer_for(conversation.encoding)),
         )
-    finally:
-        await store.close()
     return shown, model
 
 
@@ -142,6 +191,9 @@ def as_json(shown: Preview, model: str) -> dict[str, Any]:
                 "disposition": row.kind,
                 "summary": row.chunk_id,
                 "tokens": row.tokens,
+                "shown_tokens": row.shown_tokens,
+                "quoted": row.is_quoted,
+                "reason": row.reason,
                 "text": _said(entry),
             }
             for row, entry in zip(shown.rows, shown.log, strict=True)
@@ -165,12 +217,13 @@ def _summary(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _print(shown: Preview, model: str) -> None:
+def _print(shown: Preview, model: str, *, answer: int | None = None) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     budget, decided = shown.budget, shown.plan
-    console.print(f"[bold]{shown.conversation.id}[/] as {model} would see it now: [bold]{decided.status}[/]")
+    saw = "would see it now" if answer is None else f"saw it for answer {answer}"
+    console.print(f"[bold]{shown.conversation.id}[/] as {model} {saw}: [bold]{decided.status}[/]")
     console.print(
         f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
         f"compaction above {budget.soft:,})" + ("" if decided.fits else " - does not fit")
@@ -199,12 +252,13 @@ def _summaries(chunks: tuple[Chunk, ...]) -> Table:
 
 def _messages(shown: Preview) -> Table:
     table = Table(title="The log, every message of it", title_justify="left", expand=True)
-    for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent as", 15)):
+    for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent", 6), ("as", 15)):
         table.add_column(name, no_wrap=True, width=width)
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for row, entry in zip(shown.rows, shown.log, strict=True):
         sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
-        cells = (str(row.seq), row.role, str(row.tokens), sent_as, _said(entry))
+        quoted = " + quoted" if row.is_quoted else ""
+        cells = (str(row.seq), row.role, str(row.tokens), str(row.shown_tokens), sent_as + quoted, _said(entry))
         table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.kind, ""))
     return table
 

@@ -24,6 +24,7 @@ from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
+from app.exchange.seen import SEEN, facts_of
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, last_view_of, with_view
 from app.upstream.collect import Collector
@@ -149,6 +150,7 @@ class Delivery:
             "usage": collector.usage,
             "context_status": report.status,
             "context": report.context(),
+            SEEN: facts_of(view, turn.place),
         }
         if alternatives:
             meta["alternatives"] = alternatives
