@@ -6,6 +6,7 @@ Each checkpoint is written from the whole log, not from the one before, and stan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ CHEAP_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "cl
 """Stages that lose least; a checkpoint is preferred to the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpointing:
     """The planner of the policy. Checkpoints in `Outline.chunks` all begin at the log's start, by reach."""
 
@@ -149,7 +150,7 @@ class Checkpointing:
         kept = scene.tail.tokens_from(cut) + anchor
         return scene.instructions_tokens + frame_tokens(self.count) + summary + kept
 
-    @property
+    @cached_property
     def _shortening(self) -> Shortening:
         return Shortening(self.outline, self.budget, self.policy, self.count)
 

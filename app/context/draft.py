@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from app.context.budget import Budget
 from app.context.edits import Edit, EditKind, Op, body_after, with_op
+from app.context.excerpt import share_within
 from app.context.outline import Boundary, Note, Pin
 from app.context.partition import Tail
 from app.context.policy import Policy
-from app.context.rounds import RESULT_ROLES
 from app.context.view import Counter, summary_message_tokens
 from app.conversation.messages import Chunk, LogMessage, text_of
 
@@ -45,8 +45,10 @@ class Scene:
         """What the reserve and instructions leave of the window."""
         return max(0, self.budget.raw(self.budget.pruning) - self.instructions_tokens)
 
-    def is_pinned(self, seq: int) -> bool:
-        return any(pin.from_seq <= seq < pin.to_seq for pin in self.pins)
+    @property
+    def pinned(self) -> set[int]:
+        """Messages that are pinned."""
+        return {seq for pin in self.pins for seq in range(pin.from_seq, pin.to_seq)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +128,14 @@ class Draft:
 
     def shown(self) -> Iterator[LogMessage]:
         """The messages of the tail that may be edited, oldest first."""
-        tail = self.scene.tail
-        pinned = {seq for pin in self.scene.pins for seq in range(pin.from_seq, pin.to_seq)}
+        tail, pinned = self.scene.tail, self.scene.pinned
         shown = tail.messages[self.boundary_seq - tail.start_seq :]
         return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
     def results(self) -> list[LogMessage]:
         """Tool results that may be edited and are still there, oldest first."""
-        told = self.told
-        return [entry for entry in self.shown() if entry.message.role in RESULT_ROLES and entry.seq not in told]
+        from_seq, fixed = self.boundary_seq, self.told | self.scene.pinned
+        return [entry for entry in self.scene.tail.results if entry.seq >= from_seq and entry.seq not in fixed]
 
     def editing(self) -> Editing:
         """To edit many messages of the view at once."""
@@ -166,14 +167,19 @@ class Editing:
         """One more operation on a message, if that makes the message smaller. Whether it does."""
         if entry.seq in self._told:
             return False
-        known = self._edits.get(entry.seq)
-        ops = with_op(known.ops if known else (), op)
-        tokens = self._draft.scene.count.message(body_after(entry.message.body, ops))
-        allowed = (known.tokens if known else entry.tokens) - (0 if op[0] in UNCOUNTED_OPS else 1)
-        if tokens > allowed:
+        ops = with_op(self._ops(entry), op)
+        return self._replace(entry, kind, ops, self._draft.scene.count.message(body_after(entry.message.body, ops)))
+
+    def cap(self, entry: LogMessage, cap_tokens: int) -> bool:
+        """Cut the middle out of a message's long texts, so that it takes at most so many tokens, or the fewest that
+        can be. Whether that makes it smaller."""
+        if entry.seq in self._told or self.tokens(entry) <= cap_tokens:
             return False
-        self.put(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
-        return True
+        count = self._draft.scene.count.message
+        others = tuple(op for op in self._ops(entry) if op[0] != "shorten")
+        body = body_after(entry.message.body, others)
+        share, tokens = share_within(body, count(body) if others else entry.tokens, cap_tokens, count)
+        return self._replace(entry, "truncated", (*others, ("shorten", share)), tokens)
 
     def put(self, edit: Edit) -> None:
         known = self._edits.get(edit.seq)
@@ -191,6 +197,17 @@ class Editing:
         if known is None or entry.seq in self._told:
             return entry.message.text
         return text_of(body_after(entry.message.body, known.ops).get("content"))
+
+    def _ops(self, entry: LogMessage) -> tuple[Op, ...]:
+        known = self._edits.get(entry.seq)
+        return () if known is None else known.ops
+
+    def _replace(self, entry: LogMessage, kind: EditKind, ops: tuple[Op, ...], tokens: int) -> bool:
+        """Show a message after some operations, the last of them new, if that makes it smaller. Whether it does."""
+        if tokens > self.tokens(entry) - (0 if ops[-1][0] in UNCOUNTED_OPS else 1):
+            return False
+        self.put(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
+        return True
 
     def draft(self) -> Draft:
         return self._draft.with_edits(self._edits)

@@ -16,23 +16,29 @@ SHORT_TEXT_CHARS = 64
 """Texts up to this length (names, numbers, paths) stay whole while longer ones can give."""
 LEAST_ARGUMENTS_SHARE = 0.1
 """Arguments that must go below this are many short values, and left out as a whole."""
+FIRST_TRY = 0.95
+"""Of what a cap allows: text is not equally dense everywhere, and the line that says what is missing takes some."""
 SHRINK = 0.7
 TRIES = 16
 
 
-def share_within(body: dict[str, Any], tokens: int, cap_tokens: int, count: Callable[[dict[str, Any]], int]) -> float:
-    """The share of its texts that a message may keep to take at most `cap_tokens`; the smallest tried if none does.
+def share_within(
+    body: dict[str, Any], tokens: int, cap_tokens: int, count: Callable[[dict[str, Any]], int]
+) -> tuple[float, int]:
+    """The share of its texts that a message may keep to take at most `cap_tokens`, and what it takes then; the smallest
+    tried if none is small enough.
 
     Args:
         tokens: what the message takes whole.
         count: tokens of a message.
     """
-    share = cap_tokens / max(1, tokens)
+    share = FIRST_TRY * cap_tokens / max(1, tokens)
     for _ in range(TRIES):
-        if count(shortened_body(body, share)) <= cap_tokens:
-            break
+        taken = count(shortened_body(body, share))
+        if taken <= cap_tokens:
+            return share, taken
         share *= SHRINK
-    return share
+    return share, count(shortened_body(body, share))
 
 
 def shorten_text(text: str, keep_chars: int, head_share: float = HEAD_SHARE) -> str:

@@ -8,6 +8,7 @@ line are messages looked at. The other policies shorten the log by stages (`cont
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -16,7 +17,6 @@ from app.context.candidates import Candidate, Candidates
 from app.context.checkpoint import Checkpointing
 from app.context.fold import Folding
 from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
-from app.context.partition import tail_of
 from app.context.policy import Policy
 from app.context.shortening import Shortening
 from app.context.view import Counter, empty_section_tokens
@@ -73,7 +73,7 @@ def _shortened(outline: Outline, budget: Budget, policy: Policy, count: Counter)
     return shortening.plan_of(draft if draft.fits else shortening.last_resort(draft))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Planner:
     """Policy `additive`, and its strategy `recursive`."""
 
@@ -207,7 +207,7 @@ class _Planner:
     def _zoning(self, view: Candidate) -> Zoning:
         return Zoning(
             outline=self.outline,
-            tail=tail_of(self.outline),
+            tail=self._shortening.tail,
             shown=view.chunks,
             view_tokens=view.tokens,
             budget=self.budget,
@@ -225,7 +225,7 @@ class _Planner:
         """What a compaction must remove at least: the gain that is asked for and the section that it adds."""
         return int(self.policy.min_gain_ratio * view.tokens) + empty_section_tokens(self.count)
 
-    @property
+    @cached_property
     def _shortening(self) -> Shortening:
         return Shortening(self.outline, self.budget, self.policy, self.count)
 

@@ -61,20 +61,22 @@ class Zoning:
 
     def propose(self, cut: int) -> Proposal:
         """Summarize every round before index `cut`."""
-        zone = self.tail.rounds[:cut]
-        ranges = split(zone, self.summarizer_input_tokens)
+        tail, zone = self.tail, self.tail.rounds[:cut]
+        stretches = split(zone, self.summarizer_input_tokens)
+        ranges = tuple(Range(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches)
         limit = self.budget.raw(summary_limit(self.policy, self.budget.window))
         section = empty_section_tokens(self.count)
-        sizes = (sum(entry.tokens for entry in stretch) for stretch in ranges)
+        sizes = (tail.tokens_from(one.from_seq) - tail.tokens_from(one.to_seq) for one in ranges)
         summaries = sum(min(limit, size) + section for size in sizes)
-        boundary = zone[-1].to_seq if zone else self.tail.start_seq
-        before = tokens_before(self.tail.boundary(boundary), self.outline.pins)
-        kept = self.tail.tokens_from(boundary) - saved_from(boundary, self.edits)
+        boundary = zone[-1].to_seq if zone else tail.start_seq
+        before = tokens_before(tail.boundary(boundary), self.outline.pins)
+        verbatim = tail.tokens_from(boundary)
+        kept = verbatim - saved_from(boundary, self.edits)
         shown = summary_message_tokens(self.shown, 0, self.count) or frame_tokens(self.count)
         after = self.outline.instructions_tokens + shown + summaries + before + kept
         return Proposal(
-            ranges=tuple(Range(stretch[0].from_seq, stretch[-1].to_seq) for stretch in ranges),
-            zone_tokens=sum(entry.tokens for entry in zone),
+            ranges=ranges,
+            zone_tokens=tail.tokens - verbatim,
             kept_tokens=kept,
             after_tokens=after,
             gain_tokens=self.view_tokens - after,

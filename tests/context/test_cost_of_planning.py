@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from msgspec import structs
 
 from app.context.excerpt import shorten_text
+from app.context.outline import START
 from app.context.plan import plan
+from app.conversation.messages import LogMessage
 from tests.context.talks import POLICIES
 from tests.context.worlds import Body, WordCounter, World, assistant, calls, result, user, words
 
@@ -27,6 +32,16 @@ def work_of(name: str, bodies: list[Body], *, window: int) -> Meter:
     meter = Meter()
     plan(world.outline(), world.budget, world.policy, count=meter, summarizer_input_tokens=window // 2)
     return meter
+
+
+class Walked(list[LogMessage]):
+    """Counts how often all of it is looked at, one after the other."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[LogMessage]:
+        self.walks += 1
+        return super().__iter__()
 
 
 def loops(turns: int, result_chars: int) -> list[Body]:
@@ -56,6 +71,15 @@ def test_a_view_that_fits_costs_a_few_counts_however_long_the_log(name: str) -> 
     )
     assert meter.calls <= 8
     assert decided.needs_tail is None or {"keep_last", "clear_reasoning"} & {*world.policy.stage_names}
+
+
+@pytest.mark.parametrize("name", ["additive", "recursive", "checkpoint", "fade", "prune", "window"])
+def test_a_plan_walks_through_a_long_log_a_few_times_at_most(name: str) -> None:
+    world = World(window=8_192, policy=POLICIES[name], bodies=loops(200, 600))
+    log = Walked(world.log)
+    outline = structs.replace(world.outline(start=START), tail=log)
+    assert plan(outline, world.budget, world.policy, count=Meter(), summarizer_input_tokens=4_096).boundary_seq
+    assert log.walks <= 2
 
 
 def test_a_text_without_any_newline_is_cut_by_place() -> None:

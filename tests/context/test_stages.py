@@ -231,11 +231,10 @@ def test_results_above_2_000_tokens_are_truncated(chars: int, truncated: bool) -
 
 
 def test_truncation_stops_as_soon_as_three_quarters_of_the_limit_are_reached() -> None:
-    bodies = [body for _ in range(4) for body in read(14_000)]
-    draft = applied("truncate_results", draft_of(bodies, over=True))
-    assert set(draft.edits) == {1, 4, 7, 10} - {seq for seq in (1, 4, 7, 10) if seq > max(draft.edits)}
-    assert 0.75 * WINDOW - 900 <= draft.tokens <= 0.75 * WINDOW
-    assert len(draft.edits) < 4
+    bodies = [body for _ in range(8) for body in read(7_000)]
+    draft = applied("truncate_results", draft_of(bodies, over=True, max_tool_result_tokens=700))
+    assert [*draft.edits] == [1, 4, 7, 10, 13, 16]
+    assert 0.75 * WINDOW - 800 <= draft.tokens <= 0.75 * WINDOW
 
 
 def test_rounds_older_than_four_turns_are_told_in_a_line_per_call() -> None:

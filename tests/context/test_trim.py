@@ -68,11 +68,11 @@ def test_arguments_of_a_call_stay_a_json_object_when_they_are_shortened() -> Non
 )
 def test_arguments_that_cannot_give_become_an_object_that_says_so(arguments: str) -> None:
     [message] = log_of([calls("write", arguments=arguments)])
-    share = share_within(message.message.body, message.tokens, 60, COUNT.message)
+    share, tokens = share_within(message.message.body, message.tokens, 60, COUNT.message)
     body = shortened_body(message.message.body, share)
     [call] = body["tool_calls"]
     assert "left_out" in orjson.loads(call["function"]["arguments"])
-    assert COUNT.message(body) <= 60
+    assert COUNT.message(body) == tokens <= 60
 
 
 def test_instructions_and_the_newest_message_that_do_not_fit_are_told_apart() -> None:

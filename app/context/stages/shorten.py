@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.context.draft import Draft
-from app.context.excerpt import share_within
 from app.context.rounds import RESULT_ROLES
 from app.conversation.messages import LogMessage
 
@@ -50,10 +49,7 @@ def _ladder(limit_tokens: int) -> Iterator[int]:
 
 
 def _excerpts(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> Draft:
-    count = draft.scene.count.message
     editing = draft.editing()
     for entry in group:
-        if editing.tokens(entry) > cap_tokens:
-            share = share_within(entry.message.body, entry.tokens, cap_tokens, count)
-            editing.op(entry, "truncated", ("shorten", share))
+        editing.cap(entry, cap_tokens)
     return editing.draft()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 
 from app.context.draft import Draft, Editing
 from app.context.edits import Edit
@@ -14,27 +14,41 @@ def tell_old_rounds(draft: Draft) -> Draft:
     """Rounds with calls that are over `summarize_after_turns` turns old, oldest first, until the goal is reached."""
     if draft.is_at_goal:
         return draft
-    tail = draft.scene.tail
-    already = draft.told
-    openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
+    rounds = draft.scene.tail.rounds
+    fixed = draft.told | draft.scene.pinned
     editing, told = draft.editing(), 0
-    for entry in tail.rounds:
-        age_turns = len(openings) - bisect_right(openings, entry.from_seq)
-        if editing.excess_tokens <= 0 or age_turns < draft.scene.policy.summarize_after_turns:
+    first = bisect_left(rounds, draft.boundary_seq, key=_from_seq)
+    for entry in rounds[first : bisect_left(rounds, _young_seq(draft), key=_from_seq)]:
+        if editing.excess_tokens <= 0:
             break
-        if entry.from_seq >= draft.boundary_seq and entry.from_seq not in already and _tell(draft, editing, entry):
-            told += 1
+        if draft.scene.tail.message(entry.from_seq).message.tool_calls and fixed.isdisjoint(_seqs(entry)):
+            told += _tell(draft, editing, entry)
     removed = draft.excess_tokens - editing.excess_tokens
     return editing.draft().noted("rounds_told", rounds=told, tokens=removed) if told else draft
+
+
+def _young_seq(draft: Draft) -> int:
+    """Where the turns begin that are not old enough."""
+    tail, young = draft.scene.tail, draft.scene.policy.summarize_after_turns
+    openings = [entry.from_seq for entry in tail.rounds if entry.opens_turn]
+    if not young:
+        return tail.end_seq
+    return openings[-young] if len(openings) >= young else tail.start_seq
+
+
+def _from_seq(entry: Round) -> int:
+    return entry.from_seq
+
+
+def _seqs(entry: Round) -> range:
+    return range(entry.from_seq, entry.to_seq)
 
 
 def _tell(draft: Draft, editing: Editing, entry: Round) -> bool:
     """Let one line per call stand for a round, where that is shorter."""
     scene = draft.scene
-    logged = [scene.tail.message(seq) for seq in range(entry.from_seq, entry.to_seq)]
+    logged = [scene.tail.message(seq) for seq in _seqs(entry)]
     first, *others = logged
-    if not first.message.tool_calls or any(scene.is_pinned(each.seq) for each in logged):
-        return False
     chars = scene.policy.told_result_chars
     text = told_round([each.message for each in logged], chars)
     tokens = scene.count.message({"role": "assistant", "content": text})
