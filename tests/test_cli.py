@@ -55,7 +55,7 @@ def test_a_configuration_that_cannot_be_used_ends_with_2_and_without_a_trace(
     assert capsys.readouterr().err.splitlines() == [
         "concertina: 2 faults in the configuration:",
         "  server.prot (c.yaml:1): unknown setting; did you mean 'server.port'?",
-        "  policy (c.yaml:2): there is no policy 'none'; valid: 'additive'",
+        "  policy (c.yaml:2): there is no policy 'none'; valid: 'additive', 'checkpoint', 'fade', 'prune', 'window'",
     ]
 
 

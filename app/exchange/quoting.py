@@ -124,13 +124,16 @@ class Quoting:
 
 
 def kept_quotations(view: View) -> tuple[Quotation, ...]:
-    """What the last view quoted, while it began at the same place and there is room for it."""
+    """What the last view quoted, while it began at the same place. Where there is no room for it any more it goes, and
+    is not looked for again: a view that grows would quote less with every round."""
     plan, last = view.plan, view.outline.last
     if last.boundary != plan.boundary:
         return ()
     kept = tuple(one for one in last.quotations if one.before_seq < view.outline.next_seq)
     room_tokens = view.budget.raw(view.budget.hard) - plan.prompt_tokens
-    return kept if sum(one.tokens for one in kept) <= room_tokens else ()
+    if sum(one.tokens for one in kept) <= room_tokens:
+        return kept
+    return tuple(Quotation(one.before_seq, (), 0) for one in kept)
 
 
 def newest_user(place: Recollection, view: View) -> LogMessage | None:

@@ -135,6 +135,8 @@ def is_summary(body: dict[str, Any]) -> bool:
 def material(body: dict[str, Any]) -> str:
     """What a request of the summarizer's asks to be summarized: the fenced text, or the messages that it means."""
     *before, last = body["messages"]
+    if "summaries in the message before this one" in last["content"]:
+        return str(before[-1]["content"])
     meant = re.search(r"the last (\d+) messages before this one", last["content"])
     return str([one["content"] for one in before[-int(meant.group(1)) :]]) if meant else str(last["content"])
 

@@ -61,6 +61,7 @@ async def test_every_turn_of_an_agent_run_is_answered_within_the_window(model: s
 
 
 def shape_of(context: dict[str, Any]) -> tuple[Any, ...]:
-    """What changes when something is cut: summaries, and what was dropped or shortened."""
+    """What changes when something is cut: summaries, what was dropped or shortened, and what is quoted."""
     summaries = tuple(summary["id"] for summary in context["summaries"])
-    return summaries, context["dropped_messages"], context["trimmed_messages"]
+    quoted = tuple((one["seq"], one["before_seq"]) for one in context["quoted"])
+    return summaries, context["dropped_messages"], context["trimmed_messages"], quoted
