@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
-import orjson
-
 from app.compaction.survival import appendix, missing, values_of, without_appendix
-from app.compaction.transcript import Count, call_of, id_of, spoken
+from app.compaction.transcript import Count, spoken
+from app.context.rounds import RESULT_ROLES, call_lines, outcome, short
 from app.conversation.messages import Chunk, LogMessage, Message
 
 MECHANICAL_VERSION = "mechanical-2"
 
 TEXT_CHARS = 200
-ARGUMENT_CHARS = 80
 HEAD_SHARE = 0.25
 """Of the lines that are kept, those from the beginning, where the task was set."""
 
 APPENDIX_SHARE = 0.4
 """Of a summary's limit, what is kept for values that its lines leave out."""
-
-_ERROR = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
-
 
 def mechanical_summary(
     messages: Sequence[LogMessage], earlier: Sequence[Chunk], limit_tokens: int, count: Count
@@ -84,45 +78,14 @@ def _lines(messages: Sequence[Message]) -> Iterator[str]:
     while at < len(messages):
         message = messages[at]
         at += 1
-        text = _short(spoken(message), TEXT_CHARS)
-        if message.role in {"tool", "function"}:
-            yield f"tool: {_outcome(text)}"
+        text = short(spoken(message), TEXT_CHARS)
+        if message.role in RESULT_ROLES:
+            yield f"tool: {outcome(text)}"
             continue
         if text:
             yield f"{message.role or 'user'}: {text}"
         results = []
-        while message.tool_calls and at < len(messages) and messages[at].role in {"tool", "function"}:
+        while message.tool_calls and at < len(messages) and messages[at].role in RESULT_ROLES:
             results.append(messages[at])
             at += 1
-        for call in message.tool_calls:
-            name, arguments = call_of(call)
-            result = _result_of(id_of(call), results)
-            told = "no result" if result is None else _outcome(spoken(result))
-            yield f"{name}({_short(arguments, ARGUMENT_CHARS)}): {told}"
-
-
-def _result_of(call_id: object, results: list[Message]) -> Message | None:
-    at = next((at for at, result in enumerate(results) if result.body.get("tool_call_id") == call_id), 0)
-    return results.pop(at) if results else None
-
-
-def _outcome(text: str) -> str:
-    short = _short(text, TEXT_CHARS)
-    return f"ERROR: {short}" if _is_error(text) and not short.startswith("ERROR") else short
-
-
-def _is_error(text: str) -> bool:
-    if _ERROR.match(text.lstrip()):
-        return True
-    if not text.lstrip().startswith("{"):
-        return False
-    try:
-        decoded = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(decoded, dict) and bool(decoded.get("error") or decoded.get("is_error"))
-
-
-def _short(text: str, limit_chars: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit_chars else flat[: limit_chars - 1] + "…"
+        yield from call_lines(message, results)

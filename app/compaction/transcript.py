@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.context.rounds import call_of, id_of
 from app.conversation.messages import Chunk, LogMessage, Message
 
 Count = Callable[[str], int]
@@ -101,21 +102,6 @@ def spoken(message: Message) -> str:
         refusal = message.body.get("refusal")
         return refusal if isinstance(refusal, str) else ""
     return without_thoughts("\n".join(filter(None, map(_part, content))))
-
-
-def call_of(call: Any) -> tuple[str, str]:
-    """Name and arguments of a tool call of any kind."""
-    if not isinstance(call, dict):
-        return "tool", ""
-    facts = call.get(call.get("type", "function")) or call.get("function")
-    if not isinstance(facts, dict):
-        return "tool", ""
-    given = facts.get("arguments", facts.get("input"))
-    return str(facts.get("name") or "tool"), given if isinstance(given, str) else ""
-
-
-def id_of(call: Any) -> object:
-    return call.get("id") if isinstance(call, dict) else None
 
 
 def _entries(messages: Sequence[LogMessage]) -> Iterator[Entry]:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import orjson
 
 from app.compaction.shapes import given_names_in, labelled_words, names_in, quotations_in, worth_of
-from app.compaction.transcript import call_of, spoken
+from app.compaction.transcript import spoken
+from app.context.rounds import call_of
 from app.conversation.messages import LogMessage
 
 Source = Literal["user", "argument", "assistant", "result", "kept"]

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from app.compaction.transcript import Entry, call_of, fenced, spoken
+from app.compaction.transcript import Entry, fenced, spoken
+from app.context.rounds import call_of
 from app.conversation.messages import Message
 from app.conversation.terms import query_terms
 from app.store.base import Found
