@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.commands import CommandFailed
+from app.context.disposition import REASONS
 from app.context.policy import Policy
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
@@ -235,6 +236,8 @@ def _print(shown: Preview, model: str, *, answer: int | None = None) -> None:
     if decided.chunks:
         console.print(_summaries(decided.chunks))
     console.print(_messages(shown))
+    for kind in dict.fromkeys(row.kind for row in shown.rows):
+        console.print(f"{kind}: {REASONS[kind]}", style=STYLES.get(kind, ""))
     for one in decided.to_summarize:
         console.print(f"would first be summarized: messages {one.from_seq} to {one.to_seq - 1}")
     for note in decided.notes:
