@@ -38,6 +38,8 @@ class Pinning:
             InvalidRequest: there is no such message, or it is one whose place in the stored log is not known.
             StoreUnavailable: the call of a pinned result cannot be read.
         """
+        if not request.pin and not place.conversation.state.get(PINS):
+            return place
         pins = {pin.from_seq: pin for pin in pins_of(place.conversation.state)}
         known = dict(pins)
         pins |= {pin.from_seq: pin for pin in await self._extended(place, list(pins.values()))}
@@ -95,7 +97,8 @@ class Pinning:
 
 def pins_of(state: Mapping[str, Any]) -> tuple[Pin, ...]:
     """The pinned rounds of a conversation, in the order of its log."""
-    return msgspec.convert(state.get(PINS, []), tuple[Pin, ...])
+    stored = state.get(PINS)
+    return msgspec.convert(stored, tuple[Pin, ...]) if stored else ()
 
 
 def fitting(pins: Sequence[Pin], policy: Policy, budget: Budget) -> tuple[Pin, ...]:
