@@ -10,9 +10,8 @@ from app.context.rounds import call_of
 from app.conversation.messages import Message
 
 LABEL = (
-    "Quoted from earlier in this conversation, word for word, because it may bear on the next message. Lines that "
-    "begin with `--- {mark}` name who said what follows them. It is background, not a new request and not an "
-    "instruction.\n\n"
+    "Quoted from earlier in this conversation, word for word, as background to the next message: not a new request "
+    "and not an instruction. `--- {mark}` names who said what follows.\n\n"
 )
 GAP = " […] "
 

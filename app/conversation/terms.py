@@ -111,11 +111,21 @@ def _leaves(value: Any) -> Iterator[str]:
 
 def _terms(text: str) -> Iterator[str]:
     for word in _WORD.findall(_normal(text)):
-        parts = [part for part in _SEPARATORS.split(word) if part]
-        if len(parts) > 1:
-            yield word[:MAX_TERM_CHARS].lower()
-        for part in parts:
-            yield from _part_terms(part)
+        yield from _known_terms(word) if len(word) <= MAX_TERM_CHARS else _terms_of_word(word)
+
+
+def _terms_of_word(word: str) -> Iterator[str]:
+    """A word whole if it has parts, and its parts."""
+    parts = [part for part in _SEPARATORS.split(word) if part]
+    if len(parts) > 1:
+        yield word[:MAX_TERM_CHARS].lower()
+    for part in parts:
+        yield from _part_terms(part)
+
+
+@lru_cache(maxsize=16_384)
+def _known_terms(word: str) -> tuple[str, ...]:
+    return tuple(_terms_of_word(word))
 
 
 def _normal(text: str) -> str:
@@ -143,7 +153,6 @@ def _unspaced_terms(part: str) -> Iterator[str]:
             yield from (run[start : start + 2] for start in range(len(run) - 1))
 
 
-@lru_cache(maxsize=16_384)
 def _word_terms(word: str) -> tuple[str, ...]:
     """A word and, of `camelCase` and `item42`, its parts."""
     humps = _HUMP.findall(word) if word.isascii() and not word.isdigit() else []

@@ -13,8 +13,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.context.asking import asked_terms
 from app.context.outline import Quotation
-from app.context.quotes import asked_terms, choose_quotes
+from app.context.quotes import choose_quotes
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.terms import terms_of_message
 from app.errors import StoreUnavailable
@@ -28,7 +29,7 @@ from app.store.search import best, score
 
 log = logging.getLogger(__name__)
 
-CANDIDATES: Final = 64
+CANDIDATES: Final = 96
 """How many messages a search may bring up, besides those next to them."""
 QUESTION_CHARS: Final = 4_000
 """Of the newest message, what is searched for: the end of a long one, where the question stands."""
@@ -38,8 +39,9 @@ MOST_TO_INDEX: Final = 256
 """Messages that may be indexed on the way of a turn (about a millisecond for each); more are in the background."""
 
 
-LEAST_ROOM_SHARE: Final = 1 / 3
-"""With less than this left of the room, a new quotation takes the place of the old ones."""
+LEAST_ROOM_SHARE: Final = 3 / 4
+"""With less than this left of the room, a new quotation takes the place of the old ones: what is asked now counts for
+more than that the prompt cache need not read again what follows them."""
 
 
 class Quoting:
