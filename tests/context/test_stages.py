@@ -183,8 +183,8 @@ def test_results_fade_in_bands_of_pressure(tokens: int, chars: int) -> None:
 
 
 def aged(ages: Sequence[float], chars: int = 60_000) -> list[Body]:
-    """A hundred messages with results so old, as shares of the log, and ten turns."""
-    bodies: list[Body] = [user("q") if at % 10 == 0 else assistant("a") for at in range(100)]
+    """A hundred messages with results so old, as shares of the log, and twenty turns."""
+    bodies: list[Body] = [user("q") if at % 5 == 4 else assistant("a") for at in range(100)]
     for age in ages:
         at = round(100 * (1 - age))
         bodies[at - 1 : at + 1] = [calls("read"), result("x" * chars)]
@@ -216,11 +216,15 @@ def test_only_results_of_50_000_characters_are_pruned_by_position(chars: int, pr
     assert bool(draft.edits) == pruned
 
 
-def test_pruning_by_position_is_off_by_default_and_spares_what_follows_the_third_last_assistant_message() -> None:
+def test_pruning_by_position_is_off_by_default_and_spares_the_last_three_turns() -> None:
     assert not applied("prune_by_position", draft_of(aged([0.8]))).edits
-    bodies = [*read(60_000), user("q"), *read(60_000), user("q"), *read(60_000), user("q"), *read(60_000)]
-    draft = applied("prune_by_position", draft_of(bodies, position_pruning=True))
-    assert set(draft.edits) == {1, 5, 9}
+    bodies = [body for _ in range(5) for body in (user("q"), *read(60_000), *read(60_000))]
+    draft = applied("prune_by_position", draft_of(bodies, position_pruning=True, soft_trim_ratio=0.0))
+    assert set(draft.edits) == {2, 5, 9, 12}
+    unsafe = applied("prune_by_position", draft_of(bodies, position_pruning=True, keep_last_assistants=0))
+    assert max(unsafe.edits) > 21
+    few = applied("prune_by_position", draft_of(bodies, position_pruning=True, keep_last_assistants=6))
+    assert not few.edits
 
 
 @pytest.mark.parametrize(("chars", "truncated"), [(9_900, False), (10_100, True)])

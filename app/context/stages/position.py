@@ -36,7 +36,7 @@ def _prune(editing: Editing, entry: LogMessage, policy: Policy, age: float) -> N
 def _safe_from(draft: Draft) -> int:
     """Where the turns begin that are left alone."""
     keep = draft.scene.policy.keep_last_assistants
-    spoken = [entry.seq for entry in draft.scene.tail.messages if entry.message.role == "assistant"]
+    openings = [entry.from_seq for entry in draft.scene.tail.rounds if entry.opens_turn]
     if not keep:
         return draft.scene.tail.end_seq
-    return spoken[-keep] if len(spoken) >= keep else 0
+    return openings[-keep] if len(openings) >= keep else 0
