@@ -35,7 +35,7 @@ class Budget(msgspec.Struct, frozen=True):
     soft: int
     ratio: float = 1.0
     prepare: int = 0
-    """Above this the next summary is made ahead."""
+    """Above this the next summary is made ahead: as far below `soft` as the policy's ratios are apart."""
 
     @property
     def pruning(self) -> int:
@@ -68,7 +68,7 @@ def budget_for(policy: Policy, *, window: int, requested_output: int | None = No
     output = min(requested_output or 0, int(window * MAX_OUTPUT_SHARE))
     hard = max(1, window - reserve - output)
     soft = min(hard, max(policy.token_floor, int(window * policy.threshold_ratio)))
-    prepare = max(int(window * policy.prepare_ratio), int(soft * policy.prepare_ratio / policy.threshold_ratio))
+    prepare = int(soft * min(1, policy.prepare_ratio / policy.threshold_ratio))
     if policy.prepare_ratio == 1:
         prepare = NEVER_TOKENS
     return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio, prepare=prepare)

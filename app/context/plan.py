@@ -113,7 +113,7 @@ class _Planner:
         """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
         view = self._candidates.folded()[-1]
         tokens, line = self.budget.calibrated(view.tokens), self._line(view)
-        if self.summarize == "ahead" and tokens <= self.budget.prepare:
+        if self.summarize == "ahead" and tokens <= min(self.budget.prepare, self.budget.hard):
             prepared = Note("prepared", {"tokens": tokens, "line": self.budget.prepare})
             return self.with_fold(self._shortening.as_it_is(view, prepared), view)
         over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})

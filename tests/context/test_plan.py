@@ -273,6 +273,25 @@ def test_planning_costs_the_same_for_ten_and_for_ten_thousand_messages() -> None
     assert costs[0] == costs[1] <= 4
 
 
+@pytest.mark.parametrize("policy", [Policy(prepare_ratio=1.0), Policy(kind="checkpoint", prepare_ratio=1.0)])
+@pytest.mark.parametrize("question_tokens", [10, 20_000])
+def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
+    policy: Policy, question_tokens: int
+) -> None:
+    bodies = [user(words(400)), assistant(words(400))] * 20
+    world = World(policy=policy, bodies=[*bodies, user(words(question_tokens))])
+    ahead = world.plan("ahead")
+    check_plan(world, ahead)
+    assert ahead.fits == (question_tokens == 10)
+    assert ahead.to_summarize == world.plan().to_summarize
+
+
+def test_what_a_request_reserves_for_its_answer_moves_the_line_of_preparation_too() -> None:
+    budget = budget_for(Policy(), window=100_000, requested_output=50_000)
+    assert (budget.soft, budget.prepare) == (45_000, 38_571)
+    assert budget_for(Policy(threshold_ratio=0.5), window=100_000).prepare == 50_000, "never above the line itself"
+
+
 def test_a_summary_is_limited_by_the_window_and_by_the_policy() -> None:
     limits = {window: summary_limit(Policy(), window) for window in (1_024, 8_192, 128_000)}
     assert limits == {1_024: 256, 8_192: 512, 128_000: 2_048}
