@@ -7,6 +7,7 @@ line are messages looked at. The other policies shorten the log by stages (`cont
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -85,7 +86,8 @@ class _Planner:
     summarize: Summarize
 
     def under_the_line(self) -> Plan | None:
-        """The first view within its line; behind the last view's boundary only where that leaves much room.
+        """The first view within its line; behind the last view's boundary only where that leaves much room, and past
+        it, once it will not do, to where there is room for a while.
 
         Views that fold no more than this window asks for come first, then those that fold all they can.
         """
@@ -94,20 +96,34 @@ class _Planner:
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        kept_back = 0
-        for view in (*self._candidates.unfolded(), *self._candidates.folded()):
-            tokens, line = self.budget.calibrated(view.tokens), self._line(view)
-            if tokens > line or view.boundary.to_seq < asked_seq:
+        for views in (self._candidates.unfolded(), self._candidates.folded()):
+            short = [view for view in views if self._is_short(view) and view.boundary.to_seq >= asked_seq]
+            usable = [
+                view
+                for view in short
+                if view.boundary.to_seq >= last_boundary_seq or self.budget.calibrated(view.tokens) < regrow_tokens
+            ]
+            if not usable:
                 continue
-            if view.boundary.to_seq < last_boundary_seq and tokens >= regrow_tokens:
-                kept_back += 1
-                continue
-            fits = Note("view_fits", {"tokens": tokens, "soft": line})
+            view = usable[0]
+            if 0 < last_boundary_seq < view.boundary.to_seq:
+                view = self._with_room(usable)
+            fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "soft": self._line(view)})
             chosen = self._edited(view, fits)
-            if kept_back and not chosen.needs_tail:
+            if usable[0] is not short[0] and not chosen.needs_tail:
                 chosen = _noted(chosen, Note("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
             return self.with_fold(chosen, view)
         return None
+
+    def _is_short(self, view: Candidate) -> bool:
+        return self.budget.calibrated(view.tokens) <= self._line(view)
+
+    def _with_room(self, views: Sequence[Candidate]) -> Candidate:
+        """The first of some views that leaves room to grow, so that the boundary, once it moves, then stays for a
+        while; the first of all where none does."""
+        regrow_tokens = self.budget.window * self.policy.regrow_ratio
+        goals = ((view, max(self._line(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
+        return next((view for view, goal in goals if self.budget.calibrated(view.tokens) <= goal), views[0])
 
     def over_the_line(self) -> Plan:
         """No view is under its line: every chunk is shown, and more is summarized where that gains something."""

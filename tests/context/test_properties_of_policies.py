@@ -171,6 +171,27 @@ def test_a_larger_window_shows_at_least_as_much(bodies: list[Body], name: str, w
         assert regrown.status == "full"
 
 
+@pytest.mark.parametrize(("unit_tokens", "most_breaks"), [(150, 10), (300, 22), (600, 44)])
+@pytest.mark.parametrize("name", ["additive", "additive, few turns"])
+def test_a_smaller_window_beside_it_does_not_move_the_boundary_of_a_larger_one_in_tiny_steps(
+    name: str, unit_tokens: int, most_breaks: int
+) -> None:
+    world = World(policy=POLICIES[name])
+    kept: dict[int, LastView] = {}
+    before: list[bytes] = []
+    breaks = 0
+    for turn, window in zip(range(240), cycle((4_096, 32_000))):
+        world.say(user(words(unit_tokens, f"q{turn}")))
+        world.window, world.last = window, kept.get(window, LastView())
+        rendered = world.render(world.settle())
+        kept[window] = world.last
+        if window == 32_000:
+            breaks += rendered[: len(before)] != before
+            before = rendered
+        world.say(assistant(words(unit_tokens, f"a{turn}")))
+    assert 0 < breaks <= most_breaks
+
+
 @pytest.mark.parametrize("name", SHORTENING)
 def test_switching_between_windows_leaves_each_its_own_stable_view(name: str) -> None:
     world = World(policy=POLICIES[name])
