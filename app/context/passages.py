@@ -25,7 +25,7 @@ LENGTH_SHARE: Final = 0.75
 RARITY_POWER: Final = 1.5
 """How much more the rarer of two words tells than by its inverse document frequency: one word that hardly occurs
 otherwise is a better guide than two of what is talked about all the time."""
-MESSAGE_SHARE: Final = 0.35
+MESSAGE_SHARE: Final = 0.25
 """How much a whole message's worth adds to that of its sentences, a message's to the one beside it."""
 NEXT_SHARE: Final = 0.5
 PREVIOUS_SHARE: Final = 0.35

@@ -29,7 +29,7 @@ from app.store.search import best, score
 
 log = logging.getLogger(__name__)
 
-CANDIDATES: Final = 96
+CANDIDATES: Final = 128
 """How many messages a search may bring up, besides those next to them."""
 QUESTION_CHARS: Final = 4_000
 """Of the newest message, what is searched for: the end of a long one, where the question stands."""

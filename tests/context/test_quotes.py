@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.context.asking import asked_terms
 from app.context.outline import Passage, Quotation
 from app.context.quotes import choose_quotes
 from app.context.quoting import quotable_text, quoting
@@ -207,3 +208,30 @@ def test_quotations_fit_and_are_verbatim_in_log_order(
         ends = [place for span in passage.spans for place in span]
         assert ends == sorted(ends)
         assert not ends or ends[-1] <= len(quotable_text(message))
+
+
+def test_a_sentence_that_was_said_again_and_again_is_quoted_once() -> None:
+    said = [user("The kitchen counter is too small for an espresso machine."), assistant("Noted.")] * 6
+    told = [user("I measured it: the counter is 38 square feet, and no more."), assistant("Noted.")]
+    log = log_of([*SMALL_TALK, *said, *told, *SMALL_TALK])
+    quotation = quoted(log, "How many square feet is my kitchen counter for the espresso machine?", room=220)
+    assert quotation is not None
+    text = text_of(quotation, log)
+    assert "38 square feet" in text
+    assert text.count("too small for an espresso machine") == 1
+
+
+def test_what_looks_like_an_answer_is_preferred() -> None:
+    vague = [user("The charge number ninety on the card is odd."), assistant("I see.")]
+    log = log_of(
+        [*SMALL_TALK, *vague, user("About that charge, it was $49.99."), assistant("I see."), *vague, *SMALL_TALK]
+    )
+    quotation = quoted(log, "How much was the charge?", room=110)
+    assert quotation is not None
+    assert "$49.99" in text_of(quotation, log)
+
+
+def test_how_an_answer_is_to_look_is_not_looked_up() -> None:
+    asked = asked_terms("When do mornings start? Return in the format of HH:MM AM/PM (e.g. 01:30 AM).")
+    assert asked == query_terms("When do mornings start?")
+    assert "invoic" in asked_terms("Give me the invoice (for example as a PDF).")
