@@ -26,7 +26,7 @@ RELEVANT_SHARE: Final = 0.15
 """A message bears on the question if what they share tells at least this much of what a word tells that occurs once."""
 SHORT_NUMBER_DIGITS: Final = 3
 FITTING_ROUNDS: Final = 4
-CLOSE_SHARE: Final = 0.15
+CLOSE_SHARE: Final = 0.18
 """Of the best passage's score: what adds less to those that are chosen is not quoted."""
 SAID_SHARE: Final = 0.65
 """What a word still counts for when another message that is quoted holds it: of two passages that hold the same words

@@ -39,7 +39,8 @@ MOST_TO_INDEX: Final = 256
 """Messages that may be indexed on the way of a turn (about a millisecond for each); more are in the background."""
 
 
-LEAST_ROOM_SHARE: Final = 3 / 4
+LEAST_ROOM_SHARE: Final = 1 / 2
+LEAST_ROOM_TOKENS: Final = 256
 """With less than this left of the room, a new quotation takes the place of the old ones: what is asked now counts for
 more than that the prompt cache need not read again what follows them."""
 
@@ -81,7 +82,7 @@ class Quoting:
         """
         room_tokens = _room_tokens(turn, view)
         left_tokens = room_tokens - sum(one.tokens for one in kept)
-        if left_tokens >= room_tokens * LEAST_ROOM_SHARE:
+        if left_tokens >= min(room_tokens, max(LEAST_ROOM_TOKENS, room_tokens * LEAST_ROOM_SHARE)):
             room_tokens = left_tokens
         else:
             kept = ()
