@@ -209,6 +209,7 @@ class ChunkMaker:
             style=spot.style,
             base=spot.base,
             prefix=spot.prefix,
+            meant=spot.meant,
             fields=job.fields,
             tenant=job.tenant,
             root=job.root,

@@ -44,6 +44,8 @@ class CompactionJob:
     prefixes: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
     """By a range's `to_seq`: the JSON text of the messages of the last view up to there. A provider that has seen them
     reads them from its cache. A range without one is told as a transcript."""
+    meant: Mapping[int, int] = field(default_factory=dict)
+    """By a range's `to_seq`: how many of the last messages of its prefix stand in the range, quotations among them."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields, as sent: tools are bound as they were, or the cache is missed."""
 
@@ -67,6 +69,8 @@ class Spot:
     """The summary before this one: read in place of the log that it covers by a rolling summary, known to be there by a
     checkpoint."""
     prefix: Sequence[bytes] = ()
+    meant: int = 0
+    """How many of the prefix's last messages are in the range; 0: as many as there are messages."""
     found_after_seq: int = 0
     """A stored chunk that ends beyond this, and begins where the range does, is as good as a new one."""
 
@@ -128,6 +132,7 @@ def _spot(job: CompactionJob, wanted: Range) -> Spot:
         style=wanted.style,
         base=base,
         prefix=job.prefixes.get(wanted.to_seq, ()),
+        meant=job.meant.get(wanted.to_seq, 0),
         found_after_seq=_found_after(job, wanted, base),
     )
 

@@ -91,8 +91,8 @@ conversation and call no tool: your answer is the summary and nothing else."""
 
 SCOPES: dict[Style, str] = {
     "additive": (
-        "the last {count} messages before this one, from {opening} on. What stands before them is kept elsewhere: do "
-        "not repeat it"
+        "the last {count} messages before this one, from {opening} on. What stands before them, and what is only "
+        "quoted from there, is kept elsewhere: do not repeat it"
     ),
     "recursive": "everything before this message: the earlier summary, if there is one, and what was said since",
     "checkpoint": "everything before this message, from the beginning of the conversation",

@@ -42,6 +42,8 @@ class SummaryRequest:
     """The summary before this one, of a rolling summary or a checkpoint."""
     prefix: Sequence[bytes] = ()
     """JSON text of the messages of the last view up to the end of the range."""
+    meant: int = 0
+    """How many of its last messages are in the range; 0: as many as there are `messages`."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields."""
     tenant: str = ""

@@ -63,7 +63,8 @@ class Writing:
         if request.folded:
             return fold_scope(len(request.folded))
         first = request.messages[0].message
-        return scope(request.style, count=len(request.messages), speaker=first.role, begins=spoken(first))
+        count = request.meant or len(request.messages)
+        return scope(request.style, count=count, speaker=first.role, begins=spoken(first))
 
     async def from_transcript(self) -> str:
         """A summary of a fenced transcript; in parts where the summarizer cannot read it at once.

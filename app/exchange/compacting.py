@@ -105,12 +105,14 @@ class Compacting:
         if reads_all:
             outline = replace(outline, tail=await self._views.log(turn.place, 0), tail_start=START)
         bare = self._bare_job(turn, view)
+        prefixes = {one.to_seq: await self._views.prefix(turn, view, one) for one in wanted}
         return dataclasses.replace(
             bare,
             tail=await asyncio.to_thread(tail_of, outline),
             start_link=start_of(bare.tenant).link if reads_all or not outline.chunks else outline.chunks[-1].to_link,
             ranges=wanted,
-            prefixes={one.to_seq: prefix for one in wanted if (prefix := await self._views.prefix(turn, view, one))},
+            prefixes={to_seq: prefix for to_seq, (prefix, _) in prefixes.items() if prefix},
+            meant={to_seq: meant for to_seq, (_, meant) in prefixes.items()},
         )
 
     def _bare_job(self, turn: Turn, view: View) -> CompactionJob:

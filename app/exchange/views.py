@@ -215,19 +215,19 @@ class Views:
             log = [*place.client_log, answer.message.raw]
         return replace(place, conversation=conversation, new=(), client_log=log, client_tokens=None, lease=None)
 
-    async def prefix(self, turn: Turn, view: View, wanted: Range) -> list[bytes]:
+    async def prefix(self, turn: Turn, view: View, wanted: Range) -> tuple[list[bytes], int]:
         """What the provider has seen last of a range: the messages of the view up to the range's end, in the same
-        bytes. Empty where the view does not show it."""
+        bytes, and how many of them stand in the range. Empty where the view does not show it."""
         place, outline = turn.place, view.outline
         shown_from = outline.chunks[-1].to_seq if outline.chunks else 0
         if turn.policy.summarizer.form == "transcript":
-            return []
+            return [], 0
         if wanted.folds:
-            return self._summaries(place, view, wanted)
+            return self._summaries(place, view, wanted), 1
         if wanted.style == "checkpoint":
-            return [bytes(raw) for raw in await self.rendered(place, UNTOUCHED, wanted.to_seq)]
+            return [bytes(raw) for raw in await self.rendered(place, UNTOUCHED, wanted.to_seq)], wanted.to_seq
         if wanted.style == "additive" and wanted.from_seq != shown_from:
-            return []
+            return [], 0
         boundary = boundary_after(outline.chunks[-1]) if outline.chunks else START
         last = outline.last if outline.last.boundary == boundary else LastView()
         seen = Plan(
@@ -240,7 +240,9 @@ class Views:
             edits={edit.seq: edit for edit in last.edits},
             quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
         )
-        return [bytes(raw) for raw in await self.rendered(place, seen, wanted.to_seq)]
+        messages = [bytes(raw) for raw in await self.rendered(place, seen, wanted.to_seq)]
+        before = await self.rendered(place, seen, shown_from)
+        return messages, len(messages) - len(before)
 
     def _summaries(self, place: Recollection, view: View, wanted: Range) -> list[bytes]:
         """The beginning of the view that shows the summaries to be folded and nothing after them."""

@@ -31,6 +31,7 @@ _IMPERATIVE = re.compile(
 _MEANT = re.compile(r"\bthe last (\d+) messages before this one\b")
 _MERGES = re.compile(r"\bthe \d+ summaries in the message before this one\b")
 _SECTION = re.compile(r"<earlier_conversation[^>]*>\n(.*?)\n</earlier_conversation>", re.DOTALL)
+_QUOTATION = "Quoted from earlier in this conversation"
 _FENCE = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
 _LABEL = re.compile(
     r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
@@ -76,6 +77,7 @@ def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
     meant = _MEANT.search(asked)
     before = messages[:-1][-int(meant.group(1)) :] if meant else messages[:-1]
     earlier = [message for message in before if message.role in {"user", "assistant", "tool"}]
+    earlier = [message for message in earlier if not message.text.startswith(_QUOTATION)]
     return earlier if meant or len(earlier) >= 2 else None
 
 

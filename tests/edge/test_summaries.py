@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from app.context.tokens import TokenCounter, tokenizer_for
 from tests.edge.kept import assistant, call, is_summary, result, shown, summaries_asked, system, user, world
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded
@@ -15,6 +17,9 @@ from tests.shared_data import needs_recordings, recorded
 SMALL_WINDOW = 2_000
 NONSENSE = "They spoke about many things."
 POLICIES = {"additive": {"token_floor": 1}}
+MEANT = re.compile(r"the last (\d+) messages before this one, from the user's message that begins \"(.{20})")
+NAMES = [f"{first}{last}" for first in ("Al", "Be", "Ca", "Do", "Em", "Fi") for last in "abcdefghij"]
+COUNTER = TokenCounter(tokenizer_for("o200k_base"))
 LATE_USE_SHARE = 0.75
 """Of the values that recorded agents use late and saw early only, those that a nonsense summarizer must leave."""
 
@@ -103,3 +108,31 @@ def _needed(late_use: Iterable[dict[str, Any]]) -> list[tuple[int, list[str]]]:
     for use in late_use:
         needed.setdefault(use["used_at"], []).append(use["value"])
     return sorted(needed.items())
+
+
+def counting(body: dict[str, Any]) -> Reply:
+    """An upstream that reports about as many tokens as were sent."""
+    text = "They spoke about many things." if is_summary(body) else "Noted."
+    return completion(text, prompt_tokens=COUNTER.request(body["messages"]))
+
+
+async def test_what_is_only_quoted_in_a_range_does_not_shift_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotations stand between the messages of the last view, which a summary call begins with."""
+    upstream = ScriptedUpstream(default=counting)
+    async with world(monkeypatch, upstream, window=8192) as gateway:
+        history: list[dict[str, Any]] = []
+        for turn in range(80):
+            fact = f"The locker of {NAMES[turn % 60]} has code {turn * 7919}. " + "It went on and on. " * 40
+            text = fact if turn % 5 else f"What code has the locker of {NAMES[turn // 3 + 1]}?"
+            history.append(user(text))
+            history.append(assistant((await gateway.say(history))["choices"][0]["message"]["content"]))
+        asked = [body for body in summaries_asked(upstream) if len(body["messages"]) > 1]
+        quoting = [body for body in asked if "Quoted from earlier" in str(body["messages"])]
+        assert quoting
+        for body in quoting:
+            meant = MEANT.search(str(body["messages"][-1]["content"]))
+            if meant is None:
+                continue
+            said = body["messages"][:-1][-int(meant.group(1)) :]
+            begins = next(one["content"] for one in said if "Quoted from" not in str(one["content"]))
+            assert begins.startswith(meant.group(2))
