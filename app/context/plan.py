@@ -17,7 +17,7 @@ from app.context.budget import Budget
 from app.context.candidates import Candidate, Candidates
 from app.context.checkpoint import Checkpointing
 from app.context.fold import Folding
-from app.context.outline import Note, Outline, Plan, Range, Status, Summarize
+from app.context.outline import START, Note, Outline, Plan, Range, Status, Summarize
 from app.context.policy import Policy
 from app.context.shortening import Shortening
 from app.context.view import Counter, empty_section_tokens
@@ -45,6 +45,8 @@ def plan(
         summarize: `auto` when the view is over its line; `never`; `now` whatever there is before the buffer zone, with
             every chunk shown; `ahead` what would be summarized if the line were passed now.
     """
+    if summarize == "auto" and (whole := _whole(outline, budget, policy)) is not None:
+        return whole
     if not policy.summarizes:
         summarize = "never"
     if policy.kind == "checkpoint":
@@ -57,6 +59,19 @@ def plan(
     if summarize == "ahead":
         return planner.over_the_line()
     return planner.under_the_line() or planner.over_the_line()
+
+
+def _whole(outline: Outline, budget: Budget, policy: Policy) -> Plan | None:
+    """The whole log, where it fits, nothing was ever done to it and no stage could want to: what most turns come to."""
+    last = outline.last
+    if outline.chunks or last.boundary.to_seq or last.edits or last.asked_seq or not policy.is_additive_alone:
+        return None
+    raw_tokens = outline.instructions_tokens + outline.log_tokens
+    tokens = budget.calibrated(raw_tokens)
+    if tokens > budget.soft:
+        return None
+    fits = Note("view_fits", {"tokens": tokens, "soft": budget.soft})
+    return Plan("full", (), START, raw_tokens, fits=True, notes=(fits,))
 
 
 def _shortened(outline: Outline, budget: Budget, policy: Policy, count: Counter) -> Plan:

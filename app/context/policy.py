@@ -170,6 +170,12 @@ class Policy:
         return CHECKPOINT_KEEP_TURNS if self.keep_turns is None else self.keep_turns
 
     @property
+    def is_additive_alone(self) -> bool:
+        """Whether a view under the line stays as it is: policy `additive` with no stage at work."""
+        edits = self.clear_tool_results.trigger_tokens is not None or self.clear_reasoning.keep_turns is not None
+        return self.kind == "additive" and self.stages is None and not edits
+
+    @property
     def summarizes(self) -> bool:
         """Whether a model may be asked for summaries."""
         return self.kind in {"additive", "checkpoint"} and self.summarizer.enabled
