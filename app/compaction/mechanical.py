@@ -27,18 +27,13 @@ def mechanical_summary(
         earlier: summaries that this one stands for besides the messages.
     """
     lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
-    lines = [*_lines_of_summaries(earlier), *_lines([logged.message for logged in messages])]
+    lines = [*_lines_of_summaries(earlier), *lines_of([logged.message for logged in messages])]
     text = thinned(lines, lines_limit, count)
     lost = missing(values_of(messages, earlier), text)
     values = appendix(lost, limit_tokens - count(text) - 2, count)
     if not values:
         return thinned(lines, limit_tokens, count)
     return f"{text}\n{values}"
-
-
-def round_summary(messages: Sequence[LogMessage], limit_tokens: int, count: Count) -> str:
-    """A stretch of the log in lines: `user: …`, `assistant: …`, `name(arguments): …`, `name(arguments): ERROR: …`."""
-    return thinned(list(_lines([logged.message for logged in messages])), limit_tokens, count)
 
 
 def thinned(lines: Sequence[str], limit_tokens: int, count: Count) -> str:
@@ -72,8 +67,8 @@ def _taken(sizes: Sequence[int], room: int) -> int:
     return taken
 
 
-def _lines(messages: Sequence[Message]) -> Iterator[str]:
-    """A line for each text, and one for each call with its result, paired by id and else by position in the round."""
+def lines_of(messages: Sequence[Message]) -> Iterator[str]:
+    """A stretch of the log in lines: `user: …`, `assistant: …`, and one for each call with its result."""
     at = 0
     while at < len(messages):
         message = messages[at]

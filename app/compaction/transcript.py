@@ -6,13 +6,14 @@ other. Reasoning is left out.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.context.quoting import mark_of
 from app.context.rounds import call_of, id_of
+from app.conversation.canonical import REASONING_PARTS
 from app.conversation.messages import Chunk, LogMessage, Message
 
 Count = Callable[[str], int]
@@ -32,7 +33,6 @@ SPEAKER_LINE_TOKENS = 16
 """What the line that names a speaker costs, generously."""
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,28 +135,19 @@ def _flat(text: str) -> str:
 def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or part.get("type") in _REASONING_PARTS:
+    if not isinstance(part, dict) or part.get("type") in REASONING_PARTS:
         return ""
     text = part.get("text") or part.get("refusal")
     return text if isinstance(text, str) else f"[{part.get('type', 'attachment')}]"
 
 
 def _framed(entries: Sequence[Entry], *, shortened: bool = False) -> Transcript:
-    mark = _mark(entries)
+    mark = mark_of([(entry.speaker, entry.text) for entry in entries])
     lines = [f"<transcript {mark}>"]
     for entry in entries:
         lines += (f"--- {mark} [{entry.place}] {entry.speaker}", entry.text)
     lines.append(f"</transcript {mark}>")
     return Transcript("\n".join(lines), mark, shortened)
-
-
-def _mark(entries: Sequence[Entry]) -> str:
-    """Eight digits that follow from the content and do not occur in it."""
-    content = "\x00".join(f"{entry.speaker}\x00{entry.text}" for entry in entries)
-    digest = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
-    while (mark := digest.hexdigest()[:8]) in content:
-        digest.update(b"\x00")
-    return mark
 
 
 def _cut(entries: Sequence[Entry], sizes: Sequence[int], limit_tokens: int) -> list[Entry]:

@@ -36,16 +36,21 @@ class Budget(msgspec.Struct, frozen=True):
     ratio: float = 1.0
     prepare: int = 0
     """Above this the next summary is made ahead: as far below `soft` as the policy's ratios are apart."""
+    recall: int = 0
+    """Kept free below `hard`, once part of the log is folded, to quote or search what is folded."""
 
     @property
     def pruning(self) -> int:
         """The window without the reserve: what pressure is measured against."""
         return self.window - self.reserve
 
-    @property
-    def prepare_in_full(self) -> int:
-        """The same line where nothing is summarized before the window is full."""
-        return self.hard * self.prepare // max(1, self.soft)
+    def line(self, *, folded: bool) -> int:
+        """The soft line of a view of which part is folded, or nothing."""
+        return min(self.soft, self.hard - self.recall) if folded else self.soft
+
+    def prepare_below(self, line: int) -> int:
+        """`prepare` for another line than `soft`, as far below it."""
+        return line * self.prepare // max(1, self.soft)
 
     def calibrated(self, raw_tokens: int) -> int:
         return round(raw_tokens * self.ratio)
@@ -71,7 +76,8 @@ def budget_for(policy: Policy, *, window: int, requested_output: int | None = No
     prepare = int(soft * min(1, policy.prepare_ratio / policy.threshold_ratio))
     if policy.prepare_ratio == 1:
         prepare = NEVER_TOKENS
-    return Budget(window=window, reserve=reserve, output=output, hard=hard, soft=soft, ratio=ratio, prepare=prepare)
+    recall = 0 if policy.recalls == "off" else int(window * policy.recall_ratio)
+    return Budget(window, reserve, output, hard, soft, ratio, prepare, recall)
 
 
 def summary_limit(policy: Policy, window: int) -> int:

@@ -51,7 +51,8 @@ class Checkpointing:
 
     def _is_due(self, view: Candidate, summarize: Summarize) -> bool:
         if summarize == "ahead":
-            return self.budget.calibrated(view.tokens) > min(self.budget.prepare_in_full, self.budget.hard)
+            hard = self.budget.hard
+            return self.budget.calibrated(view.tokens) > min(self.budget.prepare_below(hard), hard)
         reached = summarize == "auto" and self._reaches_the_trigger(view.tokens)
         return summarize == "now" or reached or self._shortening.is_due(view)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from app.context.excerpt import HEAD_SHARE, contents_within, shortened_arguments, shortened_body
 from app.context.rounds import told_round
+from app.conversation.canonical import REASONING_PARTS
 from app.conversation.messages import Message
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]
@@ -21,7 +22,6 @@ Op = tuple[str | int | float, ...]
 Body = dict[str, Any]
 
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks")
-REASONING_PARTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 
 class Edit(msgspec.Struct, frozen=True):

@@ -144,8 +144,9 @@ class _Planner:
         """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
         view = self._candidates.folded()[-1]
         tokens, line = self.budget.calibrated(view.tokens), self._line(view)
-        if self.summarize == "ahead" and tokens <= min(self.budget.prepare, self.budget.hard):
-            prepared = Note("prepared", {"tokens": tokens, "line": self.budget.prepare})
+        prepare = self.budget.prepare_below(line)
+        if self.summarize == "ahead" and tokens <= min(prepare, self.budget.hard):
+            prepared = Note("prepared", {"tokens": tokens, "line": prepare})
             return self.with_fold(self._shortening.as_it_is(view, prepared), view)
         over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})
         as_it_is = self._shortening.as_it_is(view, over)
@@ -193,11 +194,7 @@ class _Planner:
         return _noted(replace(chosen, to_summarize=ranges), note)
 
     def _line(self, view: Candidate) -> int:
-        """The soft line; where part of the log is folded it leaves room to quote or search what is folded."""
-        if not view.chunks or self.policy.recalls == "off":
-            return self.budget.soft
-        recall_tokens = int(self.budget.window * self.policy.recall_ratio)
-        return min(self.budget.soft, self.budget.hard - recall_tokens)
+        return self.budget.line(folded=bool(view.chunks))
 
     def _edited(self, view: Candidate, note: Note) -> Plan:
         """A view under its line, after context editing where that is due."""

@@ -24,7 +24,7 @@ def quoting_message(quotation: Quotation, message_at: Callable[[int], bytes]) ->
 def quoting(said: Sequence[tuple[Passage, Message]]) -> Message:
     """The same from loaded messages."""
     entries = [(f"[{passage.seq}] {one.role or 'user'}", quoted_text(passage, one)) for passage, one in said]
-    mark = _mark(entries)
+    mark = mark_of(entries)
     lines = [LABEL.format(mark=mark) + f"<quoted {mark}>"]
     for speaker, text in entries:
         lines += (f"--- {mark} {speaker}", text)
@@ -52,8 +52,8 @@ def quotable_text(message: Message) -> str:
     return "\n".join([*filter(None, [message.text]), *calls])
 
 
-def _mark(entries: Sequence[tuple[str, str]]) -> str:
-    """Eight digits that follow from the content and do not occur in it."""
+def mark_of(entries: Sequence[tuple[str, str]]) -> str:
+    """The mark of a fence around what speakers said: eight digits that follow from it and do not occur in it."""
     content = "\x00".join(f"{speaker}\x00{text}" for speaker, text in entries)
     digest = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
     while (mark := digest.hexdigest()[:8]) in content:

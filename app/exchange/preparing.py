@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 16
 """Conversations that are prepared at the same time, in one process; what comes on top waits for its next answer."""
-
-
 MOST_ROUNDS: Final = 4
 """Of summaries and folds, for one answer."""
 GROWTH_FACTOR, LEAST_GROWTH_SHARE = 2, 0.05
@@ -112,4 +110,5 @@ def _is_near(view: View, asked_tokens: int, answer_tokens: int) -> bool:
     tokens = budget.calibrated(unquoted + answer_tokens)
     growth = GROWTH_FACTOR * budget.calibrated(asked_tokens + answer_tokens)
     expected = max(growth, int(budget.window * LEAST_GROWTH_SHARE))
-    return tokens > budget.prepare and tokens + expected > budget.soft
+    line = budget.line(folded=bool(view.plan.chunks))
+    return tokens > budget.prepare_below(line) and tokens + expected > line

@@ -25,7 +25,7 @@ from app.exchange.placement import Recollection
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
 from app.store.base import Found
-from app.store.search import best, score
+from app.store.search import found_in
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,8 @@ CANDIDATES: Final = 128
 """How many messages a search may bring up, besides those next to them."""
 QUESTION_CHARS: Final = 4_000
 """Of the newest message, what is searched for: the end of a long one, where the question stands."""
-
-
 MOST_TO_INDEX: Final = 256
 """Messages that may be indexed on the way of a turn (about a millisecond for each); more are in the background."""
-
-
 LEAST_ROOM_SHARE: Final = 1 / 2
 LEAST_ROOM_TOKENS: Final = 256
 """With less than this left of the room, a new quotation takes the place of the old ones: what is asked now counts for
@@ -66,10 +62,10 @@ class Quoting:
                 kept = await self._with_new(turn, view, kept, asked)
             except StoreUnavailable as error:
                 log.warning("old messages could not be searched: %s", error.message)
-        if not kept:
-            return view
         tokens = plan.prompt_tokens + sum(one.tokens for one in kept)
         plan = replace(plan, quotations=kept, prompt_tokens=tokens)
+        if not any(one.passages for one in kept):
+            return replace(view, plan=plan)
         return replace(view, plan=plan, messages=await self._views.rendered(turn.place, plan, view.outline.next_seq))
 
     async def _with_new(
@@ -162,10 +158,7 @@ def found_among(entries: Sequence[LogMessage], terms: Sequence[str]) -> list[Fou
     asked = frozenset(terms)
     by_seq = {entry.seq: entry for entry in entries}
     holding = {seq: asked.intersection(terms_of_message(entry.message)) for seq, entry in by_seq.items()}
-    ranked = best(holding, messages=len(entries), limit=CANDIDATES)
-    beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
-    found = [Found(by_seq[seq], score(weights)) for seq, weights in ranked.items()]
-    return found + [Found(by_seq[seq], None) for seq in beside if seq in by_seq]
+    return found_in(by_seq, holding, messages=len(entries), limit=CANDIDATES)
 
 
 def _room_tokens(turn: Turn, view: View) -> int:

@@ -29,6 +29,7 @@ from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.upstream.base import Target, Window
 
+Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 READ_GAP_MESSAGES: Final = 16
 """Messages this near to each other are read in one query, and those between them left aside."""
@@ -240,9 +241,9 @@ class Views:
             edits={edit.seq: edit for edit in last.edits},
             quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
         )
-        messages = [bytes(raw) for raw in await self.rendered(place, seen, wanted.to_seq)]
-        before = await self.rendered(place, seen, shown_from)
-        return messages, len(messages) - len(before)
+        raws = await self._raws(place, seen)
+        messages = [bytes(raw) for raw in _rendered(place, seen, raws, wanted.to_seq)]
+        return messages, len(messages) - len(_rendered(place, seen, raws, shown_from))
 
     def _summaries(self, place: Recollection, view: View, wanted: Range) -> list[bytes]:
         """The beginning of the view that shows the summaries to be folded and nothing after them."""
@@ -253,6 +254,7 @@ class Views:
         return [*(message.raw for message in place.instructions), summary.raw]
 
     async def log(self, place: Recollection, start: int) -> list[LogMessage]:
+        """The log from a seq to its end: what is stored of it, then what is new."""
         head = place.conversation.head_seq
         stored = [] if start > head else await self._store.read(place.conversation, start, head + 1)
         return [*stored, *(entry for entry in place.new if entry.seq >= start)]
@@ -278,17 +280,18 @@ class Views:
 
     async def rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
         """The messages of a plan, in the client's own bytes where it sent them."""
-        raws: Mapping[int, bytes] | Sequence[bytes]
+        return _rendered(place, decided, await self._raws(place, decided), next_seq)
+
+    async def _raws(self, place: Recollection, decided: Plan) -> Raws:
+        """JSON text of what a plan shows, by seq."""
         if place.client_log is not None and place.aligned:
-            raws = place.client_log
-        else:
-            raws = {entry.seq: entry.message.raw for entry in await self._shown(place, decided)}
-        return render(
-            decided,
-            instructions=[message.raw for message in place.instructions],
-            message_at=raws.__getitem__,
-            next_seq=next_seq,
-        )
+            return place.client_log
+        return {entry.seq: entry.message.raw for entry in await self._shown(place, decided)}
+
+
+def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
+    instructions = [message.raw for message in place.instructions]
+    return render(decided, instructions=instructions, message_at=raws.__getitem__, next_seq=next_seq)
 
 
 def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:

@@ -14,7 +14,7 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversation.terms import terms_of_message
 from app.store.base import MAX_MATCHES, NEAR_LINKS, Append, Found, HeadMoved, Lease, LeaseLost, Match, StoreInfo
 from app.store.lineage import deepest_first, erasure, expected_count, placed, stretches
-from app.store.search import best, score
+from app.store.search import found_in
 
 Place = tuple[str, str]
 """Root and conversation id."""
@@ -143,10 +143,7 @@ class MemoryStore:
             for seq in range(stretch.from_seq, stretch.to_seq)
             if seq in log
         }
-        ranked = best(holding, messages=expected_count(conversation, from_seq, before_seq), limit=limit)
-        beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
-        found = [Found(log[seq], score(weights)) for seq, weights in ranked.items()]
-        return found + [Found(log[seq], None) for seq in beside if seq in log]
+        return found_in(log, holding, messages=expected_count(conversation, from_seq, before_seq), limit=limit)
 
     async def append(self, write: Append) -> None:
         now = self._clock()

@@ -15,6 +15,7 @@ from typing import Final
 
 from app.conversation.messages import LogMessage
 from app.conversation.terms import terms_of_message
+from app.store.base import Found
 
 TERM_BITS: Final = 40
 _SCOPE_BITS: Final = 63 - TERM_BITS
@@ -86,3 +87,18 @@ def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) ->
     found = {seq: sums[seq] for seq, terms in terms_at.items() if any(term in weights for term in terms)}
     ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
     return dict(ranked[:limit])
+
+
+def found_in(
+    log: Mapping[int, LogMessage], terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int
+) -> list[Found]:
+    """What `Store.search` gives for a log in memory: the best messages, then those beside them, by seq.
+
+    Args:
+        log: the messages of the range, by seq.
+        terms_at, messages, limit: as of `best`.
+    """
+    ranked = best(terms_at, messages=messages, limit=limit)
+    beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
+    found = [Found(log[seq], score(weights)) for seq, weights in ranked.items()]
+    return found + [Found(log[seq], None) for seq in beside if seq in log]

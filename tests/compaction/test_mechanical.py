@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.mechanical import round_summary, thinned
+from app.compaction.mechanical import lines_of, thinned
 from tests.compaction.scenery import COUNT, log_of
 
 
@@ -30,7 +30,7 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
             {"role": "assistant", "content": "Done."},
         ]
     )
-    assert round_summary(log, 10_000, COUNT.count).splitlines() == [
+    assert list(lines_of([entry.message for entry in log])) == [
         "user: Build it.",
         "assistant: Sure.",
         'run({"x": 1}): ERROR: ConnectionError: refused',
@@ -44,7 +44,7 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
 def test_results_under_a_reused_id_go_to_the_calls_in_order() -> None:
     calls = [call("same", "first"), call("same", "second")]
     log = log_of([{"role": "assistant", "tool_calls": calls}, result("same", "1"), result("same", "2")])
-    assert round_summary(log, 1000, COUNT.count) == "first({}): 1\nsecond({}): 2"
+    assert list(lines_of([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
 
 
 def test_first_and_newest_lines_stay_when_it_must_be_thinned() -> None:

@@ -357,3 +357,13 @@ def test_all_summaries_are_one_message_of_the_user_role() -> None:
     begins = [raw for raw in world.render(decided) if b"Summary of earlier conversation" in raw]
     assert len(begins) == 1
     assert begins[0].startswith(b'{"role":"user"')
+
+
+@pytest.mark.parametrize("window", [1_024, 2_000, 4_096, 8_192, 128_000])
+def test_the_line_to_prepare_at_is_below_the_line_of_a_view_that_is_folded(window: int) -> None:
+    """In a small window the room kept for what is folded brings that line down, and the line to prepare at with it."""
+    budget = budget_for(Policy(), window=window)
+    line = budget.line(folded=True)
+    assert line == min(budget.soft, budget.hard - int(0.15 * window))
+    assert budget.prepare_below(line) == pytest.approx(line * 0.6 / 0.7, abs=2)
+    assert budget_for(Policy(recall="off"), window=window).line(folded=True) == budget.line(folded=False)

@@ -10,7 +10,7 @@ import pytest
 
 from app.context.budget import Budget
 from app.context.draft import Draft, Scene
-from app.context.edits import edited
+from app.context.edits import body_after, edited
 from app.context.outline import Pin
 from app.context.partition import Tail
 from app.context.policy import ClearReasoning, ClearToolResults, Policy
@@ -450,3 +450,9 @@ def test_the_log_itself_is_never_changed(stage: str) -> None:
     before = [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.scene.tail.messages]
     applied(stage, draft)
     assert before == [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.scene.tail.messages]
+
+
+@pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning", "reasoning_text"])
+def test_every_kind_of_reasoning_part_is_left_out(kind: str) -> None:
+    body = {"role": "assistant", "content": [{"type": kind, "text": "Hm."}, {"type": "text", "text": "Yes."}]}
+    assert body_after(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]
