@@ -19,6 +19,7 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from app.api.auth import Auth
 from app.api.chat import ChatEndpoint
 from app.api.context import context_routes
 from app.api.errors import install_error_handlers
@@ -201,8 +202,10 @@ def create_app(settings: Settings) -> Front:
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
     )
     extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
+    auth = Auth()
     chat = ChatEndpoint(
         exchange,
+        auth,
         body_limit_bytes=settings.server.body_limit_bytes,
         new_request_id=_new_request_id,
         extra_headers=extra_headers,
@@ -223,10 +226,10 @@ def create_app(settings: Settings) -> Front:
     catalogue = Catalogue(
         router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
     )
-    application.include_router(model_routes(catalogue))
-    application.include_router(context_routes(exchange, body_limit_bytes=settings.server.body_limit_bytes))
+    application.include_router(model_routes(catalogue, auth))
+    application.include_router(context_routes(exchange, auth, body_limit_bytes=settings.server.body_limit_bytes))
     application.include_router(
-        passthrough_routes(router, parts.providers, body_limit_bytes=settings.server.body_limit_bytes)
+        passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
     )
     install_error_handlers(application)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)

@@ -15,6 +15,7 @@ FILES = sorted((ROOT / "app").rglob("*.py"))
 LINES = [
     {"main", "server", "__main__", "commands"},
     {"api"},
+    {"archive"},
     {"exchange"},
     {"compaction"},
     {"context", "upstream", "store"},

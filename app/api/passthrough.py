@@ -9,7 +9,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from app.api.auth import authenticate
+from app.api.auth import Auth
 from app.api.body import read_body
 from app.errors import MethodNotAllowed, NotFound
 from app.upstream.base import Call, Provider, Reply
@@ -30,7 +30,9 @@ SERVED_PATHS: Final = ("chat/completions", "context/count", "models")
 """Those that there are: what arrives here has come with another method."""
 
 
-def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_limit_bytes: int) -> APIRouter:
+def passthrough_routes(
+    router: Router, providers: Sequence[Provider], auth: Auth, *, body_limit_bytes: int
+) -> APIRouter:
     """A catch-all below `/v1`; to be included last."""
     routes = APIRouter(tags=["pass-through"])
 
@@ -38,6 +40,7 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
     async def pass_through(request: Request, path: str) -> Response:
         _refuse_own_paths(path, request)
         headers = dict(request.headers)
+        caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
         provider, body = _provider_for(router, providers, body, headers.get("content-type", ""))
         if provider is None:
@@ -46,7 +49,7 @@ def passthrough_routes(router: Router, providers: Sequence[Provider], *, body_li
             path=_path_as_sent(request, path),
             method=request.method,
             body=body,
-            authorization=authenticate(headers).authorization,
+            authorization=caller.authorization,
             headers={name: value for name, value in headers.items() if not name.startswith(KEPT_BACK)},
             query=request.url.query,
         )

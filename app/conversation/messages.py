@@ -16,7 +16,7 @@ import orjson
 from app.errors import InvalidRequest
 
 Mode = Literal["unknown", "append", "resend"]
-ChunkKind = Literal["model", "mechanical"]
+ChunkKind = Literal["model", "mechanical", "edited"]
 
 
 class Message:
@@ -153,6 +153,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """Ids of the chunks that this one stands for (a fold)."""
     duration_ms: int = 0
     usage: Mapping[str, Any] | None = None
+    revision: int = 1
+    """Counts the texts that this summary has had."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -181,8 +183,31 @@ class Conversation(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """What people said of its messages: which are pinned, which were deleted or erased. Unlike `state` it is not
+    replaced by an answer that was under way meanwhile."""
+    indexed_before: int = 0
+    """Messages before this seq are findable by their words."""
 
     @property
     def path(self) -> tuple[tuple[str, int], ...]:
         """The lineage with the conversation itself at the end: where each stretch of the log is kept."""
         return (*self.lineage, (self.id, self.head_seq))
+
+
+class StoredCompletion(msgspec.Struct, frozen=True):
+    """A completion that its client asked to store: where its answer stands, and what the log does not say."""
+
+    id: str
+    tenant: str
+    root: str
+    conversation_id: str
+    seq: int
+    """Of the answer; the log before it is what was asked."""
+    model: str
+    created_at: datetime
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Fields of the request that OpenAI's object repeats, such as `temperature` and `tools`."""
+    instructions: tuple[str, ...] = ()
+    """JSON text of the leading system messages."""

@@ -10,6 +10,7 @@ import orjson
 
 from app.context.outline import Summarize
 from app.context.policy import Recall
+from app.conversation.keys import SCOPES, Scope
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
@@ -21,6 +22,13 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str
     authorization: str | None = None
     """The client's own credential, passed to providers that have no key configured."""
+    scopes: tuple[Scope, ...] = SCOPES
+    policy: str | None = None
+    """The context policy of its requests that name none."""
+    models: tuple[str, ...] = ()
+    """Names that it may ask for, with wildcards; none: all."""
+    key_id: str | None = None
+    """The API key of ours that it showed."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

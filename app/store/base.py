@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.keys import ApiKey
+from app.conversation.messages import Chunk, Conversation, LogMessage, StoredCompletion
 
 MAX_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
@@ -71,6 +73,53 @@ class Append(msgspec.Struct, frozen=True):
     fence: Lease | None = None
     releases: bool = False
     """Release the fence's lease together with the write."""
+    marks: Mapping[str, Any] | None = None
+    """Replaces `Conversation.marks` where it changes; None leaves what is stored. A conversation that is created has
+    those of `conversation`."""
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    """Which conversations of a tenant are wanted, and from where on. Times are compared with microseconds."""
+
+    limit: int
+    descending: bool = True
+    """Newest first, by creation, at equal times by id."""
+    after: tuple[datetime, str] | None = None
+    """Creation time and id of the last one seen."""
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    updated_after: datetime | None = None
+    updated_before: datetime | None = None
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Pairs that it must have, all of them."""
+
+
+class CompletionQuery(msgspec.Struct, frozen=True):
+    """Which stored completions are wanted."""
+
+    limit: int
+    descending: bool = False
+    after: tuple[datetime, str] | None = None
+    model: str | None = None
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class FoundAnywhere(msgspec.Struct, frozen=True):
+    """A conversation that a search over all of a tenant's found, with its best message."""
+
+    conversation: Conversation
+    message: LogMessage
+    score: float
+    """As `Found.score`, where a term's rarity is that among the tenant's conversations."""
+
+
+class RequestKey(msgspec.Struct, frozen=True):
+    """What is known of a client's `Idempotency-Key`."""
+
+    state: Literal["claimed", "running", "done", "differs"]
+    """`claimed` by this call; `running` elsewhere; `done`, the answer being message `seq`; another body (`differs`)."""
+    conversation_id: str | None = None
+    seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +181,9 @@ class Store(Protocol):
         """Log messages `[from_seq, to_seq)` in order, through the lineage."""
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Make messages of a conversation's log findable by their terms (`conversation.terms`). Again changes nothing;
-        what is not stored, or no longer, is passed over."""
+        """Make messages of a conversation's log findable by their terms (`conversation.terms`), in it and among all of
+        the tenant's. Again changes nothing; what is not stored, or no longer, is passed over. Where they follow on
+        `indexed_before` that moves to their end."""
 
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -156,13 +206,14 @@ class Store(Protocol):
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         """Erase a conversation's row, own messages and their index, chunks made in it, leases and the client's ids for
-        it. Messages that a branch still shares, and chunks that end at one, pass to that branch. Whether there was
-        one."""
+        it, and its stored completions. Messages that a branch still shares, and chunks that end at one, pass to that
+        branch. Whether there was one."""
 
     async def chunks(
-        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
-        """Chunks whose end is a message on `path` (matched by link) or one of `links`, by `to_seq` then creation."""
+        """A tenant's chunks whose end is a message on `path` (matched by link) or one of `links`, by `to_seq` then
+        creation."""
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is ignored,
@@ -180,6 +231,107 @@ class Store(Protocol):
 
     async def release_lease(self, lease: Lease) -> None:
         """Give a lease back; silently nothing if it was lost."""
+
+    async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
+        """A page of a tenant's conversations. Without a tenant everybody's: for operators at the machine only."""
+
+    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        """Replace a conversation's metadata; the conversation as it then is, None if there is none."""
+
+    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        """Replace a conversation's `marks`.
+
+        Raises:
+            HeadMoved: it is gone, or its stored marks are not those of `conversation` any more. Nothing was written.
+        """
+
+    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+        """Put other bodies, tokens and meta in the places of messages of a conversation's log, for good: links stay,
+        what was there is overwritten, together with its place in the index of words. All in one transaction:
+
+        - `tokens_total` of what follows, on every conversation that shares a place, moves by the difference; so do
+          `head_tokens_total`, and `tokens_total` of chunks that begin behind it;
+        - chunks that cover a place, with all their revisions, are deleted wherever a log that shares it reads them;
+        - every conversation that shares a place has its seq in `marks["redacted"]`, a sorted list.
+
+        Returns:
+            The deleted chunks, by `to_seq`.
+
+        Raises:
+            HeadMoved: a place is not (or no longer) on the conversation's path.
+        """
+
+    async def rewrite(
+        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+    ) -> None:
+        """Write the same things in another form (encrypted with another key): bodies and meta of the conversation's
+        *own* messages, its `state`, texts of chunks of that revision. Nothing else changes; what is gone is passed
+        over. `state` is left alone if the stored head is not the conversation's."""
+
+    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
+        """Give a chunk another text: `chunk` has the same id and range and the next `revision`; what it replaces is
+        kept among the revisions.
+
+        Raises:
+            HeadMoved: it is gone, or its revision is not the one before `chunk.revision`.
+        """
+
+    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
+        """All texts that a chunk has had, oldest first, the present one last; nothing if there is no such chunk."""
+
+    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
+        """Delete a chunk with its revisions, and every chunk that folds it (and so on). Whether there was one."""
+
+    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+        """The tenant's conversations whose indexed messages hold the rarest of `terms`, best first, at equal scores
+        the most recently updated, each with its best message. Ranked like `search`, over conversations."""
+
+    async def keep_completion(self, completion: StoredCompletion) -> None:
+        """Keep a completion; one with the same id of the same tenant is replaced."""
+
+    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+        """A page of a tenant's stored completions, by creation, at equal times by id."""
+
+    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+        """A stored completion."""
+
+    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
+        """Replace a stored completion's metadata. Whether there is one."""
+
+    async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
+        """Forget a stored completion; its conversation stays. Whether there was one."""
+
+    async def claim_request(
+        self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
+    ) -> RequestKey:
+        """Claim an `Idempotency-Key` for a request whose body has this digest. A claim that was neither settled nor
+        given up ends after `seconds`, a settled one is forgotten after `kept_seconds`."""
+
+    async def settle_request(
+        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
+    ) -> None:
+        """The claimed request was answered: message `seq` of the conversation."""
+
+    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
+        """The claimed request got no answer: the next may claim its key."""
+
+    async def add_key(self, key: ApiKey) -> None:
+        """Keep an API key."""
+
+    async def key_of(self, digest: str) -> ApiKey | None:
+        """The API key with this digest, valid or not."""
+
+    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        """API keys, oldest first; of everybody without a tenant."""
+
+    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+        """End a key's validity now; the key as it then is, None if there is none. Again changes nothing."""
+
+    async def server_secret(self, name: str, *, proposed: str) -> str:
+        """A secret that all processes share: the stored one, or `proposed`, which is stored then."""
+
+    async def purge_requests(self) -> int:
+        """Forget idempotency keys whose time is over; how many."""
 
     async def model_facts(self) -> dict[str, dict[str, Any]]:
         """What was learned of each `provider/model`: window, calibration seed."""

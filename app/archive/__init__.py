@@ -1,0 +1,1 @@
+"""Stored conversations looked at, corrected, erased and moved: what is done with them beside answering."""
