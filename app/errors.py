@@ -8,6 +8,9 @@ GatewayError
 ├── InsufficientPermissions        403
 ├── NotFound                       404
 │   ├── ConversationNotFound       404
+│   ├── ItemNotFound               404
+│   ├── SummaryNotFound            404
+│   ├── CompletionNotFound         404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
@@ -101,6 +104,18 @@ class NotFound(GatewayError):
 
 class ConversationNotFound(NotFound):
     code = "conversation_not_found"
+
+
+class ItemNotFound(NotFound):
+    code = "item_not_found"
+
+
+class SummaryNotFound(NotFound):
+    code = "summary_not_found"
+
+
+class CompletionNotFound(NotFound):
+    code = "completion_not_found"
 
 
 class ModelNotFound(NotFound):

@@ -8,6 +8,7 @@ from typing import Final
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Match
 
 from app.api.auth import Auth
 from app.api.body import read_body
@@ -26,8 +27,6 @@ NOT_PASSED_ON: Final = frozenset(
 """Headers of the provider's own connection, and those that the server sets for ours."""
 OWN_PATHS: Final = ("chat/completions", "context", "conversations", "models", "search")
 """Below `/v1`: what the gateway answers itself never goes round it."""
-SERVED_PATHS: Final = ("chat/completions", "context/count", "models")
-"""Those that there are: what arrives here has come with another method."""
 
 
 def passthrough_routes(
@@ -65,7 +64,7 @@ def _refuse_own_paths(path: str, request: Request) -> None:
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
-    if path in SERVED_PATHS:
+    if any(route.matches(request.scope)[0] is Match.PARTIAL for route in request.app.routes):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.")
     raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
 

@@ -1,13 +1,15 @@
-"""What the endpoints of stored things share: list objects, pages, metadata, JSON answers."""
+"""What the endpoints of stored things share: list objects, pages, metadata, JSON answers, and their descriptions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from fastapi import Query
-from pydantic import Field
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 MAX_PAGE: Final = 100
@@ -22,6 +24,71 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 """OpenAI's: at most 16 pairs, names of 64 and values of 512 characters."""
+_METADATA_QUERY: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
+METADATA_FILTER: Final[dict[str, Any]] = {
+    "parameters": [
+        {
+            "name": "metadata",
+            "in": "query",
+            "style": "deepObject",
+            "explode": True,
+            "description": "Only those that have all of these pairs: `metadata[topic]=demo`.",
+            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+        }
+    ]
+}
+"""`openapi_extra` of a route that reads `metadata_filter`."""
+
+
+class Described(BaseModel):
+    """A JSON object as /openapi.json describes it; there may be more in it."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ErrorDetails(Described):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Described):
+    """Every error, whatever its status."""
+
+    error: ErrorDetails
+
+
+class Deleted(Described):
+    """What deletions answer."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in (
+        (400, "The request cannot be used; `param` names the place."),
+        (401, "The key is missing, unknown or no longer valid."),
+        (403, "The key does not allow this."),
+        (404, "There is no such thing, or it is another tenant's."),
+        (503, "The store is away; try again."),
+    )
+}
+"""`responses` of every route that reads or writes stored things."""
+
+
+def metadata_filter(request: Request) -> dict[str, str]:
+    """The pairs of `metadata[name]=value` in the query."""
+    named = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
+    return {name[1]: value for name, value in named if name is not None}
+
+
+def unix_seconds(moment: datetime | None) -> int:
+    """A time as OpenAI writes it."""
+    return 0 if moment is None else int(moment.timestamp())
 
 
 def json_response(body: Any, *, status: int = 200) -> Response:
