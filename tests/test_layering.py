@@ -34,6 +34,7 @@ HOME_OF_LIBRARY = {
     "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
+    "cryptography": {"store"},
     "fastapi": {"api", "main"},
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
