@@ -50,6 +50,7 @@ from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
+from app.exchange.turns import Turns
 from app.exchange.views import Views
 from app.observability.log import configure as configure_logging
 from app.server import run_server
@@ -181,6 +182,14 @@ def create_app(settings: Settings) -> Front:
     parts = _Parts(store, leases, preparing, compactor, tasks, tuple(providers.values()))
     quoting = Quoting(views=views, finding=finding, counting=counting, tasks=tasks)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
+    turns = Turns(
+        router=router,
+        windows=windows,
+        policies={name: policy_of(settings, name) for name in settings.policies},
+        default_policy=settings.policy_of_every_model,
+        model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
+        calibration_seeds=seeds,
+    )
     exchange = Exchange(
         recall=recall,
         views=views,
@@ -192,12 +201,7 @@ def create_app(settings: Settings) -> Front:
         recalling=recalling,
         quoting=quoting,
         pinning=Pinning(store=store, counting=counting),
-        router=router,
-        windows=windows,
-        policies={name: policy_of(settings, name) for name in settings.policies},
-        default_policy=settings.policy_of_every_model,
-        model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
-        calibration_seeds=seeds,
+        turns=turns,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
     )

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.compaction.summarizer import SAME_MODEL, input_tokens
-from app.context.calibration import Calibration
 from app.context.outline import Summarize
-from app.context.policy import Policy
-from app.context.vocabulary import encoding_for
-from app.errors import GatewayError, PolicyNotFound, StoreUnavailable
+from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import Answer, StreamedAnswer
 from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
@@ -32,11 +28,9 @@ from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on
 from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
-from app.exchange.views import Turn, View, Views, calibration_of
+from app.exchange.turns import Turns
+from app.exchange.views import Turn, View, Views
 from app.observability.log import name_conversation
-from app.upstream.base import Window
-from app.upstream.router import Router
-from app.upstream.windows import Windows
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +60,7 @@ class Exchange:
         recalling: Recalling,
         quoting: Quoting,
         pinning: Pinning,
-        router: Router,
-        windows: Windows,
-        policies: Mapping[str, Policy],
-        default_policy: str,
-        model_policies: Mapping[str, str],
-        calibration_seeds: Mapping[str, Calibration],
+        turns: Turns,
         tasks: Tasks,
         clocks: Clocks,
     ) -> None:
@@ -83,12 +72,7 @@ class Exchange:
         self._recalling = recalling
         self._quoting = quoting
         self._pinning = pinning
-        self._router = router
-        self._windows = windows
-        self._policies = policies
-        self._default_policy = default_policy
-        self._model_policies = model_policies
-        self._calibration_seeds = calibration_seeds
+        self._turns = turns
         self._tasks = tasks
         self._clocks = clocks
 
@@ -145,22 +129,9 @@ class Exchange:
 
     async def _begin(self, request: ChatRequest, stack: AsyncExitStack) -> Turn:
         """Everything there is to know before planning; nothing is written yet."""
-        policy = self._policy(request)
-        target = self._router.resolve(request.model)
-        deployment = target.deployments[0]
-        encoding = deployment.encoding or encoding_for(deployment.upstream_model)
-        window = await self._windows.of(deployment, request.caller.authorization)
-        place = await self._pinning.of(request, await self._recall.of(request, encoding, stack))
-        seed = self._calibration_seeds.get(deployment.key, Calibration())
-        return Turn(
-            request=request,
-            target=target,
-            policy=policy,
-            window=window,
-            calibration=calibration_of(place.conversation.state, deployment.key, seed),
-            summarizer_input_tokens=await self._summarizer_input_tokens(policy, window, request),
-            place=place,
-        )
+        means = await self._turns.means(request)
+        place = await self._pinning.of(request, await self._recall.of(request, means.encoding, stack))
+        return self._turns.turn(request, means, place)
 
     async def measure(self, request: ChatRequest) -> dict[str, Any]:
         """What a request would weigh, history as sent: tokens by our count, window and pressure. Nothing is stored."""
@@ -177,25 +148,6 @@ class Exchange:
             "limit": limit,
             "pressure": round(tokens / max(1, limit), 4),
         }
-
-    async def _summarizer_input_tokens(self, policy: Policy, window: Window, request: ChatRequest) -> int:
-        """How much of a log one summary call may read."""
-        named = policy.summarizer.model
-        if named != SAME_MODEL:
-            deployment = self._router.resolve(named).deployments[0]
-            window = await self._windows.of(deployment, request.caller.authorization)
-        return input_tokens(policy, window.tokens)
-
-    def _policy(self, request: ChatRequest) -> Policy:
-        """The policy that the request names, or its model's, or the general one."""
-        name = request.policy or self._model_policies.get(request.model, self._default_policy)
-        found = self._policies.get(name)
-        if found is None:
-            raise PolicyNotFound(
-                f"Unknown context policy {name!r}; known are {', '.join(sorted(self._policies))}.",
-                param="context.policy",
-            )
-        return found
 
     def _begin_early(self, turn: Turn, view: View, compaction: Running, stack: AsyncExitStack) -> StreamedAnswer:
         report = replace(report_of(turn, view), status="summarized")
