@@ -32,6 +32,8 @@ class Checkpointing:
     budget: Budget
     policy: Policy
     count: Counter
+    through_seq: int | None = None
+    """Where a checkpoint that is asked for ends, instead of where the policy says."""
 
     def plan(self, summarize: Summarize) -> Plan:
         asked = summarize in {"now", "ahead"}
@@ -89,7 +91,7 @@ class Checkpointing:
     def _with_checkpoint(self, decided: Plan, draft: Draft, summarize: Summarize) -> Plan:
         """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
         tail = draft.scene.tail
-        cut = self._cut(tail)
+        cut = self._cut(tail) if self.through_seq is None else self.through_seq
         if cut is None or cut <= tail.start_seq:
             return replace(decided, notes=(*decided.notes, Note("nothing_to_gain")))
         overflow = self._overflowing(draft)

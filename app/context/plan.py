@@ -21,7 +21,7 @@ from app.context.outline import START, Note, Outline, Plan, Range, Status, Summa
 from app.context.policy import Policy
 from app.context.shortening import Shortening
 from app.context.view import Counter, empty_section_tokens
-from app.context.zone import Proposal, Zoning, zone_before_the_buffer, zone_that_pays
+from app.context.zone import Proposal, Zoning, zone_before_the_buffer, zone_that_pays, zone_through
 
 __all__ = ["Note", "Outline", "Plan", "Range", "Status", "Summarize", "plan"]
 
@@ -34,6 +34,7 @@ def plan(
     count: Counter,
     summarizer_input_tokens: int,
     summarize: Summarize = "auto",
+    through_seq: int | None = None,
 ) -> Plan:
     """The view to send, the reasons for it, and the ranges whose summaries would make a better one.
 
@@ -44,18 +45,19 @@ def plan(
         summarizer_input_tokens: the most that one summary call may read, as its provider counts.
         summarize: `auto` when the view is over its line; `never`; `now` whatever there is before the buffer zone, with
             every chunk shown; `ahead` what would be summarized if the line were passed now.
+        through_seq: with `now`, the messages before this seq are what is summarized, the buffer zone or not.
     """
     if summarize == "auto" and (whole := _whole(outline, budget, policy)) is not None:
         return whole
     if not policy.summarizes:
         summarize = "never"
     if policy.kind == "checkpoint":
-        return Checkpointing(outline, budget, policy, count).plan(summarize)
+        return Checkpointing(outline, budget, policy, count, through_seq).plan(summarize)
     if policy.kind != "additive":
         return _shortened(outline, budget, policy, count)
     planner = _Planner(outline, budget, policy, count, summarizer_input_tokens, summarize)
     if summarize == "now":
-        return planner.compact_now()
+        return planner.compact_now(through_seq)
     if summarize == "ahead":
         return planner.over_the_line()
     return planner.under_the_line() or planner.over_the_line()
@@ -165,14 +167,16 @@ class _Planner:
         proposal = zone_that_pays(self._zoning(view)) if may_gain else None
         return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, over), view, proposal)
 
-    def compact_now(self) -> Plan:
-        """Every chunk is shown, and whatever lies before the buffer zone is to be summarized."""
+    def compact_now(self, through_seq: int | None) -> Plan:
+        """Every chunk is shown, and whatever lies before the buffer zone, or before `through_seq`, is to be
+        summarized."""
         view = self._candidates.unfolded()[-1]
         asked = Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)})
         as_it_is = self._shortening.as_it_is(view, asked)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=view.boundary)
-        proposal = zone_before_the_buffer(self._zoning(view))
+        zoning = self._zoning(view)
+        proposal = zone_before_the_buffer(zoning) if through_seq is None else zone_through(zoning, through_seq)
         return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, asked), view, proposal)
 
     def with_fold(self, chosen: Plan, view: Candidate) -> Plan:

@@ -114,6 +114,14 @@ def zone_before_the_buffer(zoning: Zoning) -> Proposal | None:
     return zone_that_pays(zoning)
 
 
+def zone_through(zoning: Zoning, to_seq: int) -> Proposal | None:
+    """Every round before `to_seq`, however little; None where that is nothing."""
+    rounds = zoning.tail.rounds
+    cut = next((index for index, entry in enumerate(rounds) if entry.from_seq >= to_seq), len(rounds))
+    proposal = zoning.propose(cut)
+    return proposal if proposal.ranges else None
+
+
 def _turn_cuts(zoning: Zoning) -> Iterator[int]:
     """Cuts that keep the last complete turns within the buffer's share, most turns first, and the current turn."""
     rounds, current = zoning.tail.rounds, zoning.current_turn_index

@@ -56,6 +56,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     mode: ContextMode = "auto"
     policy: str | None = None
     summarize: Summarize = "auto"
+    through_seq: int | None = None
+    """With `summarize` = ``now``: the messages before this seq are what is summarized."""
     pin: tuple[int, ...] = ()
     """Indexes into `messages` of what is to be shown word for word from now on."""
     recall: Recall | None = None

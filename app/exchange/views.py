@@ -127,15 +127,25 @@ class Views:
             lossy = self._as_sent(turn, budget, summarize)
             if lossy is not None:
                 return lossy
+        view = await self.planned(turn, budget, summarize=summarize, more_chunks=more_chunks)
+        if not view.plan.fits:
+            raise _too_long(view.plan, view.outline, budget)
+        return replace(view, messages=await self._messages(place, view.plan, view.outline))
+
+    async def planned(
+        self, turn: Turn, budget: Budget, *, summarize: Summarize, more_chunks: Sequence[Chunk] = ()
+    ) -> View:
+        """A view without its messages, whether or not it fits. Reads what is needed to decide, no more.
+
+        Raises:
+            StoreUnavailable: the log or its chunks are needed and cannot be read.
+        """
         outline = await self._outline(turn, budget, more_chunks, forced=summarize in {"now", "ahead"})
         decided = await self._plan(turn, outline, budget, summarize)
         if (start := decided.needs_tail) is not None:
-            outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
+            outline = replace(outline, tail=await self.log(turn.place, start.to_seq), tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize)
-        if not decided.fits:
-            raise _too_long(decided, outline, budget)
-        messages = await self._messages(place, decided, outline)
-        return View(outline, decided, budget, messages, warnings=_warnings(place, outline))
+        return View(outline, decided, budget, None, warnings=_warnings(turn.place, outline))
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
         """The client's own history, which is not the stored log message for message, if it fits untouched."""
@@ -197,6 +207,7 @@ class Views:
             count=self._counting.counter(turn.place.conversation.encoding),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
+            through_seq=turn.request.through_seq,
         )
         over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
         if outline.tail is not None and over and _takes_long(outline):
