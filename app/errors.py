@@ -3,6 +3,7 @@
 GatewayError
 ├── InvalidRequest                 400  what the client sent cannot be used; `param` names the place
 │   ├── PolicyNotFound             400
+│   ├── IdempotencyKeyReused       422  the key came with another request before
 │   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
 ├── InvalidApiKey                  401
 ├── InsufficientPermissions        403
@@ -14,6 +15,7 @@ GatewayError
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
+├── IdempotencyKeyInUse            409  the request with this key is still being answered elsewhere
 ├── RequestTooLarge                413
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
@@ -85,6 +87,11 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
 
+class IdempotencyKeyReused(InvalidRequest):
+    status = 422
+    code = "idempotency_key_reused"
+
+
 class InvalidApiKey(GatewayError):
     status = 401
     type = "invalid_request_error"
@@ -131,6 +138,13 @@ class ConversationBusy(GatewayError):
     status = 409
     type = "invalid_request_error"
     code = "conversation_busy"
+    retryable = True
+
+
+class IdempotencyKeyInUse(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "idempotency_key_in_use"
     retryable = True
 
 

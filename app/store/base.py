@@ -305,7 +305,8 @@ class Store(Protocol):
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
     ) -> RequestKey:
         """Claim an `Idempotency-Key` for a request whose body has this digest. A claim that was neither settled nor
-        given up ends after `seconds`, a settled one is forgotten after `kept_seconds`."""
+        given up ends after `seconds`, a settled one is forgotten after `kept_seconds`. The same holder claims it
+        again in order to renew it."""
 
     async def settle_request(
         self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
