@@ -63,7 +63,9 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
 from app.store.base import Store
+from app.store.ciphers import Cipher
 from app.store.connect import open_store
+from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.upstream import registry
 from app.upstream.base import Provider, Quirks
@@ -126,6 +128,19 @@ def policy_of(settings: Settings, name: str) -> Policy:
     return Policy(name=name, **values)
 
 
+def store_of(settings: Settings) -> Store:
+    """The configured store, not yet connected; what is said in it is encrypted where keys are configured."""
+    store = open_store(
+        settings.database.url.get_secret_value(),
+        synchronous=settings.database.synchronous,
+        timeout_seconds=settings.database.timeout_seconds,
+        pool_size=settings.database.pool_size,
+        statement_cache_size=settings.database.statement_cache_size,
+    )
+    keys = settings.encryption.key_bytes
+    return EncryptedStore(store, Cipher(keys, settings.encryption.active)) if keys else store
+
+
 def _worker(settings: Settings) -> Front:
     """The application, in a process that may have been started for it."""
     configure_logging(settings.server.log_level, settings.server.log_format)
@@ -134,13 +149,7 @@ def _worker(settings: Settings) -> Front:
 
 def create_app(settings: Settings) -> Front:
     """The whole application of one worker process."""
-    store = open_store(
-        settings.database.url.get_secret_value(),
-        synchronous=settings.database.synchronous,
-        timeout_seconds=settings.database.timeout_seconds,
-        pool_size=settings.database.pool_size,
-        statement_cache_size=settings.database.statement_cache_size,
-    )
+    store = store_of(settings)
     providers = _providers(settings)
     routes = _routes(settings)
     router, summary_router = (_router(settings, routes, providers) for _ in range(2))

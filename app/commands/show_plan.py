@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.commands import CommandFailed
+from app.commands.opened import opened_store
 from app.context.disposition import REASONS
 from app.context.policy import Policy
 from app.context.tokenizers import tokenizer_for
@@ -28,7 +28,6 @@ from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
 from app.store.base import Store
-from app.store.connect import open_store
 from app.upstream import registry
 
 PLAIN_WIDTH: Final = 120
@@ -82,23 +81,13 @@ def _run_seen(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple[Conversation, LogMessage, Seen]:
-    async with _opened(settings) as store:
+    async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         entries = await store.read(conversation, max(0, arguments.answer), arguments.answer + 1)
         view = await seen(store, conversation, entries[0]) if entries else None
         if view is None:
             raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
     return conversation, entries[0], view
-
-
-@asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Store]:
-    store = open_store(settings.database.url.get_secret_value(), timeout_seconds=settings.database.timeout_seconds)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def _found(store: Store, settings: Settings, conversation_id: str) -> Conversation:
@@ -112,7 +101,7 @@ async def _found(store: Store, settings: Settings, conversation_id: str) -> Conv
 
 
 async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Preview, _Model]:
-    async with _opened(settings) as store:
+    async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         model = await _model(settings, store, conversation, arguments)
         shown = await preview(

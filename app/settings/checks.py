@@ -7,20 +7,25 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from app.settings.faults import Path, nearest, suggestion
 from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Settings
 
 Contradiction = tuple[Path, str]
 """Where, and what to change."""
 
+MIN_PEPPER_CHARS = 16
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
 def contradictions(settings: Settings) -> Iterator[Contradiction]:
     """Everything that can never work, in the order of the sections."""
     yield from _database(settings)
-    if settings.auth.mode == "keys":
-        yield ("auth", "mode"), "'keys' is not available in this version; use 'open', and keep strangers off the port"
+    yield from _pepper(settings.auth.pepper)
+    active = settings.encryption.active
+    if active is not None and active not in settings.encryption.keys:
+        yield ("encryption", "active"), f"there is no key {active!r}; {suggestion(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
         yield from _base_url(("providers", name, "base_url"), provider.base_url)
         if not provider.auth_header.strip():
@@ -42,6 +47,15 @@ def _database(settings: Settings) -> Iterator[Contradiction]:
         yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
         yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
+
+
+def _pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
+    if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
+        yield (
+            ("auth", "pepper"),
+            f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess, such as `openssl rand -hex 32` "
+            "prints; or leave it out, and one is made",
+        )
 
 
 def _base_url(path: Path, url: str) -> Iterator[Contradiction]:

@@ -107,7 +107,8 @@ def _expected(error: ErrorDetails) -> str:
         return "expected a list, such as [a, b]"
     if error["type"].startswith("int_"):
         return "expected a whole number"
-    message = error["msg"].replace("Input should be", "expected").replace("a valid boolean", "true or false")
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    message = message.replace("a valid boolean", "true or false")
     return message.partition(", unable to")[0]
 
 

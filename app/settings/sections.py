@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
 
+from app.settings.secret_key import EncryptionKey
+
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 """A share of the context window."""
@@ -97,6 +99,30 @@ class Database(Section):
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
+    pepper: SecretStr | None = None
+    """Goes into the digests by which tenants are told apart. None or empty: one that is made and kept in the store."""
+    cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """How long a key is trusted before it is looked up again."""
+    end_users: bool = False
+    """Whether the end users of one application are tenants of their own."""
+    end_user_header: HeaderName = "X-End-User-Id"
+
+
+class Encryption(Section):
+    keys: dict[Name, EncryptionKey] = {}
+    """All that something may still be stored under."""
+    active: Name | None = None
+    """The one to write with; None: plain text is written."""
+
+    @property
+    def key_bytes(self) -> dict[str, bytes]:
+        return {name: bytes.fromhex(key.get_secret_value()) for name, key in self.keys.items()}
+
+
+class Retention(Section):
+    days: Annotated[int, Field(gt=0)] | None = None
+    """How long a conversation may rest before it is erased; None: for ever."""
+    sweep_seconds: Seconds = 3600.0
 
 
 class Timeouts(Section):
@@ -281,6 +307,8 @@ class Settings(Section):
     server: Server = Server()
     database: Database = Database()
     auth: Auth = Auth()
+    encryption: Encryption = Encryption()
+    retention: Retention = Retention()
     providers: dict[Name, Provider] = {}
     models: dict[str, Model] = {}
     retries: Retries = Retries()

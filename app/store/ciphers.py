@@ -1,0 +1,101 @@
+"""Texts under a key: AES-256-GCM, bound to the place they belong to. Knows nothing of conversations.
+
+What is written says by itself how: `enc1:<name of the key>:<base64 of nonce and ciphertext>`. Whatever does not look
+like that is plain text from before encryption was switched on, and is read as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from binascii import Error as NotBase64
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.errors import StoreUnreadable
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+"""Random, as NIST SP 800-38D 8.2.2 allows for up to 2^32 texts under one key."""
+TAG_BYTES: Final = 16
+PREFIX: Final = b"enc1:"
+_SEALED: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):([A-Za-z0-9+/]{38,}={0,2})")
+
+
+class Cipher:
+    """Writes under the active key, reads under every key it has. Any thread may use it."""
+
+    def __init__(
+        self, keys: Mapping[str, bytes], active: str | None, *, random_bytes: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        """
+        Args:
+            keys: 32 bytes each, by names of letters, digits, `.`, `_` and `-`.
+            active: the one to write with; None: write plain text.
+
+        Raises:
+            ValueError: a key has another length, or the active one is not among them.
+        """
+        for name, key in keys.items():
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"The key {name!r} has {len(key)} bytes, expected {KEY_BYTES}.")
+        if active is not None and active not in keys:
+            raise ValueError(f"There is no key {active!r}.")
+        self._keys = {name.encode(): AESGCM(key) for name, key in keys.items()}
+        self._active = None if active is None else active.encode()
+        self._random_bytes = random_bytes
+
+    @property
+    def active(self) -> str | None:
+        return None if self._active is None else self._active.decode()
+
+    def seal(self, plain: bytes, place: bytes) -> bytes:
+        """A text as it is to be stored.
+
+        Args:
+            place: where it belongs (associated data): it can be read nowhere else.
+        """
+        if self._active is None:
+            return plain
+        nonce = self._random_bytes(NONCE_BYTES)
+        sealed = nonce + self._keys[self._active].encrypt(nonce, plain, place)
+        return PREFIX + self._active + b":" + b2a_base64(sealed, newline=False)
+
+    def open(self, stored: bytes, place: bytes) -> bytes:
+        """The text that was stored at a place.
+
+        Raises:
+            StoreUnreadable: its key is not among ours; or it was altered, or stored at another place.
+        """
+        parts = _SEALED.fullmatch(stored) if stored.startswith(PREFIX) else None
+        if parts is None:
+            return stored
+        name, text = parts.groups()
+        key = self._keys.get(name)
+        if key is None:
+            raise StoreUnreadable(
+                f"What is stored is encrypted with the key {name.decode()!r}, which is not configured.",
+                hint=f"Add it as `encryption.keys.{name.decode()}`; after `concertina reencrypt` it is not needed.",
+            )
+        try:
+            sealed = a2b_base64(text, strict_mode=True)
+            return key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
+        except (InvalidTag, NotBase64) as error:
+            raise StoreUnreadable(
+                f"What is stored cannot be decrypted with the key {name.decode()!r}: it was altered or moved, "
+                "or another key has this name now."
+            ) from error
+
+    def is_current(self, stored: bytes) -> bool:
+        """Whether a text is stored as it would be written now: under the active key, or plain while there is none."""
+        return key_name_of(stored) == self.active
+
+
+def key_name_of(stored: bytes) -> str | None:
+    """The name of the key that a stored text is under; None of a plain one."""
+    parts = _SEALED.fullmatch(stored) if stored.startswith(PREFIX) else None
+    return None if parts is None else parts.group(1).decode()

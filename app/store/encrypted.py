@@ -1,0 +1,234 @@
+"""A store whose texts are under a key, around any other store. See `store.sealing` for what is, and `ciphers` for how.
+
+Nothing is indexed by its words, whose hashes would tell them: a search decrypts the newest messages and looks into
+those (`store.unindexed`). Rows that were written before encryption was switched on, or under another key, are read as
+they are; `store.reencrypting` writes them anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from app.conversation.keys import ApiKey
+from app.conversation.messages import Chunk, Conversation, LogMessage, StoredCompletion
+from app.store.base import (
+    Append,
+    CompletionQuery,
+    Found,
+    FoundAnywhere,
+    Lease,
+    ListQuery,
+    Match,
+    RequestKey,
+    Store,
+    StoreInfo,
+)
+from app.store.ciphers import Cipher
+from app.store.sealing import Sealing
+from app.store.unindexed import Unindexed
+
+Sealed = TypeVar("Sealed")
+Opened = TypeVar("Opened")
+
+INLINE_BYTES: Final = 256 * 1024
+"""More than this is not encrypted or decrypted on the event loop: half a millisecond."""
+BYTES_OF_A_MESSAGE: Final = 8 * 1024
+"""What a message takes beside its length, in bytes that take as long."""
+
+
+class EncryptedStore:
+    """`Store` that passes everything on to another one, with what people and models said encrypted."""
+
+    searches_all: Final = False
+
+    def __init__(self, inner: Store, cipher: Cipher) -> None:
+        self.inner = inner
+        self.sealing = Sealing(cipher)
+        self._unindexed = Unindexed(self)
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def check(self) -> StoreInfo:
+        return await self.inner.check()
+
+    async def find(
+        self, *, tenant: str, root: str, links: Sequence[bytes], skeletons: Sequence[bytes], within: str | None = None
+    ) -> list[Match]:
+        found = await self.inner.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
+        return await self._each(found, self._opened_match, [match.message for match in found])
+
+    def _opened_match(self, match: Match) -> Match:
+        conversation = self.sealing.open_conversation(match.conversation)
+        return Match(conversation, self.sealing.open_message(conversation.tenant, match.message), match.by_skeleton)
+
+    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        return self._opened(await self.inner.get(tenant=tenant, conversation_id=conversation_id))
+
+    async def look_up(self, conversation_id: str) -> Conversation | None:
+        return self._opened(await self.inner.look_up(conversation_id))
+
+    def _opened(self, found: Conversation | None) -> Conversation | None:
+        return None if found is None else self.sealing.open_conversation(found)
+
+    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        await self.inner.point(tenant=tenant, external_id=external_id, conversation=conversation)
+
+    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        entries = await self.inner.read(conversation, from_seq, to_seq)
+        return await self._each(entries, lambda entry: self.sealing.open_message(conversation.tenant, entry), entries)
+
+    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        """Nothing: an index would tell the words."""
+
+    async def search(
+        self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
+    ) -> list[Found]:
+        """Of long ranges only the newest messages are looked into."""
+        return await self._unindexed.search(
+            conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
+        )
+
+    async def append(self, write: Append) -> None:
+        tenant = write.conversation.tenant
+        messages = await self._each(
+            write.messages, lambda entry: self.sealing.seal_message(tenant, entry), write.messages
+        )
+        sealed = self.sealing.seal_conversation(write.conversation)
+        await self.inner.append(replace(write, conversation=sealed, messages=messages))
+
+    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
+        return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)
+
+    async def chunks(
+        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+    ) -> list[Chunk]:
+        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links)
+        return [self.sealing.open_chunk(tenant, chunk) for chunk in found]
+
+    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+        await self.inner.add_chunk(tenant=tenant, root=root, chunk=self.sealing.seal_chunk(tenant, chunk), fence=fence)
+
+    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
+        return await self.inner.claim_lease(root=root, key=key, holder=holder, seconds=seconds)
+
+    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        return await self.inner.renew_leases(leases, seconds)
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self.inner.release_lease(lease)
+
+    async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
+        found = await self.inner.conversations(tenant=tenant, query=query)
+        return await self._each(found, self.sealing.open_conversation, ())
+
+    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        described = await self.inner.describe(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
+        return self._opened(described)
+
+    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self.inner.mark(conversation, marks)
+
+    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+        tenant = conversation.tenant
+        sealed = await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), entries)
+        return [self.sealing.open_chunk(tenant, chunk) for chunk in await self.inner.redact(conversation, sealed)]
+
+    async def rewrite(
+        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+    ) -> None:
+        tenant = conversation.tenant
+        sealed = await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), entries)
+        await self.inner.rewrite(
+            self.sealing.seal_conversation(conversation),
+            entries=sealed,
+            chunks=[self.sealing.seal_chunk(tenant, chunk) for chunk in chunks],
+        )
+
+    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
+        await self.inner.revise(tenant=tenant, root=root, chunk=self.sealing.seal_chunk(tenant, chunk))
+
+    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
+        found = await self.inner.revisions(tenant=tenant, root=root, chunk_id=chunk_id)
+        return [self.sealing.open_chunk(tenant, chunk) for chunk in found]
+
+    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
+        return await self.inner.delete_chunk(tenant=tenant, root=root, chunk_id=chunk_id)
+
+    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+        """Only the newest conversations are looked into."""
+        return await self._unindexed.search_all(tenant=tenant, terms=terms, limit=limit)
+
+    async def keep_completion(self, completion: StoredCompletion) -> None:
+        await self.inner.keep_completion(self.sealing.seal_completion(completion))
+
+    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+        found = await self.inner.completions(tenant=tenant, query=query)
+        return await self._each(found, self.sealing.open_completion, ())
+
+    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+        found = await self.inner.completion(tenant=tenant, completion_id=completion_id)
+        return None if found is None else self.sealing.open_completion(found)
+
+    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
+        return await self.inner.describe_completion(tenant=tenant, completion_id=completion_id, metadata=metadata)
+
+    async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
+        return await self.inner.delete_completion(tenant=tenant, completion_id=completion_id)
+
+    async def claim_request(
+        self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
+    ) -> RequestKey:
+        return await self.inner.claim_request(
+            tenant=tenant, key=key, digest=digest, holder=holder, seconds=seconds, kept_seconds=kept_seconds
+        )
+
+    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
+        await self.inner.settle_request(tenant=tenant, key=key, holder=holder, conversation_id=conversation_id, seq=seq)
+
+    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
+        await self.inner.give_up_request(tenant=tenant, key=key, holder=holder)
+
+    async def add_key(self, key: ApiKey) -> None:
+        await self.inner.add_key(key)
+
+    async def key_of(self, digest: str) -> ApiKey | None:
+        return await self.inner.key_of(digest)
+
+    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        return await self.inner.keys(tenant=tenant)
+
+    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+        return await self.inner.revoke_key(key_id, tenant=tenant)
+
+    async def server_secret(self, name: str, *, proposed: str) -> str:
+        return await self.inner.server_secret(name, proposed=proposed)
+
+    async def purge_requests(self) -> int:
+        return await self.inner.purge_requests()
+
+    async def model_facts(self) -> dict[str, dict[str, Any]]:
+        return await self.inner.model_facts()
+
+    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        await self.inner.learn(model=model, facts=facts)
+
+    async def _each(
+        self, items: Sequence[Sealed], change: Callable[[Sealed], Opened], messages: Iterable[LogMessage]
+    ) -> list[Opened]:
+        """Seal or open one after the other, off the event loop where that takes long.
+
+        Args:
+            messages: what of it may be long.
+        """
+        work = len(items) * BYTES_OF_A_MESSAGE + sum(len(entry.message.raw) for entry in messages)
+        if work <= INLINE_BYTES:
+            return [change(item) for item in items]
+        return await asyncio.to_thread(lambda: [change(item) for item in items])

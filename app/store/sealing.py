@@ -1,0 +1,128 @@
+"""What of the nouns is kept under a key, and what each piece is bound to. Pure but for the nonces.
+
+Sealed are what people and models said: bodies and meta of messages, texts of summaries, a conversation's state (which
+holds its instructions), parameters and instructions of stored completions. Columns of JSON hold `{"enc": "…"}` instead.
+Messages are bound to tenant and link and not to their conversation: erasing one hands its messages over to a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from msgspec.structs import replace
+
+from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
+from app.store.ciphers import Cipher
+
+ENCRYPTED: Final = "enc"
+
+
+class Sealing:
+    """Seals nouns before they are stored, and opens them again."""
+
+    def __init__(self, cipher: Cipher) -> None:
+        self._cipher = cipher
+
+    def seal_message(self, tenant: str, entry: LogMessage) -> LogMessage:
+        raw = self._cipher.seal(entry.message.raw, _place("body", tenant, entry.link.hex()))
+        return replace(
+            entry,
+            message=entry.message if raw is entry.message.raw else Message(raw),
+            meta=self._seal_json(entry.meta, _place("meta", tenant, entry.link.hex())),
+        )
+
+    def open_message(self, tenant: str, entry: LogMessage) -> LogMessage:
+        stored, link = entry.message.raw, entry.link.hex()
+        raw = self._cipher.open(stored, _place("body", tenant, link))
+        meta = self._open_json(entry.meta, _place("meta", tenant, link))
+        if raw is stored and meta is entry.meta:
+            return entry
+        return replace(entry, message=entry.message if raw is stored else Message(raw), meta=meta)
+
+    def seal_conversation(self, conversation: Conversation) -> Conversation:
+        place = _place("state", conversation.tenant, conversation.id)
+        return replace(conversation, state=self._seal_json(conversation.state, place))
+
+    def open_conversation(self, conversation: Conversation) -> Conversation:
+        place = _place("state", conversation.tenant, conversation.id)
+        state = self._open_json(conversation.state, place)
+        return conversation if state is conversation.state else replace(conversation, state=state)
+
+    def seal_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
+        text = self._cipher.seal(chunk.text.encode(), _place_of_chunk(tenant, chunk))
+        return replace(chunk, text=text.decode())
+
+    def open_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
+        text = self._cipher.open(chunk.text.encode(), _place_of_chunk(tenant, chunk))
+        return replace(chunk, text=text.decode())
+
+    def seal_completion(self, completion: StoredCompletion) -> StoredCompletion:
+        parameters, instructions = _places_of_completion(completion)
+        texts = completion.instructions
+        if texts:
+            listed = orjson.dumps(texts)
+            sealed = self._cipher.seal(listed, instructions)
+            texts = texts if sealed is listed else (sealed.decode(),)
+        return replace(completion, parameters=self._seal_json(completion.parameters, parameters), instructions=texts)
+
+    def open_completion(self, completion: StoredCompletion) -> StoredCompletion:
+        parameters, instructions = _places_of_completion(completion)
+        texts = completion.instructions
+        if len(texts) == 1:
+            stored = texts[0].encode()
+            plain = self._cipher.open(stored, instructions)
+            texts = texts if plain is stored else tuple(orjson.loads(plain))
+        return replace(completion, parameters=self._open_json(completion.parameters, parameters), instructions=texts)
+
+    def is_current(self, stored: LogMessage | Conversation | Chunk | StoredCompletion) -> bool:
+        """Whether something is stored as it would be now."""
+        if isinstance(stored, LogMessage):
+            return self._cipher.is_current(stored.message.raw) and self._is_current_json(stored.meta)
+        if isinstance(stored, Conversation):
+            return self._is_current_json(stored.state)
+        if isinstance(stored, Chunk):
+            return self._cipher.is_current(stored.text.encode())
+        texts = stored.instructions
+        is_current = not texts or self._cipher.is_current(texts[0].encode() if len(texts) == 1 else b"")
+        return is_current and self._is_current_json(stored.parameters)
+
+    def _is_current_json(self, value: Mapping[str, Any] | None) -> bool:
+        return not value or self._cipher.is_current(_sealed_text(value) or b"")
+
+    def _seal_json(self, value: Any, place: bytes) -> Any:
+        """An empty one says nothing and stays as it is."""
+        if not value:
+            return value
+        plain = orjson.dumps(value if type(value) is dict else dict(value))
+        sealed = self._cipher.seal(plain, place)
+        return value if sealed is plain else {ENCRYPTED: sealed.decode()}
+
+    def _open_json(self, value: Any, place: bytes) -> Any:
+        stored = _sealed_text(value) if value else None
+        if stored is None:
+            return value
+        plain = self._cipher.open(stored, place)
+        return value if plain is stored else orjson.loads(plain)
+
+
+def _sealed_text(value: Mapping[str, Any]) -> bytes | None:
+    text = value.get(ENCRYPTED) if len(value) == 1 else None
+    return text.encode() if isinstance(text, str) else None
+
+
+def _place(kind: str, tenant: str, *names: str) -> bytes:
+    return orjson.dumps(("concertina", kind, tenant, *names))
+
+
+def _place_of_chunk(tenant: str, chunk: Chunk) -> bytes:
+    """A summary's revisions are texts of their own."""
+    return _place("chunk", tenant, chunk.from_link.hex(), chunk.to_link.hex(), chunk.id, str(chunk.revision))
+
+
+def _places_of_completion(completion: StoredCompletion) -> tuple[bytes, bytes]:
+    return (
+        _place("parameters", completion.tenant, completion.id),
+        _place("instructions", completion.tenant, completion.id),
+    )
