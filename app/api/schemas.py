@@ -39,6 +39,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     fields = _fields(body)
     context = _context(fields)
     conversation_id, chat_ui = _conversation_id(fields, headers)
+    store = _boolean(fields, "store")
     return ChatRequest(
         caller=caller,
         request_id=request_id,
@@ -50,7 +51,8 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         include_usage=_include_usage(fields),
         choices=_positive_integer(fields, "n") or 1,
         max_output_tokens=_positive_integer(fields, "max_completion_tokens") or _positive_integer(fields, "max_tokens"),
-        store=_boolean(fields, "store") is not False,
+        store=store is not False,
+        keeps_completion=store is True,
         conversation_id=conversation_id,
         chat_ui=chat_ui,
         retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),

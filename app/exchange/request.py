@@ -48,6 +48,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     choices: int = 1
     max_output_tokens: int | None = None
     store: bool = True
+    keeps_completion: bool = False
+    """It said `store: true`: its completion is to be found by its id."""
     conversation_id: str | None = None
     chat_ui: bool = False
     """The id came from a chat UI, which sends unrelated task calls under the same id."""
