@@ -151,7 +151,7 @@ class ChunkMaker:
         in the job's tail, since others may have planned with a message more or less. A fold must be the same."""
         ends = [spot.to_link] if spot.folded else [entry.link for entry in job.tail.messages]
         try:
-            chunks = await self._store.chunks(root=job.root, links=ends)
+            chunks = await self._store.chunks(tenant=job.tenant, root=job.root, links=ends)
         except StoreUnavailable:
             return None
         standing = [found for found in (_in_place(chunk, spot, job) for chunk in chunks) if found is not None]

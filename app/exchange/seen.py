@@ -66,7 +66,7 @@ async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> 
     if not isinstance(facts, Mapping) or not isinstance(context, Mapping):
         return None
     log = await store.read(conversation, 0, int(facts["next_seq"]))
-    known = {chunk.id: chunk for chunk in await store.chunks(root=conversation.root, path=conversation.path)}
+    known = {chunk.id: chunk for chunk in await store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)}
     wanted = facts.get("chunks", [])
     plan = _plan(facts, context, [known[name] for name in wanted if name in known])
     raws = {entry.seq: entry.message.raw for entry in log}

@@ -138,6 +138,11 @@ class Store(Protocol):
         StoreUnavailable: from every method, when the database cannot be reached or does not answer in time.
     """
 
+    @property
+    def searches_all(self) -> bool:
+        """Whether whatever is stored can be searched: nothing of it is hidden from `index`, which may be in vain
+        otherwise."""
+
     async def open(self) -> None:
         """Connect and check the schema; called once."""
 
@@ -182,8 +187,8 @@ class Store(Protocol):
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Make messages of a conversation's log findable by their terms (`conversation.terms`), in it and among all of
-        the tenant's. Again changes nothing; what is not stored, or no longer, is passed over. Where they follow on
-        `indexed_before` that moves to their end."""
+        the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where they
+        follow on `indexed_before` and are stored, that moves to their end."""
 
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -217,7 +222,8 @@ class Store(Protocol):
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is ignored,
-        except that a model's summary replaces a mechanical one.
+        except that a model's or a person's summary replaces a mechanical one. If it has the same id, the text that it
+        replaces is kept as a revision, and the new one's revision counts on from that.
 
         Raises:
             LeaseLost: the fence is no longer held; nothing was written.
@@ -236,7 +242,8 @@ class Store(Protocol):
         """A page of a tenant's conversations. Without a tenant everybody's: for operators at the machine only."""
 
     async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        """Replace a conversation's metadata; the conversation as it then is, None if there is none."""
+        """Replace a conversation's metadata; the conversation as it then is, None if there is none. `updated_at` tells
+        of messages and stays."""
 
     async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         """Replace a conversation's `marks`.
@@ -266,11 +273,12 @@ class Store(Protocol):
     ) -> None:
         """Write the same things in another form (encrypted with another key): bodies and meta of the conversation's
         *own* messages, its `state`, texts of chunks of that revision. Nothing else changes; what is gone is passed
-        over. `state` is left alone if the stored head is not the conversation's."""
+        over, and so are messages that were redacted since `conversation` was read or whose tokens are others now.
+        `state` is left alone if the stored head is not the conversation's."""
 
     async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
         """Give a chunk another text: `chunk` has the same id and range and the next `revision`; what it replaces is
-        kept among the revisions.
+        kept among the revisions. Its place (range, links, folds, the conversation it was made in) stays as it is.
 
         Raises:
             HeadMoved: it is gone, or its revision is not the one before `chunk.revision`.
@@ -284,7 +292,8 @@ class Store(Protocol):
 
     async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
         """The tenant's conversations whose indexed messages hold the rarest of `terms`, best first, at equal scores
-        the most recently updated, each with its best message. Ranked like `search`, over conversations."""
+        the most recently updated, each with its best message. Ranked like `search`, over conversations that hold any
+        term at all. Messages count for the conversation that keeps them: what branches share is found once."""
 
     async def keep_completion(self, completion: StoredCompletion) -> None:
         """Keep a completion; one with the same id of the same tenant is replaced."""
@@ -308,9 +317,7 @@ class Store(Protocol):
         given up ends after `seconds`, a settled one is forgotten after `kept_seconds`. The same holder claims it
         again in order to renew it."""
 
-    async def settle_request(
-        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
-    ) -> None:
+    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
         """The claimed request was answered: message `seq` of the conversation."""
 
     async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:

@@ -45,6 +45,23 @@ def expected_count(conversation: Conversation, from_seq: int, to_seq: int) -> in
     return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
 
 
+def own_from(conversation: Conversation) -> int:
+    """The seq of the first message that a conversation keeps in its own rows, if it has any."""
+    return conversation.lineage[-1][1] + 1 if conversation.lineage else 0
+
+
+def run_of(entries: Sequence[LogMessage]) -> tuple[int, int]:
+    """The range that the first of some messages make up without a gap; (0, 0) of none."""
+    if not entries:
+        return 0, 0
+    start = end = entries[0].seq
+    for entry in entries:
+        if entry.seq != end:
+            break
+        end += 1
+    return start, end
+
+
 @dataclass(frozen=True, slots=True)
 class Erasure:
     """How a conversation is erased while its branches stay whole.

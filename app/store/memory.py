@@ -12,28 +12,43 @@ from msgspec.structs import replace
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversation.terms import terms_of_message
-from app.store.base import MAX_MATCHES, NEAR_LINKS, Append, Found, HeadMoved, Lease, LeaseLost, Match, StoreInfo
-from app.store.lineage import deepest_first, erasure, expected_count, placed, stretches
-from app.store.search import found_in
+from app.store.base import (
+    MAX_MATCHES,
+    NEAR_LINKS,
+    Append,
+    Found,
+    FoundAnywhere,
+    HeadMoved,
+    Lease,
+    LeaseLost,
+    ListQuery,
+    Match,
+    StoreInfo,
+)
+from app.store.lineage import deepest_first, erasure, expected_count, own_from, placed, run_of, stretches
+from app.store.memory_chunks import MemoryChunks, Place
+from app.store.memory_desk import MemoryDesk
+from app.store.redacting import REDACTED, Change, covers, marked, sharing, shift_of, shifts, total
+from app.store.search import found_in, score, told
 
-Place = tuple[str, str]
-"""Root and conversation id."""
 _Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where it is kept: (conversation id, seq), oldest first."""
 
 
-class MemoryStore:
+class MemoryStore(MemoryChunks, MemoryDesk):
     """`Store` in this process's memory."""
 
+    searches_all = True
+
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
-        self._clock = clock
+        MemoryDesk.__init__(self, clock=clock)
+        MemoryChunks.__init__(self)
         self._conversations: dict[Place, Conversation] = {}
         self._messages: dict[Place, dict[int, LogMessage]] = defaultdict(dict)
         self._by_link: _Index = defaultdict(dict)
         self._by_skeleton: _Index = defaultdict(dict)
         self._terms: dict[Place, dict[int, frozenset[str]]] = defaultdict(dict)
         self._external_ids: dict[tuple[str, str], Place] = {}
-        self._chunks: dict[str, dict[tuple[bytes, bytes, bool], Chunk]] = defaultdict(dict)
         self._leases: dict[tuple[str, str], tuple[Lease, datetime]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
 
@@ -122,15 +137,25 @@ class MemoryStore:
         ]
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        reader = self._kept(conversation)
+        gone = set() if reader is None else set(reader.marks.get(REDACTED, ()))
+        stored = set()
         for place, entry in placed(conversation.path, entries):
             here = (conversation.root, place)
-            stored = self._messages.get(here, {}).get(entry.seq)
-            if (
-                stored is not None
-                and stored.link == entry.link
-                and self._conversations[here].tenant == conversation.tenant
-            ):
+            kept = self._messages.get(here, {}).get(entry.seq)
+            if kept is None or kept.link != entry.link or self._conversations[here].tenant != conversation.tenant:
+                continue
+            stored.add(entry.seq)
+            if entry.seq not in gone:
                 self._terms[here][entry.seq] = frozenset(terms_of_message(entry.message))
+        start, end = run_of(entries)
+        if reader is not None and start <= reader.indexed_before < end and stored.issuperset(range(start, end)):
+            self._conversations[reader.root, reader.id] = replace(reader, indexed_before=end)
+
+    def _kept(self, conversation: Conversation) -> Conversation | None:
+        """The conversation as it is stored."""
+        kept = self._conversations.get((conversation.root, conversation.id))
+        return kept if kept is not None and kept.tenant == conversation.tenant else None
 
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -145,6 +170,124 @@ class MemoryStore:
         }
         return found_in(log, holding, messages=expected_count(conversation, from_seq, before_seq), limit=limit)
 
+    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+        held = {
+            place: frozenset[str]().union(*words.values())
+            for place, words in self._terms.items()
+            if self._conversations[place].tenant == tenant and any(words.values())
+        }
+        asked = frozenset(terms)
+        weights = told({place: asked & words for place, words in held.items()}, count=len(held))
+        found = sorted(
+            ((weight, self._conversations[place]) for place, weight in weights.items()),
+            key=lambda entry: entry[1].id,
+        )
+        found.sort(key=lambda entry: (entry[0], entry[1].updated_at or self._clock()), reverse=True)
+        best = []
+        for weight, conversation in found[:limit]:
+            start, end = own_from(conversation), conversation.head_seq + 1
+            hits = await self.search(conversation, terms=terms, from_seq=start, before_seq=end, limit=1)
+            best += [FoundAnywhere(conversation, hit.message, score(weight)) for hit in hits if hit.score is not None]
+        return best
+
+    async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
+        found = [
+            conversation
+            for conversation in self._conversations.values()
+            if tenant in (None, conversation.tenant) and _is_wanted(conversation, query)
+        ]
+        found.sort(key=_creation, reverse=query.descending)
+        return found[: query.limit]
+
+    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        found = await self.get(tenant=tenant, conversation_id=conversation_id)
+        if found is None:
+            return None
+        here = (found.root, found.id)
+        self._conversations[here] = replace(self._conversations[here], metadata=metadata)
+        return replace(found, metadata=metadata)
+
+    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        stored = self._kept(conversation)
+        if stored is None or stored.marks != conversation.marks:
+            raise HeadMoved
+        self._conversations[stored.root, stored.id] = replace(stored, marks=marks)
+
+    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+        stored = self._kept(conversation)
+        if stored is None:
+            raise HeadMoved
+        root, places = stored.root, placed(stored.path, entries)
+        changes = []
+        for place, entry in places:
+            before = self._messages.get((root, place), {}).get(entry.seq)
+            if before is None or before.link != entry.link:
+                raise HeadMoved
+            changes.append(Change(place, entry.seq, entry.tokens - before.tokens))
+        if len(places) != len(entries):
+            raise HeadMoved
+        for place, entry in places:
+            here = (root, place)
+            before = self._messages[here][entry.seq]
+            self._messages[here][entry.seq] = replace(
+                before, message=entry.message, tokens=entry.tokens, meta=entry.meta
+            )
+            self._terms.get(here, {}).pop(entry.seq, None)
+        return self._move_totals(stored.tenant, root, changes)
+
+    def _move_totals(self, tenant: str, root: str, changes: Sequence[Change]) -> list[Chunk]:
+        """What changed messages change elsewhere; the chunks that had to go."""
+        shared = sharing(changes, self._family(root))
+        for member, theirs in shared.items():
+            here = (root, member)
+            for from_seq, delta in shifts(member, theirs):
+                for seq, message in self._messages.get(here, {}).items():
+                    if seq >= from_seq:
+                        self._messages[here][seq] = replace(message, tokens_total=message.tokens_total + delta)
+            before = self._conversations[here]
+            self._conversations[here] = replace(
+                before,
+                head_tokens_total=before.head_tokens_total + total(theirs),
+                marks=marked(before.marks, theirs),
+            )
+        gone = []
+        for chunk in self._chunks_of(tenant, root):
+            readers = [chunk.conversation_id, *self._keepers(root, chunk.to_link, chunk.to_seq - 1)]
+            if covers(chunk, readers, shared):
+                self._drop_chunk(tenant, root, chunk)
+                gone.append(chunk)
+            elif shift_of(chunk, readers, shared):
+                shift = shift_of(chunk, readers, shared)
+                self._put_chunk(tenant, root, replace(chunk, tokens_total=chunk.tokens_total + shift))
+        return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+
+    def _family(self, root: str) -> dict[str, tuple[tuple[str, int], ...]]:
+        return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
+
+    def _keepers(self, root: str, link: bytes, at_seq: int) -> list[str]:
+        """Who keeps a message."""
+        return [place for place, seq in self._by_link.get((root, link), ()) if seq == at_seq]
+
+    async def rewrite(
+        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+    ) -> None:
+        stored = self._kept(conversation)
+        if stored is None:
+            return
+        root, here = stored.root, (stored.root, stored.id)
+        redacted = set(stored.marks.get(REDACTED, ())) - set(conversation.marks.get(REDACTED, ()))
+        for entry in entries:
+            kept = self._messages.get(here, {}).get(entry.seq)
+            if (
+                kept is not None
+                and (kept.link, kept.tokens) == (entry.link, entry.tokens)
+                and entry.seq not in redacted
+            ):
+                self._messages[here][entry.seq] = replace(kept, message=entry.message, meta=entry.meta)
+        self._rewrite_chunks(stored.tenant, root, chunks)
+        if (stored.head_seq, stored.head_link) == (conversation.head_seq, conversation.head_link):
+            self._conversations[here] = replace(stored, state=conversation.state)
+
     async def append(self, write: Append) -> None:
         now = self._clock()
         if write.fence is not None:
@@ -157,7 +300,7 @@ class MemoryStore:
             stored = self._conversations.get(here)
             if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
                 raise HeadMoved
-            self._conversations[here] = _advanced(stored, after, now)
+            self._conversations[here] = _advanced(stored, write, now)
         for message in write.messages:
             self._keep(here, message if message.created_at is not None else replace(message, created_at=now))
         if write.releases and write.fence is not None:
@@ -198,8 +341,7 @@ class MemoryStore:
         if doomed is None:
             return False
         root, here = doomed.root, (doomed.root, doomed.id)
-        family = {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
-        plan = erasure(doomed.id, family)
+        plan = erasure(doomed.id, self._family(root))
         terms = self._terms.pop(here, {})
         if plan.heir is not None:
             kept = {seq: words for seq, words in terms.items() if seq <= plan.kept_through}
@@ -220,26 +362,27 @@ class MemoryStore:
             if lease_root != root or not key.startswith(doomed.id)
         }
         self._settle_chunks(root, doomed.id)
+        self._settle_completions(root, doomed.id, plan)
         return True
 
     def _settle_chunks(self, root: str, erased: str) -> None:
         """Chunks made in an erased conversation pass to who keeps the message they end at, or go with it."""
-        for key, chunk in list(self._chunks[root].items()):
+        for tenant, chunk in self._all_chunks(root):
             if chunk.conversation_id != erased:
                 continue
             keepers = [conversation_id for conversation_id, _ in self._by_link.get((root, chunk.to_link), ())]
             if keepers:
-                self._chunks[root][key] = replace(chunk, conversation_id=min(keepers))
+                self._put_chunk(tenant, root, replace(chunk, conversation_id=min(keepers)))
             else:
-                del self._chunks[root][key]
+                self._drop_chunk(tenant, root, chunk)
 
     async def chunks(
-        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
         upto, wanted = dict(path), set(links)
         found = [
             chunk
-            for chunk in self._chunks.get(root, {}).values()
+            for chunk in self._chunks_of(tenant, root)
             if chunk.to_link in wanted
             or any(
                 seq == chunk.to_seq - 1 <= upto.get(keeper, -1)
@@ -250,10 +393,7 @@ class MemoryStore:
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         self._require(fence, self._clock())
-        key = (chunk.from_link, chunk.to_link, bool(chunk.folds))
-        known = self._chunks[root].get(key)
-        if known is None or (known.kind == "mechanical" and chunk.kind == "model"):
-            self._chunks[root][key] = chunk
+        self._add_chunk(tenant, root, chunk)
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()
@@ -303,7 +443,27 @@ def _preference(match: Match) -> tuple[bool, datetime | None, int]:
     return message.seq == conversation.head_seq, conversation.updated_at, message.seq
 
 
-def _advanced(stored: Conversation, after: Conversation, now: datetime) -> Conversation:
+def _creation(conversation: Conversation) -> tuple[datetime | None, str]:
+    return conversation.created_at, conversation.id
+
+
+def _is_wanted(conversation: Conversation, query: ListQuery) -> bool:
+    created_at, updated_at = conversation.created_at, conversation.updated_at
+    assert created_at is not None
+    assert updated_at is not None
+    place, after = (created_at, conversation.id), query.after
+    return (
+        (after is None or (place < after if query.descending else place > after))
+        and (query.created_after is None or created_at > query.created_after)
+        and (query.created_before is None or created_at < query.created_before)
+        and (query.updated_after is None or updated_at > query.updated_after)
+        and (query.updated_before is None or updated_at < query.updated_before)
+        and query.metadata.items() <= conversation.metadata.items()
+    )
+
+
+def _advanced(stored: Conversation, write: Append, now: datetime) -> Conversation:
+    after = write.conversation
     return replace(
         stored,
         head_seq=after.head_seq,
@@ -314,5 +474,6 @@ def _advanced(stored: Conversation, after: Conversation, now: datetime) -> Conve
         mode=after.mode,
         chunk_count=after.chunk_count,
         state=after.state,
+        marks=stored.marks if write.marks is None else write.marks,
         updated_at=now,
     )

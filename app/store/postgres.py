@@ -241,7 +241,7 @@ class PostgresStore:
         return True
 
     async def chunks(
-        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
         if not path and not links:
             return []

@@ -11,11 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeVar
 
 from app.conversation.messages import LogMessage
 from app.conversation.terms import terms_of_message
 from app.store.base import Found
+
+Key = TypeVar("Key")
 
 TERM_BITS: Final = 40
 _SCOPE_BITS: Final = 63 - TERM_BITS
@@ -28,6 +30,12 @@ rank it would take longest."""
 def scope_of(root: str, conversation_id: str) -> int:
     """A conversation's place in an index of whole numbers: a signed 64-bit hash."""
     digest = blake2b(f"{root}\0{conversation_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def tenant_scope_of(tenant: str) -> int:
+    """A tenant's place in an index of whole numbers: a signed 64-bit hash."""
+    digest = blake2b(f"tenant\0{tenant}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
@@ -70,21 +78,31 @@ def score(weights: int) -> float:
     return weights / _FINENESS
 
 
-def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) -> dict[int, int]:
-    """The sums of weights of the messages that tell most, best first, at equal sums the later; as databases do it.
+def told(terms_at: Mapping[Key, Iterable[str]], *, count: int) -> dict[Key, int]:
+    """The sums of weights of those that hold a telling term, as databases do it.
 
     Args:
-        terms_at: which of the asked terms each message holds, by seq.
-        messages: how many there are in the range that is searched.
+        terms_at: which of the asked terms each message, or conversation, holds.
+        count: how many there are altogether.
     """
     matching = Counter(term for terms in terms_at.values() for term in terms)
     weights, hits = {}, 0
     for term in sorted(matching, key=lambda term: (matching[term], term_key(term))):
         if hits < RANKED_HITS:
-            weights[term] = weight(messages, matching[term])
+            weights[term] = weight(count, matching[term])
         hits += matching[term]
-    sums = {seq: sum(weights.get(term, 0) for term in terms) for seq, terms in terms_at.items()}
-    found = {seq: sums[seq] for seq, terms in terms_at.items() if any(term in weights for term in terms)}
+    sums = {key: sum(weights.get(term, 0) for term in terms) for key, terms in terms_at.items()}
+    return {key: sums[key] for key, terms in terms_at.items() if any(term in weights for term in terms)}
+
+
+def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) -> dict[int, int]:
+    """The sums of weights of the messages that tell most, best first, at equal sums the later.
+
+    Args:
+        terms_at: which of the asked terms each message holds, by seq.
+        messages: how many there are in the range that is searched.
+    """
+    found = told(terms_at, count=messages)
     ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
     return dict(ranked[:limit])
 

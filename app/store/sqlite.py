@@ -121,7 +121,7 @@ class SqliteStore:
         return await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
 
     async def chunks(
-        self, *, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
         return await self._ranges.run(lambda connection: reads.chunks(connection, root, path, links))
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import pytest
 
-from app.api.auth import authenticate
+from app.api.auth import open_caller
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, Message
 from app.exchange.counting import Counting
@@ -223,14 +223,14 @@ class Talk:
     def chunks(self) -> list[Chunk]:
         """The stored summaries of the conversation."""
         conversation = self.conversation()
-        return self.run(self._kept().chunks(root=conversation.root, path=conversation.path))
+        return self.run(self._kept().chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path))
 
     def _kept(self) -> Store:
         assert self.store is not None
         return self.store
 
     def _tenant(self) -> str:
-        return authenticate(self.headers).tenant
+        return open_caller(self.headers.get("authorization"), None, "").tenant
 
 
 class _NotingCounting(Counting):

@@ -95,7 +95,7 @@ class Shelf:
     """Tokens of leases that are gone."""
     is_down: bool = False
 
-    async def chunks(self, *, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
+    async def chunks(self, *, tenant: str, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
         if self.is_down:
             raise StoreUnavailable("The database is away.")
         return [chunk for chunk in self.chunks_by_range.values() if chunk.to_link in links]

@@ -28,7 +28,7 @@ async def test_a_chunk_comes_back_as_it_was_written(store: Store) -> None:
     fold = chunk_over(conversation, log, 0, 8, folds=(chunk.id, later.id))
     for one in (fold, later, chunk):
         await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
-    assert await store.chunks(root=conversation.root, path=conversation.path) == [chunk, later, fold]
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk, later, fold]
 
 
 async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> None:
@@ -39,10 +39,10 @@ async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> No
     for chunk in (short, long):
         await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
     branch, _ = await branch_off(store, conversation, log, 4, ["user other"])
-    assert await store.chunks(root=branch.root, path=branch.path) == [short]
-    assert await store.chunks(root=branch.root, path=[(conversation.id, 6)]) == [short]
-    assert await store.chunks(root=branch.root, path=[(conversation.id, 7)]) == [short, long]
-    assert await store.chunks(root=branch.root) == []
+    assert await store.chunks(tenant=tenant, root=branch.root, path=branch.path) == [short]
+    assert await store.chunks(tenant=tenant, root=branch.root, path=[(conversation.id, 6)]) == [short]
+    assert await store.chunks(tenant=tenant, root=branch.root, path=[(conversation.id, 7)]) == [short, long]
+    assert await store.chunks(tenant=tenant, root=branch.root) == []
 
 
 async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_same(store: Store) -> None:
@@ -52,11 +52,11 @@ async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
     await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(root=replica.root, path=replica.path) == [chunk]
-    assert await store.chunks(root=replica.root, links=links(log)) == [chunk]
-    assert await store.chunks(root=replica.root, path=replica.path, links=links(log)) == [chunk]
-    assert await store.chunks(root=replica.root, links=links(log)[:3]) == []
-    assert await store.chunks(root="0" * 16, links=links(log)) == []
+    assert await store.chunks(tenant=tenant, root=replica.root, path=replica.path) == [chunk]
+    assert await store.chunks(tenant=tenant, root=replica.root, links=links(log)) == [chunk]
+    assert await store.chunks(tenant=tenant, root=replica.root, path=replica.path, links=links(log)) == [chunk]
+    assert await store.chunks(tenant=tenant, root=replica.root, links=links(log)[:3]) == []
+    assert await store.chunks(tenant=tenant, root="0" * 16, links=links(log)) == []
 
 
 async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
@@ -66,7 +66,7 @@ async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
     chunk = chunk_over(conversation, log, 0, 4)
     await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
     long = [*log, *log_of(tenant, [f"user {number}" for number in range(3000)], after=log[-1])]
-    assert await store.chunks(root=conversation.root, links=links(long)) == [chunk]
+    assert await store.chunks(tenant=tenant, root=conversation.root, links=links(long)) == [chunk]
 
 
 async def test_chunks_over_imported_messages_are_found_by_path(store: Store) -> None:
@@ -75,7 +75,7 @@ async def test_chunks_over_imported_messages_are_found_by_path(store: Store) -> 
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
     await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(root=conversation.root, path=conversation.path) == [chunk]
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk]
 
 
 async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> None:
@@ -86,7 +86,7 @@ async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> Non
     fold = chunk_over(conversation, log, 0, 4, folds=("a", "b"))
     for chunk in (first, second, fold):
         await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(root=conversation.root, path=conversation.path) == [first, fold]
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [first, fold]
 
 
 async def test_only_a_models_summary_replaces_a_mechanical_one(store: Store) -> None:
@@ -99,7 +99,7 @@ async def test_only_a_models_summary_replaces_a_mechanical_one(store: Store) -> 
     expected = [mechanical, mechanical, written, written]
     for chunk, kept in zip((mechanical, another, written, another), expected, strict=True):
         await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-        assert await store.chunks(root=conversation.root, path=conversation.path) == [kept]
+        assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [kept]
 
 
 async def test_a_chunk_is_not_kept_under_a_lease_that_has_ended(store: Store) -> None:
@@ -112,4 +112,4 @@ async def test_a_chunk_is_not_kept_under_a_lease_that_has_ended(store: Store) ->
             await store.add_chunk(
                 tenant=tenant, root=conversation.root, chunk=chunk_over(conversation, log, 0, 4), fence=fence
             )
-    assert await store.chunks(root=conversation.root, path=conversation.path) == []
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == []

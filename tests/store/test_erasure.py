@@ -43,7 +43,7 @@ async def test_a_conversation_is_erased_with_all_that_belongs_to_it(store: Store
     assert await store.get(tenant=tenant, conversation_id=conversation.id) is None
     assert await store.get(tenant=tenant, conversation_id="chat-1") is None
     assert await store.read(conversation, 0, 99) == []
-    assert await store.chunks(root=conversation.root, path=conversation.path, links=links(log)) == []
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path, links=links(log)) == []
     found = await store.find(tenant=tenant, root=conversation.root, links=links(log), skeletons=skeletons(log))
     assert found == []
     assert await store.renew_leases([fence, other], 60) == [fence]
@@ -122,10 +122,10 @@ async def test_a_chunk_stays_while_a_branch_has_the_message_it_ends_at(store: St
     for chunk in (shared, own):
         await store.add_chunk(tenant=tenant, root=trunk.root, chunk=chunk, fence=fence)
     await store.delete(tenant=tenant, conversation_id=trunk.id)
-    (kept,) = await store.chunks(root=trunk.root, path=branch.path, links=links(log))
+    (kept,) = await store.chunks(tenant=tenant, root=trunk.root, path=branch.path, links=links(log))
     assert (kept.id, kept.conversation_id) == (shared.id, branch.id)
     await store.delete(tenant=tenant, conversation_id=branch.id)
-    assert await store.chunks(root=trunk.root, links=links(log)) == []
+    assert await store.chunks(tenant=tenant, root=trunk.root, links=links(log)) == []
 
 
 async def test_parallel_erasures_in_one_family_leave_the_rest_whole(store: Store) -> None:

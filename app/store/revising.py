@@ -1,0 +1,32 @@
+"""Which fields of a chunk belong to one of its texts and which to its place in the log. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.conversation.messages import Chunk
+
+REVISED: Final = (
+    "revision",
+    "text",
+    "tokens",
+    "kind",
+    "model",
+    "prompt_version",
+    "created_at",
+    "duration_ms",
+    "usage",
+)
+"""What each revision has of its own."""
+
+
+def revised(chunk: Chunk, text: Chunk) -> Chunk:
+    """A chunk as it is with the text of another revision."""
+    return replace(chunk, **{name: getattr(text, name) for name in REVISED})
+
+
+def succeeding(known: Chunk, chunk: Chunk) -> Chunk:
+    """A chunk that takes the place of a mechanical one: its next revision if both are the same summary."""
+    return replace(chunk, revision=known.revision + 1) if known.id == chunk.id else chunk
