@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_simulate(commands)
     _add_show_plan(commands)
+    _add_keys(commands)
     return parser
 
 
@@ -90,6 +91,28 @@ def _add_show_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     shown.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
     shown.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
     shown.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = commands.add_parser("keys", help="make, list and revoke the gateway's own API keys")
+    actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
+    create = actions.add_parser("create", help="make a key and show it, once")
+    create.add_argument("--name", required=True, help="for people: who uses it")
+    create.add_argument("--tenant", help="whose conversations it sees: the tenant of another key; without it a new one")
+    create.add_argument("--scopes", metavar="A,B", help="of chat, read, manage and admin; without it the first three")
+    create.add_argument("--policy", help="the context policy of its requests that name none")
+    create.add_argument("--models", metavar="A,B", help="names that it may ask for, * and ? being wildcards")
+    until = create.add_mutually_exclusive_group()
+    until.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
+    until.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
+    create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
+    listed = actions.add_parser("list", help="list keys, those that are no longer valid too")
+    listed.add_argument("--tenant", help="only this tenant's")
+    revoke = actions.add_parser("revoke", help="end a key's validity")
+    revoke.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
+    for action in (create, listed, revoke):
+        _add_config(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

@@ -14,12 +14,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from app.api.auth import Auth
+from app.api.admin import admin_routes
+from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
 from app.api.context import context_routes
 from app.api.errors import install_error_handlers
@@ -28,6 +30,7 @@ from app.api.health import health_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
 from app.api.request_ids import RequestIds
+from app.archive.issuing import Issuing
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -205,7 +208,7 @@ def create_app(settings: Settings) -> Front:
         compacting=compacting,
         remember=remember,
         delivery=Delivery(
-            remember=remember, ask=ask, recalling=recalling, finding=finding, preparing=preparing, tasks=tasks
+            remember=remember, ask=ask, recalling=recalling, preparing=preparing, tasks=tasks
         ),
         recalling=recalling,
         quoting=quoting,
@@ -215,7 +218,7 @@ def create_app(settings: Settings) -> Front:
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
     )
     extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
-    auth = Auth()
+    auth = _auth(settings, store)
     chat = ChatEndpoint(
         exchange,
         auth,
@@ -240,6 +243,8 @@ def create_app(settings: Settings) -> Front:
         router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
     )
     application.include_router(model_routes(catalogue, auth))
+    issuing = Issuing(store, policies=settings.policies, now=_utc_now, random_bytes=secrets.token_bytes)
+    application.include_router(admin_routes(issuing, auth))
     application.include_router(context_routes(exchange, auth, body_limit_bytes=settings.server.body_limit_bytes))
     application.include_router(
         passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
@@ -293,6 +298,17 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
+def _auth(settings: Settings, store: Store) -> Auth:
+    section = settings.auth
+    rules = AuthRules(
+        mode=section.mode,
+        pepper=section.pepper.get_secret_value() if section.pepper else None,
+        cache_seconds=section.cache_seconds,
+        end_user_header=section.end_user_header.lower() if section.end_users else None,
+    )
+    return Auth(store, rules, now=_utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
 
 
 def _router(settings: Settings, routes: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> Router:
@@ -374,6 +390,10 @@ def _greeting(settings: Settings) -> str:
 
 def _simulated_window(model: str) -> tuple[int, None, None]:
     return window_of(model), None, None
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _new_request_id() -> str:

@@ -1,18 +1,97 @@
-"""Key → `Caller`. In mode `open` each credential that a client presents is a tenant of its own."""
+"""Credential → `Caller`. In mode `open` each credential that a client presents is a tenant of its own; in mode `keys`
+only keys of the gateway's own are let in. Decides who asks and what they may, nothing else."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal
 
-from app.conversation.keys import Scope
-from app.exchange.request import Caller
+from fastapi import Request
+from msgspec.structs import replace
 
-ANONYMOUS = "anonymous"
+from app.api.known_keys import KnownKeys
+from app.api.tenants import tenant_of, tenant_of_end_user
+from app.conversation.keys import ApiKey, Scope, digest_of
+from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
+from app.exchange.body import rebuilt
+from app.exchange.request import Caller, ChatRequest
+from app.store.base import ListQuery, Store
+
+log = logging.getLogger(__name__)
+
+ANONYMOUS: Final = "anonymous"
+PEPPER: Final = "pepper"
+PEPPER_BYTES: Final = 32
+BLANK: Final = " \t"
+"""What is taken off an end user: no more, since header values are bytes of who knows what encoding."""
+MAX_CALLERS: Final = 10_000
+MAX_REMEMBERED_CHARS: Final = 1024
+END_USER_FIELDS: Final = ("safety_identifier", "user")
+"""OpenAI's names for the end user of an application, the newer first."""
+
+_Shown = tuple[str | None, str | None, str | None]
+"""`authorization`, `api-key` and the end user's header."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthRules:
+    """The settings of section `auth`."""
+
+    mode: Literal["open", "keys"] = "open"
+    pepper: str | None = None
+    """None: one that all processes on the store share, made with the first start."""
+    cache_seconds: float = 5.0
+    end_user_header: str | None = None
+    """Lower case. None: end users of an application are not told apart."""
 
 
 class Auth:
-    """Says who asks, and whether they may."""
+    """Says who asks, and whether they may.
+
+    Args:
+        now: the time of day, in UTC.
+        seconds: a clock that only goes forward.
+        random_bytes: must not be foreseeable.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rules: AuthRules,
+        *,
+        now: Callable[[], datetime],
+        seconds: Callable[[], float],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._store = store
+        self._rules = rules
+        self._pepper = rules.pepper or ""
+        self._end_user_header = rules.end_user_header
+        self._keys = KnownKeys(store, cache_seconds=rules.cache_seconds, seconds=seconds)
+        self._now = now
+        self._random_bytes = random_bytes
+        self._callers: dict[_Shown, Caller] = {}
+
+    async def open(self) -> None:
+        """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        if not self._rules.pepper:
+            self._pepper = await self._store.server_secret(PEPPER, proposed=await self._proposed_pepper())
+        if self._rules.mode == "keys" and not await self._store.keys():
+            log.warning("there is no API key yet: nobody is let in until `concertina keys create` has made one")
+
+    async def _proposed_pepper(self) -> str:
+        """None, as long as there are conversations that were made without: they keep their tenants."""
+        if await self._store.conversations(tenant=None, query=ListQuery(limit=1)):
+            return ""
+        return self._random_bytes(PEPPER_BYTES).hex()
 
     async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
         """The caller behind a request.
@@ -24,19 +103,129 @@ class Auth:
         Raises:
             InvalidApiKey: there is no such key, or it is no longer valid.
             InsufficientPermissions: its key does not allow that.
+            StoreUnavailable: whether there is such a key cannot be told.
         """
-        return authenticate(headers)
+        if self._rules.mode == "keys":
+            return await self._holder(headers, needs)
+        if needs == "admin":
+            raise InsufficientPermissions(
+                "API keys are not in use here: set `auth.mode: keys`, and make a key with scope 'admin' by "
+                "`concertina keys create --scopes admin`."
+            )
+        end_user = headers.get(self._end_user_header) if self._end_user_header else None
+        shown = (headers.get("authorization"), headers.get("api-key"), end_user)
+        return self._callers.get(shown) or self._presented(shown)
+
+    def requires(self, needs: Scope) -> Callable[[Request], Awaitable[Caller]]:
+        """A dependency of routes: the caller, settled before anything else of the request is looked at."""
+
+        async def of_request(request: Request) -> Caller:
+            return await self.caller(dict(request.headers), needs)
+
+        return of_request
+
+    def admit(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
+        """A parsed request as its caller may send it: for the end user that its body names, with a model that its key
+        allows.
+
+        Raises:
+            InsufficientPermissions: the key does not allow this model.
+            InvalidRequest: the end user is not named by a string.
+        """
+        if request.caller.models:
+            check_model(request.caller, request.model)
+            request = replace(request, body=rebuilt(request.fields))
+        if self._end_user_header and not headers.get(self._end_user_header, "").strip(BLANK):
+            named = next(filter(None, (_end_user_in(request, name) for name in END_USER_FIELDS)), None)
+            if named is not None:
+                return replace(request, caller=self._for_end_user(request.caller, named.encode()))
+        return request
+
+    def is_own_header(self, name: str) -> bool:
+        """Whether a header tells the gateway something that is no provider's business. Lower case."""
+        return name == self._end_user_header
+
+    def forget(self, key: ApiKey) -> None:
+        """A key was changed: this process looks at it anew."""
+        self._keys.forget(key.digest)
+
+    def _presented(self, shown: _Shown) -> Caller:
+        """The caller of mode `open`, remembered: a digest is not made anew with each request."""
+        authorization, api_key, end_user = shown
+        caller = open_caller(authorization, api_key, self._pepper)
+        if end_user and end_user.strip(BLANK):
+            caller = self._for_end_user(caller, end_user.strip(BLANK).encode("latin-1", "replace"))
+        if sum(len(part) for part in shown if part) <= MAX_REMEMBERED_CHARS:
+            if len(self._callers) >= MAX_CALLERS:
+                del self._callers[next(iter(self._callers))]
+            self._callers[shown] = caller
+        return caller
+
+    async def _holder(self, headers: Mapping[str, str], needs: Scope) -> Caller:
+        """The holder of a key. What it showed stays here: no provider ever sees it."""
+        secret = _secret_in(headers)
+        key = await self._keys.find(digest_of(secret))
+        if key is None:
+            raise InvalidApiKey("Incorrect API key provided.", hint="Ask whoever runs this gateway for one of its own.")
+        if not key.is_valid_at(self._now()):
+            how = "been revoked" if key.revoked_at is not None else "expired"
+            raise InvalidApiKey(
+                f"This API key ({key.id}) has {how}.", hint="Ask whoever runs this gateway for another."
+            )
+        if needs not in key.scopes:
+            raise InsufficientPermissions(
+                f"This API key ({key.id}) lacks the scope {needs!r}; it has {', '.join(key.scopes)}.",
+                hint="Use a key that has it.",
+            )
+        caller = Caller(tenant=key.tenant, scopes=key.scopes, policy=key.policy, models=key.models, key_id=key.id)
+        end_user = headers.get(self._end_user_header, "").strip(BLANK) if self._end_user_header else ""
+        if end_user and needs != "admin":
+            return self._for_end_user(caller, end_user.encode("latin-1", "replace"))
+        return caller
+
+    def _for_end_user(self, caller: Caller, end_user: bytes) -> Caller:
+        return replace(caller, tenant=tenant_of_end_user(caller.tenant, end_user, self._pepper))
 
 
-def authenticate(headers: Mapping[str, str]) -> Caller:
-    """The caller behind a request: the tenant is a digest of its credential, which is passed on but never stored.
-
-    Args:
-        headers: lower-case names.
-    """
-    authorization, api_key = headers.get("authorization"), headers.get("api-key")
+def open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:
+    """The caller of mode `open`: its credential is passed on but never stored."""
     credential = authorization or api_key
     if not credential:
         return Caller(tenant=ANONYMOUS)
-    digest = hashlib.sha256(b"concertina/tenant\0" + credential.encode("utf-8", "surrogateescape"))
-    return Caller(tenant=digest.hexdigest()[:32], authorization=authorization or f"Bearer {api_key}")
+    return Caller(tenant=tenant_of(credential, pepper), authorization=authorization or f"Bearer {api_key}")
+
+
+def may_ask_for(caller: Caller, model: str) -> bool:
+    """Whether the caller's key allows a model."""
+    return not caller.models or any(fnmatchcase(model, name.replace("[", "[[]")) for name in caller.models)
+
+
+def check_model(caller: Caller, model: str) -> None:
+    """
+    Raises:
+        InsufficientPermissions: the caller's key does not allow this model.
+    """
+    if not may_ask_for(caller, model):
+        raise InsufficientPermissions(
+            f"This API key ({caller.key_id}) does not allow the model {model!r}; it allows {', '.join(caller.models)}.",
+            param="model",
+        )
+
+
+def _secret_in(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    secret = token.strip() if scheme.lower() == "bearer" else ""
+    secret = secret or headers.get("api-key", "").strip()
+    if not secret:
+        raise InvalidApiKey(
+            "You did not provide an API key.",
+            hint="Send it in a header: `Authorization: Bearer ck_…`, or `api-key: ck_…`.",
+        )
+    return secret
+
+
+def _end_user_in(request: ChatRequest, name: str) -> str | None:
+    value: Any = request.value(name)
+    if value is None or isinstance(value, str):
+        return value.strip(BLANK) if value else None
+    raise InvalidRequest(f"`{name}` must be a string.", code="invalid_type", param=name)

@@ -60,6 +60,7 @@ class ChatEndpoint:
         try:
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, await self._auth.caller(headers, "chat"), request_id)
+            request = self._auth.admit(request, headers)
         except ClientDisconnected:
             return
         except GatewayError as error:

@@ -21,6 +21,7 @@ def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> 
         headers = dict(request.headers)
         body = await read_body(request.receive, headers, body_limit_bytes)
         parsed = parse_chat_request(body, headers, await auth.caller(headers, "chat"), request_id="")
-        return Response(orjson.dumps(await exchange.measure(parsed)), media_type="application/json")
+        measured = await exchange.measure(auth.admit(parsed, headers))
+        return Response(orjson.dumps(measured), media_type="application/json")
 
     return routes

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.auth import Auth
+from app.api.auth import Auth, may_ask_for
 from app.errors import ModelNotFound
 from app.upstream.catalogue import Catalogue
 
@@ -21,13 +21,13 @@ def model_routes(catalogue: Catalogue, auth: Auth) -> APIRouter:
     async def list_models(request: Request) -> Response:
         caller = await auth.caller(dict(request.headers), "chat")
         models = await catalogue.models(caller.authorization)
-        return _json({"object": "list", "data": models})
+        return _json({"object": "list", "data": [one for one in models if may_ask_for(caller, one["id"])]})
 
     @routes.get("/models/{model:path}", summary="One model")
     async def get_model(request: Request, model: str) -> Response:
         caller = await auth.caller(dict(request.headers), "chat")
         found = await catalogue.model(model, caller.authorization)
-        if found is None:
+        if found is None or not may_ask_for(caller, model):
             raise ModelNotFound(f"The model {model!r} does not exist.", param="model")
         return _json(found)
 

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
 
-from app.api.auth import Auth
+from app.api.auth import Auth, check_model
 from app.api.body import read_body
-from app.errors import MethodNotAllowed, NotFound
+from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
+from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
 
@@ -25,7 +26,7 @@ NOT_PASSED_ON: Final = frozenset(
     | {"date", "server"}
 )
 """Headers of the provider's own connection, and those that the server sets for ours."""
-OWN_PATHS: Final = ("chat/completions", "context", "conversations", "models", "search")
+OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "models", "search")
 """Below `/v1`: what the gateway answers itself never goes round it."""
 
 
@@ -41,7 +42,7 @@ def passthrough_routes(
         headers = dict(request.headers)
         caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
-        provider, body = _provider_for(router, providers, body, headers.get("content-type", ""))
+        provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
         if provider is None:
             raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
         call = Call(
@@ -49,7 +50,11 @@ def passthrough_routes(
             method=request.method,
             body=body,
             authorization=caller.authorization,
-            headers={name: value for name, value in headers.items() if not name.startswith(KEPT_BACK)},
+            headers={
+                name: value
+                for name, value in headers.items()
+                if not (name.startswith(KEPT_BACK) or auth.is_own_header(name))
+            },
             query=request.url.query,
         )
         reply = await provider.send(call)
@@ -77,15 +82,24 @@ def _path_as_sent(request: Request, path: str) -> str:
 
 
 def _provider_for(
-    router: Router, providers: Sequence[Provider], body: bytes, content_type: str
+    router: Router, providers: Sequence[Provider], caller: Caller, body: bytes, content_type: str
 ) -> tuple[Provider | None, bytes]:
-    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none."""
+    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none.
+
+    Raises:
+        InsufficientPermissions: the caller may ask for certain models only, and this is none, or cannot be told.
+    """
     fields = _object(body) if content_type.startswith("application/json") else {}
     model = fields.get("model")
     if not isinstance(model, str):
+        if caller.models:
+            raise InsufficientPermissions(
+                f"This API key ({caller.key_id}) allows certain models only; this request names none in a JSON body."
+            )
         return (providers[0] if providers else None), body
+    check_model(caller, model)
     deployment = router.resolve(model).deployments[0]
-    if deployment.upstream_model == model:
+    if deployment.upstream_model == model and not caller.models:
         return deployment.provider, body
     return deployment.provider, orjson.dumps({**fields, "model": deployment.upstream_model})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from typing import Final, Literal, get_args
 
@@ -10,6 +11,8 @@ import msgspec
 Scope = Literal["chat", "read", "manage", "admin"]
 """`chat` asks models; `read` looks at conversations; `manage` changes and erases them; `admin` handles keys."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+END_USER_MARK: Final = "/"
+"""In a tenant, between the application's own and what stands for one of its end users."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -38,3 +41,13 @@ class ApiKey(msgspec.Struct, frozen=True):
     def is_valid_at(self, moment: datetime) -> bool:
         expired = self.expires_at is not None and self.expires_at <= moment
         return self.revoked_at is None and not expired
+
+
+def digest_of(secret: str) -> str:
+    """What a key is found by."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def application_of(tenant: str) -> str:
+    """The tenant of the application that an end user's tenant belongs to; any other is its own."""
+    return tenant.partition(END_USER_MARK)[0]

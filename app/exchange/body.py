@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -37,6 +37,11 @@ def upstream_body(
         return request.body
     if messages is not None:
         fields["messages"] = b"[" + b",".join(messages) + b"]"
+    return rebuilt(fields)
+
+
+def rebuilt(fields: Mapping[str, bytes]) -> bytes:
+    """A JSON object of these fields, each once."""
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
 
 

@@ -53,7 +53,7 @@ class Turns:
     ) -> None:
         self._router = router
         self._windows = windows
-        self._policies = policies
+        self.policies = policies
         self._default_policy = default_policy
         self._model_policies = model_policies
         self._calibration_seeds = calibration_seeds
@@ -84,16 +84,17 @@ class Turns:
         )
 
     def policy(self, request: ChatRequest) -> Policy:
-        """The policy that the request names, or its model's, or the general one.
+        """The policy that the request names, or its key's, or its model's, or the general one.
 
         Raises:
             PolicyNotFound: there is none of that name.
         """
-        name = request.policy or self._model_policies.get(request.model, self._default_policy)
-        found = self._policies.get(name)
+        of_model = self._model_policies.get(request.model, self._default_policy)
+        name = request.policy or request.caller.policy or of_model
+        found = self.policies.get(name)
         if found is None:
             raise PolicyNotFound(
-                f"Unknown context policy {name!r}; known are {', '.join(sorted(self._policies))}.",
+                f"Unknown context policy {name!r}; known are {', '.join(sorted(self.policies))}.",
                 param="context.policy",
             )
         return found

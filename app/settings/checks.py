@@ -51,11 +51,8 @@ def _database(settings: Settings) -> Iterator[Contradiction]:
 
 def _pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
     if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
-        yield (
-            ("auth", "pepper"),
-            f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess, such as `openssl rand -hex 32` "
-            "prints; or leave it out, and one is made",
-        )
+        expected = f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess"
+        yield ("auth", "pepper"), f"{expected}, such as `openssl rand -hex 32` prints; or leave it out, and one is made"
 
 
 def _base_url(path: Path, url: str) -> Iterator[Contradiction]:

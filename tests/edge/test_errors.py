@@ -81,7 +81,7 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.models.authenticate", fault)
+    monkeypatch.setattr("app.api.auth.Auth.caller", fault)
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await w.client.get(f"{w.base_url}/models")
     assert answer.status_code == 500

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.auth import authenticate
+from app.api.auth import open_caller
 from app.store.connect import open_store
 from migrations.run import prepare
 from tests.edge.kept import is_summary, material, user
@@ -122,7 +122,7 @@ async def everything(database: str, conversation_id: str) -> list[dict[str, Any]
     store = open_store(database)
     await store.open()
     try:
-        tenant = authenticate({"authorization": AUTHORIZATION}).tenant
+        tenant = open_caller(AUTHORIZATION, None, "").tenant
         found = await store.get(tenant=tenant, conversation_id=conversation_id)
         assert found is not None
         log = await store.read(found, 0, found.head_seq + 1)
