@@ -16,7 +16,6 @@ from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
-from app.exchange.finding import INDEXED, Finding
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
@@ -42,11 +41,9 @@ class Delivery:
         remember: Remember,
         ask: Ask,
         recalling: Recalling,
-        finding: Finding,
         preparing: Preparing,
         tasks: Tasks,
     ) -> None:
-        self._finding = finding
         self._remember = remember
         self._recalling = recalling
         self._preparing = preparing
@@ -173,8 +170,6 @@ class Delivery:
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
         views = with_view(state, turn.policy, window, sent)
         learned: dict[str, Any] = {VIEWS: views}
-        if indexed_seq := self._finding.indexed_before(turn.place.conversation):
-            learned[INDEXED] = indexed_seq
         reported = input_of(_usage_of_view(turn, usage))
         if reported is None:
             return learned

@@ -1,11 +1,13 @@
 """Finding old messages of a conversation again: index what has left the verbatim part, then search.
 
 A message is indexed once, when it is first searched for or in the background before that; never on the way of a turn
-that needs no old message. How far a conversation is indexed stands in its `state`, stored with the next answer.
+that needs no old message.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -14,8 +16,6 @@ from app.conversation.messages import Conversation
 from app.conversation.terms import query_terms
 from app.store.base import Found, Store
 
-INDEXED: Final = "indexed"
-"""`Conversation.state`: messages before this seq are indexed."""
 BATCH_MESSAGES: Final = 64
 """Few enough that a writer which others wait for is soon free again."""
 REMEMBERED_CONVERSATIONS: Final = 10_000
@@ -52,18 +52,24 @@ class Finding:
         Raises:
             StoreUnavailable: what was indexed until then is remembered, the rest is left for the next time.
         """
+        await self.catch_up_until(conversation, before_seq, math.inf)
+
+    async def catch_up_until(self, conversation: Conversation, before_seq: int, deadline: float) -> bool:
+        """The same until a moment of `time.monotonic`. Whether all were indexed by then."""
         end = min(before_seq, conversation.head_seq + 1)
         start = self.indexed_before(conversation)
         while start < end:
+            if time.monotonic() >= deadline:
+                return False
             stop = min(start + BATCH_MESSAGES, end)
             await self._store.index(conversation, await self._store.read(conversation, start, stop))
             start = stop
             self._remember(conversation.id, start)
+        return True
 
     def indexed_before(self, conversation: Conversation) -> int:
-        """The seq before which all messages are indexed, as far as this process knows; what `state` is to say."""
-        stored = conversation.state.get(INDEXED, 0)
-        return max(stored if isinstance(stored, int) else 0, self._indexed.get(conversation.id, 0))
+        """The seq before which all messages are indexed, as far as this process knows."""
+        return max(conversation.indexed_before, self._indexed.get(conversation.id, 0))
 
     def _remember(self, conversation_id: str, before_seq: int) -> None:
         self._indexed[conversation_id] = max(before_seq, self._indexed.pop(conversation_id, 0))

@@ -38,9 +38,9 @@ class Pinning:
             InvalidRequest: there is no such message, or it is one whose place in the stored log is not known.
             StoreUnavailable: the call of a pinned result cannot be read.
         """
-        if not request.pin and not place.conversation.state.get(PINS):
+        if not request.pin and not place.conversation.marks.get(PINS):
             return place
-        pins = {pin.from_seq: pin for pin in pins_of(place.conversation.state)}
+        pins = {pin.from_seq: pin for pin in pins_of(place.conversation.marks)}
         known = dict(pins)
         pins |= {pin.from_seq: pin for pin in await self._extended(place, list(pins.values()))}
         for index in request.pin:
@@ -51,8 +51,8 @@ class Pinning:
         if pins == known:
             return place
         stored = [msgspec.to_builtins(pins[seq]) for seq in sorted(pins)]
-        conversation = replace(place.conversation, state={**place.conversation.state, PINS: stored})
-        return replace(place, conversation=conversation)
+        marks = {**place.conversation.marks, PINS: stored}
+        return replace(place, conversation=replace(place.conversation, marks=marks), marks=marks)
 
     async def _pin(self, place: Recollection, seq: int) -> Pin:
         """The round that a message is part of: a call with all its results, or the message alone."""
@@ -95,9 +95,9 @@ class Pinning:
         return sum(await self._counting.messages(messages, place.conversation.encoding))
 
 
-def pins_of(state: Mapping[str, Any]) -> tuple[Pin, ...]:
-    """The pinned rounds of a conversation, in the order of its log."""
-    stored = state.get(PINS)
+def pins_of(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
+    """The pinned rounds of a conversation by its marks, in the order of its log."""
+    stored = marks.get(PINS)
     return msgspec.convert(stored, tuple[Pin, ...]) if stored else ()
 
 
@@ -119,7 +119,7 @@ def check_pins(request: ChatRequest, place: Recollection, policy: Policy, budget
     Raises:
         InvalidRequest: they would.
     """
-    pins = pins_of(place.conversation.state)
+    pins = pins_of(place.conversation.marks)
     if not request.pin or fitting(pins, policy, budget) == pins:
         return
     tokens = budget.calibrated(sum(pin.tokens for pin in pins))

@@ -13,8 +13,10 @@ from app.store.base import Lease
 
 PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
-CALIBRATION, VIEWS, PINS = "calibration", "views", "pins"
-"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window; pinned rounds."""
+CALIBRATION, VIEWS = "calibration", "views"
+"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""
+PINS, REDACTED = "pins", "redacted"
+"""`Conversation.marks`: pinned rounds; the seqs of messages that were deleted or erased."""
 INSTRUCTIONS = "instructions"
 """`Conversation.state`: leading system messages that an appending client sent once."""
 
@@ -49,6 +51,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The stored answer, where the client's own retry asks again what was answered meanwhile."""
     asked_tokens: int = 0
     """Of the new messages, once they are stored."""
+    marks: Mapping[str, Any] | None = None
+    """The conversation's, where this request changes them."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
 
@@ -81,8 +85,16 @@ def state_through(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
             for key, view in views.items()
             if view.boundary.to_seq <= last_seq + 1
         }
+    return shared
+
+
+def marks_through(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
+    """What of a conversation's marks holds for a branch that shares its log through `last_seq`."""
+    shared = dict(marks)
     if PINS in shared:
         shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
+    if REDACTED in shared:
+        shared[REDACTED] = [seq for seq in shared[REDACTED] if seq <= last_seq]
     return shared
 
 

@@ -27,7 +27,16 @@ from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leave
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.history import History, Reach, Remembered, Search, root_of_log
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through, state_through
+from app.exchange.placement import (
+    CALLS_OPEN,
+    INSTRUCTIONS,
+    PENDING,
+    REDACTED,
+    Recollection,
+    lineage_through,
+    marks_through,
+    state_through,
+)
 from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
@@ -149,7 +158,7 @@ class Recall:
             return None
         new = log.messages[reach.index + 1 :]
         placed = await self._continue(request, reach, new, instructions, log, digest if aligned else None)
-        if aligned:
+        if aligned or placed.client_log is None:
             return placed
         counts = await self._counting.messages(log.messages, placed.conversation.encoding)
         return replace(placed, client_tokens=sum(counts))
@@ -163,7 +172,9 @@ class Recall:
         log: History,
         digest: bytes | None,
     ) -> Recollection:
-        """Go on after the matched message: on its conversation if that ends there, else on a branch."""
+        """Go on after the matched message: on its conversation if that ends there, else on a branch. Where messages
+        were erased the stored log is shown, and not the client's copy of it.
+        """
         found, last = reach.match.conversation, reach.match.message
         answer = await self._answer_after(found, last) if request.retry and not new else None
         branches = answer is None and found.head_seq != last.seq
@@ -179,7 +190,7 @@ class Recall:
             new=await self._log_messages(conversation, new),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
-            client_log=log.raws,
+            client_log=None if conversation.marks.get(REDACTED) else log.raws,
             client_tokens=None,
             keeps=request.store,
             points=_points(request, conversation),
@@ -204,6 +215,8 @@ class Recall:
             mode="resend",
             chunk_count=parent.chunk_count,
             state=state_through(parent.state, last.seq),
+            marks=marks_through(parent.marks, last.seq),
+            indexed_before=min(parent.indexed_before, last.seq + 1),
         )
 
     async def _append(

@@ -66,6 +66,7 @@ class Remember:
                     messages=turn.new,
                     creates=turn.creates,
                     fence=turn.lease,
+                    marks=turn.marks,
                 )
             )
         except HeadMoved as moved:
@@ -82,7 +83,7 @@ class Remember:
             position = Position(after.head_link, after.head_skeleton, False)
             self._prefixes.remember(turn.remembers, Remembered(after.root, position))
         asked_tokens = sum(entry.tokens for entry in turn.new)
-        return replace(turn, conversation=after, creates=False, new=(), asked_tokens=asked_tokens)
+        return replace(turn, conversation=after, creates=False, new=(), marks=None, asked_tokens=asked_tokens)
 
     async def answer(self, turn: Recollection, given: Given) -> Conversation:
         """Store an answer after its question; returns the conversation that holds it.
@@ -122,6 +123,7 @@ class Remember:
                     messages=[entry],
                     fence=turn.lease,
                     releases=turn.lease is not None,
+                    marks=turn.marks,
                 )
             )
         except HeadMoved as moved:
@@ -156,7 +158,7 @@ class Remember:
         conversation = turn.conversation
         if not turn.keeps or not turn.is_first_attempt or conversation.external_id is not None:
             return
-        chunks = await self._store.chunks(root=conversation.root, path=conversation.path)
+        chunks = await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
         if all(chunk.conversation_id != conversation.id for chunk in chunks):
             await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
 

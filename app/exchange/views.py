@@ -184,7 +184,7 @@ class Views:
             folds=folds,
             tail=place.new if at_start else None,
             new_from_seq=place.conversation.head_seq + 1,
-            pins=fitting(pins_of(state), policy, budget),
+            pins=fitting(pins_of(place.conversation.marks), policy, budget),
             last=last,
         )
 
@@ -192,10 +192,12 @@ class Views:
         conversation = place.conversation
         if place.is_fresh:
             ends = {(entry.link, entry.seq + 1) for entry in place.new}
-            chunks = await self._store.chunks(root=conversation.root, links=[entry.link for entry in place.new])
+            chunks = await self._store.chunks(
+                tenant=conversation.tenant, root=conversation.root, links=[entry.link for entry in place.new]
+            )
             # Logs that differ in system messages share links; a chunk counts in its own log only.
             return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
-        return await self._store.chunks(root=conversation.root, path=conversation.path)
+        return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
 
     async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
         """The plan; made in a thread where there is much to cut, or long text to shorten."""
@@ -333,7 +335,7 @@ def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastV
 
 
 def _warnings(place: Recollection, outline: Outline) -> tuple[str, ...]:
-    left_out = len(pins_of(place.conversation.state)) - len(outline.pins)
+    left_out = len(pins_of(place.conversation.marks)) - len(outline.pins)
     return (f"{left_out} pinned messages have no room in this window.",) if left_out else ()
 
 

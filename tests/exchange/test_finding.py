@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.exchange.finding import BATCH_MESSAGES, INDEXED, Finding
+from app.exchange.finding import BATCH_MESSAGES, Finding
 from app.store.memory import MemoryStore
 from tests.store.logs import Clock, begin, fresh_tenant, go_on
 
@@ -47,12 +46,11 @@ async def test_a_question_finds_what_was_not_yet_indexed_and_indexes_nothing_twi
 
 async def test_another_process_goes_on_from_what_the_conversation_says() -> None:
     store = Watched()
-    conversation, _ = await begin(store, fresh_tenant(), LINES, state={INDEXED: 120})
+    conversation, _ = await begin(store, fresh_tenant(), LINES, indexed_before=120)
     finding = Finding(store)
     assert finding.indexed_before(conversation) == 120
     await finding.find(conversation, "common", from_seq=0, before_seq=140, limit=3)
     assert store.indexed == list(range(120, 140))
-    assert finding.indexed_before(replace(conversation, state={INDEXED: "odd"})) == 140
 
 
 async def test_without_anything_to_ask_for_nothing_is_indexed() -> None:
