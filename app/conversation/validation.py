@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from app.conversation.messages import Message
@@ -13,26 +13,34 @@ TOOL_ROLES: Final = ("tool", "function")
 INSTRUCTION_ROLES: Final = ("system", "developer")
 
 
-def check_messages(messages: Iterable[Message], *, first_index: int, calls_open: bool) -> None:
-    """Check new messages of a request.
+def check_messages(
+    messages: Iterable[Message],
+    *,
+    first_index: int,
+    calls_open: bool,
+    name_of: Callable[[int], str] = "messages[{}]".format,
+) -> None:
+    """Check new messages of a request, or of a file.
 
     Args:
         messages: in order.
         first_index: position of the first of them in the request's `messages`.
         calls_open: whether the message before them is an assistant message with tool calls, or a tool result, so that
             a tool result may follow.
+        name_of: the name of the place with this index, for errors.
 
     Raises:
         InvalidRequest: naming the message and the field.
     """
     for index, message in enumerate(messages, start=first_index):
-        _check_shape(message, f"messages[{index}]")
+        where = name_of(index)
+        _check_shape(message, where)
         role = message.role
         if role in TOOL_ROLES:
             if not calls_open:
                 raise InvalidRequest(
-                    f"messages[{index}] has role {role!r} but does not follow an assistant message with 'tool_calls'.",
-                    param=f"messages[{index}].role",
+                    f"{where} has role {role!r} but does not follow an assistant message with 'tool_calls'.",
+                    param=f"{where}.role",
                     code="invalid_value",
                 )
         else:

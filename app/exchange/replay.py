@@ -28,24 +28,32 @@ def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> A
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
         return StreamedAnswer(headers, _frames(list(_chunks(entry, meta, ours, request))))
+    body = {**completion_of(entry, request.model), **ours, "context": context}
+    return WholeAnswer(orjson.dumps(body), headers)
+
+
+def completion_of(entry: LogMessage, model: str) -> dict[str, Any]:
+    """OpenAI's object of the completion that was stored as `entry`.
+
+    Args:
+        model: the name that was asked for, where the provider named none.
+    """
+    meta = entry.meta or {}
     messages = [entry.message.body, *meta.get("alternatives", ())]
-    body = {
-        **_identity(entry, meta, request, "chat.completion"),
+    return {
+        **_identity(entry, meta, model, "chat.completion"),
         "choices": [
             {"index": index, "message": message, "logprobs": None, "finish_reason": meta.get("finish_reason")}
             for index, message in enumerate(messages)
         ],
         "usage": meta.get("usage"),
-        **ours,
-        "context": context,
     }
-    return WholeAnswer(orjson.dumps(body), headers)
 
 
 def _chunks(
     entry: LogMessage, meta: Mapping[str, Any], ours: Mapping[str, Any], request: ChatRequest
 ) -> Iterator[dict[str, Any]]:
-    identity = _identity(entry, meta, request, "chat.completion.chunk")
+    identity = _identity(entry, meta, request.model, "chat.completion.chunk")
     messages = [entry.message.body, *meta.get("alternatives", ())]
     for index, message in enumerate(messages):
         yield {**identity, "choices": [_choice(index, _delta(message), None)], **ours}
@@ -67,9 +75,9 @@ def _choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dic
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _identity(entry: LogMessage, meta: Mapping[str, Any], request: ChatRequest, kind: str) -> dict[str, Any]:
+def _identity(entry: LogMessage, meta: Mapping[str, Any], model: str, kind: str) -> dict[str, Any]:
     created = int(entry.created_at.timestamp()) if entry.created_at else 0
-    return {"id": meta.get("id"), "object": kind, "created": created, "model": meta.get("model") or request.model}
+    return {"id": meta.get("id"), "object": kind, "created": created, "model": meta.get("model") or model}
 
 
 async def _frames(chunks: list[dict[str, Any]]) -> AsyncGenerator[bytes, None]:
