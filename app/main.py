@@ -51,6 +51,7 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
+from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
@@ -208,7 +209,12 @@ def create_app(settings: Settings) -> Front:
         compacting=compacting,
         remember=remember,
         delivery=Delivery(
-            remember=remember, ask=ask, recalling=recalling, preparing=preparing, tasks=tasks
+            remember=remember,
+            ask=ask,
+            recalling=recalling,
+            preparing=preparing,
+            storing=Storing(store, now=_utc_now),
+            tasks=tasks,
         ),
         recalling=recalling,
         quoting=quoting,

@@ -24,6 +24,7 @@ from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
 from app.exchange.seen import SEEN, facts_of
+from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, last_view_of, with_view
 from app.upstream.collect import Collector
@@ -42,11 +43,13 @@ class Delivery:
         ask: Ask,
         recalling: Recalling,
         preparing: Preparing,
+        storing: Storing,
         tasks: Tasks,
     ) -> None:
         self._remember = remember
         self._recalling = recalling
         self._preparing = preparing
+        self._storing = storing
         self._ask = ask
         self._tasks = tasks
 
@@ -159,6 +162,8 @@ class Delivery:
             chunk_count=len(view.outline.chunks),
         )
         conversation = await self._remember.answer(turn.place, given)
+        if turn.request.keeps_completion and turn.place.keeps and not incomplete:
+            await self._storing.keep(turn.request, turn.place, conversation, collector.id)
         self._preparing.after(turn, view, conversation)
         return conversation
 
