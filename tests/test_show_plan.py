@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from app.__main__ import main
-from app.exchange.seen import seen
+from app.exchange.seen import messages_seen, seen
 from app.main import create_app
 from app.settings import load
 from migrations.run import prepare
@@ -155,5 +155,6 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
             view = await seen(gateway.store, conversation, answer)
             assert view is not None
             assert view.is_exact
-            assert [json.loads(raw) for raw in view.messages] == sent
+            replayed = await messages_seen(gateway.store, conversation, view.plan, view.next_seq)
+            assert [json.loads(raw) for raw in replayed] == sent
         assert body["context_status"] in {"summarized", "trimmed"}

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.archive.standing import Wish, bare_request, place_of
+from app.archive.telling import excerpt
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
-from app.context.disposition import REASONS
+from app.compaction.summarizer import input_tokens
+from app.context.calibration import Calibration
+from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.exchange.counting import Counting
 from app.exchange.placement import CALIBRATION
-from app.exchange.preview import Preview, preview
-from app.exchange.seen import Seen, seen
+from app.exchange.preview import Preview, preview, rows
+from app.exchange.request import Caller
+from app.exchange.seen import Seen, messages_seen, seen
+from app.exchange.views import Turn, Views, calibration_of
 from app.main import policy_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
 from app.store.base import Store
 from app.upstream import registry
+from app.upstream.base import Call, Deployment, Reply, Target, Window
 
 PLAIN_WIDTH: Final = 120
-EXCERPT_CHARS: Final = 400
 STYLES: Final = {
     "summarized": "dim",
     "dropped": "red",
@@ -39,6 +47,31 @@ STYLES: Final = {
     "pinned": "cyan",
     **dict.fromkeys(("masked", "truncated", "cleared", "told"), "yellow"),
 }
+
+
+class _Unasked:
+    """A provider that is only named."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def send(self, call: Call) -> Reply:
+        raise NotImplementedError
+
+    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A view with every message of the log."""
+
+    preview: Preview
+    model: str
+    rows: Sequence[tuple[LogMessage, Disposition]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +87,41 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config)
     if arguments.answer is not None:
         return _run_seen(settings, arguments)
-    shown, model = asyncio.run(_look(settings, arguments))
+    shown = asyncio.run(_look(settings, arguments))
     if arguments.json:
-        print(orjson.dumps(as_json(shown, model.name), option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(as_json(shown), option=orjson.OPT_INDENT_2).decode())
     else:
-        _print(shown, model.name)
+        _print(shown)
     return 0
 
 
 def _run_seen(settings: Settings, arguments: argparse.Namespace) -> int:
     """Show what the model saw for an answer."""
-    conversation, answer, view = asyncio.run(_look_back(settings, arguments))
-    shown = Preview(conversation, view.log, (), view.budget, view.plan, view.rows)
-    model = str((answer.meta or {}).get("model"))
+    shown, view, sent = asyncio.run(_look_back(settings, arguments))
     if arguments.json:
-        told = as_json(shown, model) | {
-            "answer": answer.seq,
+        told = as_json(shown) | {
+            "answer": arguments.answer,
             "exact": view.is_exact,
-            "sent": [orjson.loads(raw) for raw in view.messages],
+            "sent": [orjson.loads(raw) for raw in sent],
         }
         print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
         return 0
-    _print(shown, model, answer=answer.seq)
+    _print(shown, answer=arguments.answer)
     print("these are the very bytes that were sent" if view.is_exact else "the bytes that were sent differed in form")
     return 0
 
 
-async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple[Conversation, LogMessage, Seen]:
+async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple[_Shown, Seen, list[bytes]]:
     async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         entries = await store.read(conversation, max(0, arguments.answer), arguments.answer + 1)
         view = await seen(store, conversation, entries[0]) if entries else None
         if view is None:
             raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
-    return conversation, entries[0], view
+        sent = await messages_seen(store, conversation, view.plan, view.next_seq)
+        told = Preview(conversation, (), view.budget, view.plan)
+        every = await rows(store, conversation, view.plan, 0, view.next_seq)
+    return _Shown(told, str((entries[0].meta or {}).get("model")), every), view, sent
 
 
 async def _found(store: Store, settings: Settings, conversation_id: str) -> Conversation:
@@ -100,19 +134,32 @@ async def _found(store: Store, settings: Settings, conversation_id: str) -> Conv
     return conversation
 
 
-async def _look(settings: Settings, arguments: argparse.Namespace) -> tuple[Preview, _Model]:
+async def _look(settings: Settings, arguments: argparse.Namespace) -> _Shown:
     async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         model = await _model(settings, store, conversation, arguments)
-        shown = await preview(
-            store,
-            conversation,
-            policy=_policy(settings, arguments.policy),
-            window_tokens=model.window_tokens,
-            model_key=model.key,
-            counter=TokenCounter(tokenizer_for(conversation.encoding)),
-        )
-    return shown, model
+        counting = Counting(lambda encoding: TokenCounter(tokenizer_for(encoding)))
+        turn = await _turn(conversation, model, _policy(settings, arguments.policy), counting)
+        told = await preview(Views(store=store, counting=counting), turn)
+        every = await rows(store, conversation, told.plan, 0, conversation.head_seq + 1)
+    return _Shown(told, model.name, every)
+
+
+async def _turn(conversation: Conversation, model: _Model, policy: Policy, counting: Counting) -> Turn:
+    """The turn that a request would be which adds nothing."""
+    provider, _, name = model.key.partition("/")
+    request = bare_request(Caller(conversation.tenant), model.name, Wish(), policy=policy.name)
+    place = place_of(conversation)
+    counted = await counting.instructions(place.instructions, request, conversation.encoding)
+    return Turn(
+        request=request,
+        target=Target(model.name, (Deployment(_Unasked(provider), name),)),
+        policy=policy,
+        window=Window(model.window_tokens, "config"),
+        calibration=calibration_of(conversation.state, model.key, Calibration()),
+        summarizer_input_tokens=input_tokens(policy, model.window_tokens),
+        place=replace(place, instructions_tokens=counted),
+    )
 
 
 def _policy(settings: Settings, name: str | None) -> Policy:
@@ -160,12 +207,13 @@ def _known_window(settings: Settings, key: str) -> int:
     return known[0] if known else settings.window_default
 
 
-def as_json(shown: Preview, model: str) -> dict[str, Any]:
+def as_json(told: _Shown) -> dict[str, Any]:
     """The plan as an object: numbers calibrated where they are compared with the window, raw where they are counted."""
+    shown = told.preview
     decided = shown.plan
     return {
         "conversation_id": shown.conversation.id,
-        "model": model,
+        "model": told.model,
         "status": decided.status,
         "prompt_tokens": shown.prompt_tokens,
         "limit": shown.limit_tokens,
@@ -184,9 +232,9 @@ def as_json(shown: Preview, model: str) -> dict[str, Any]:
                 "shown_tokens": row.shown_tokens,
                 "quoted": row.is_quoted,
                 "reason": row.reason,
-                "text": _said(entry),
+                "text": excerpt(entry),
             }
-            for row, entry in zip(shown.rows, shown.log, strict=True)
+            for entry, row in told.rows
         ],
         "to_summarize": [{"from_seq": one.from_seq, "to_seq": one.to_seq} for one in decided.to_summarize],
         "notes": [{"code": note.code, **note.facts} for note in decided.notes],
@@ -207,13 +255,14 @@ def _summary(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def _print(shown: Preview, model: str, *, answer: int | None = None) -> None:
+def _print(told: _Shown, *, answer: int | None = None) -> None:
+    shown = told.preview
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     budget, decided = shown.budget, shown.plan
     saw = "would see it now" if answer is None else f"saw it for answer {answer}"
-    console.print(f"[bold]{shown.conversation.id}[/] as {model} {saw}: [bold]{decided.status}[/]")
+    console.print(f"[bold]{shown.conversation.id}[/] as {told.model} {saw}: [bold]{decided.status}[/]")
     console.print(
         f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
         f"compaction above {budget.soft:,})" + ("" if decided.fits else " - does not fit")
@@ -224,8 +273,8 @@ def _print(shown: Preview, model: str, *, answer: int | None = None) -> None:
         console.print("instructions: none stored; what a client sends along comes on top")
     if decided.chunks:
         console.print(_summaries(decided.chunks))
-    console.print(_messages(shown))
-    for kind in dict.fromkeys(row.kind for row in shown.rows):
+    console.print(_messages(told))
+    for kind in dict.fromkeys(row.kind for _, row in told.rows):
         console.print(f"{kind}: {REASONS[kind]}", style=STYLES.get(kind, ""))
     for one in decided.to_summarize:
         console.print(f"would first be summarized: messages {one.from_seq} to {one.to_seq - 1}")
@@ -242,25 +291,18 @@ def _summaries(chunks: tuple[Chunk, ...]) -> Table:
     return table
 
 
-def _messages(shown: Preview) -> Table:
+def _messages(told: _Shown) -> Table:
     table = Table(title="The log, every message of it", title_justify="left", expand=True)
     for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent", 6), ("as", 15)):
         table.add_column(name, no_wrap=True, width=width)
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for row, entry in zip(shown.rows, shown.log, strict=True):
+    for entry, row in told.rows:
         sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
         quoted = " + quoted" if row.is_quoted else ""
-        cells = (str(row.seq), row.role, str(row.tokens), str(row.shown_tokens), sent_as + quoted, _said(entry))
+        cells = (str(row.seq), row.role, str(row.tokens), str(row.shown_tokens), sent_as + quoted, excerpt(entry))
         table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.kind, ""))
     return table
 
 
 def _short_id(chunk_id: str) -> str:
     return chunk_id[:12]
-
-
-def _said(entry: LogMessage) -> str:
-    """The message in one line: its text, its tool calls."""
-    calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
-    named = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
-    return " ".join([*entry.message.text.split(), *named])[:EXCERPT_CHARS]

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from app.context.budget import Budget
-from app.context.disposition import Disposition, dispositions
 from app.context.outline import LastView, Pin, Plan
 from app.context.view import render
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.placement import Recollection
-from app.exchange.views import View
+from app.exchange.views import View, read_early
 from app.store.base import Store
 
 SEEN = "view"
@@ -26,16 +25,14 @@ SEEN = "view"
 class Seen:
     """The view of an answer, from what is stored."""
 
-    log: Sequence[LogMessage]
-    """The log as it was then, the answer left out."""
     plan: Plan
     budget: Budget
-    rows: Sequence[Disposition]
-    messages: Sequence[bytes]
-    """JSON text of what was sent after the instructions."""
+    policy: str
+    next_seq: int
+    """One past the last message of the log as it was then."""
     is_exact: bool
-    """Whether these are the very bytes. They are not where a client sent its history in another form than before, or
-    where a summary was rewritten or erased since."""
+    """Whether the very bytes that were sent can be put together. They cannot where a client sent its history in another
+    form than before, or where a message or a summary was erased since."""
 
 
 def facts_of(view: View, place: Recollection) -> dict[str, Any]:
@@ -49,6 +46,7 @@ def facts_of(view: View, place: Recollection) -> dict[str, Any]:
         **facts,
         "shown": msgspec.to_builtins(shown),
         "chunks": [chunk.id for chunk in plan.chunks],
+        "revisions": [chunk.revision for chunk in plan.chunks],
         "pins": [msgspec.to_builtins(pin) for pin in plan.pins],
         "dropped": plan.dropped,
         "digest": _digest(view.messages[len(place.instructions) :]),
@@ -56,7 +54,7 @@ def facts_of(view: View, place: Recollection) -> dict[str, Any]:
 
 
 async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> Seen | None:
-    """The view that an answer was given to; None where nothing is known of it.
+    """The view that an answer was given to; None where nothing is known of it. Reads what it showed, no more.
 
     Raises:
         StoreUnavailable: the log cannot be read.
@@ -65,14 +63,44 @@ async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> 
     facts, context = meta.get(SEEN), meta.get("context")
     if not isinstance(facts, Mapping) or not isinstance(context, Mapping):
         return None
-    log = await store.read(conversation, 0, int(facts["next_seq"]))
-    known = {chunk.id: chunk for chunk in await store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)}
-    wanted = facts.get("chunks", [])
-    plan = _plan(facts, context, [known[name] for name in wanted if name in known])
-    raws = {entry.seq: entry.message.raw for entry in log}
-    messages = render(plan, instructions=[], message_at=raws.__getitem__, next_seq=len(log))
-    is_exact = all(name in known for name in wanted) and facts.get("digest") in (None, _digest(messages))
-    return Seen(log, plan, _budget(context), dispositions(log, plan), messages, is_exact)
+    next_seq = int(facts["next_seq"])
+    chunks = await _chunks(store, conversation, facts)
+    plan = _plan(facts, context, chunks)
+    is_exact = len(chunks) == len(facts.get("chunks", ()))
+    if is_exact and "digest" in facts:
+        is_exact = facts["digest"] == _digest(await messages_seen(store, conversation, plan, next_seq))
+    return Seen(plan, _budget(context), str(context.get("policy")), next_seq, is_exact)
+
+
+async def messages_seen(store: Store, conversation: Conversation, plan: Plan, next_seq: int) -> list[bytes]:
+    """JSON text of what was sent after the instructions, as far as it is stored.
+
+    Raises:
+        StoreUnavailable: the log cannot be read.
+    """
+    shown = await read_early(store, conversation, plan)
+    shown += await store.read(conversation, plan.boundary_seq, next_seq)
+    raws = {entry.seq: entry.message.raw for entry in shown}
+    return render(plan, instructions=[], message_at=raws.__getitem__, next_seq=next_seq)
+
+
+async def _chunks(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Chunk]:
+    """The summaries that stood in a view, each with the text that it had; without those that are gone."""
+    wanted: Sequence[str] = facts.get("chunks", ())
+    if not wanted:
+        return []
+    tenant, root = conversation.tenant, conversation.root
+    known = {chunk.id: chunk for chunk in await store.chunks(tenant=tenant, root=root, path=conversation.path)}
+    revisions: Sequence[int | None] = facts.get("revisions") or [None] * len(wanted)
+    found = []
+    for chunk_id, revision in zip(wanted, revisions, strict=True):
+        chunk = known.get(chunk_id)
+        if chunk is not None and revision not in (None, chunk.revision):
+            older = await store.revisions(tenant=tenant, root=root, chunk_id=chunk_id)
+            chunk = next((one for one in older if one.revision == revision), None)
+        if chunk is not None:
+            found.append(chunk)
+    return found
 
 
 def _plan(facts: Mapping[str, Any], context: Mapping[str, Any], chunks: Sequence[Chunk]) -> Plan:

@@ -273,16 +273,9 @@ class Views:
         return [*stored, *(entry for entry in place.new if entry.seq >= start)]
 
     async def _shown(self, place: Recollection, decided: Plan) -> list[LogMessage]:
-        """The messages that a plan shows: its tail, its anchor, what is pinned and what is quoted."""
-        start = decided.boundary_seq
-        early = [seq for pin in decided.pins for seq in range(pin.from_seq, pin.to_seq)]
-        early += [passage.seq for quotation in decided.quotations for passage in quotation.passages]
-        if decided.anchor_seq is not None:
-            early.append(decided.anchor_seq)
-        head = place.conversation.head_seq
-        stored = []
-        for first, past in _stretches(sorted({seq for seq in early if seq < start and seq <= head})):
-            stored += await self._store.read(place.conversation, first, past)
+        """The messages that a plan shows."""
+        start, early = decided.boundary_seq, _shown_early(decided)
+        stored = await read_early(self._store, place.conversation, decided)
         fresh = [entry for entry in place.new if entry.seq in early and entry.seq < start]
         return [*stored, *fresh, *await self.log(place, start)]
 
@@ -305,6 +298,22 @@ class Views:
 def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
     instructions = [message.raw for message in place.instructions]
     return render(decided, instructions=instructions, message_at=raws.__getitem__, next_seq=next_seq)
+
+
+async def read_early(store: Store, conversation: Conversation, decided: Plan) -> list[LogMessage]:
+    """The stored messages that a plan shows, or quotes, from before its boundary."""
+    end = min(decided.boundary_seq, conversation.head_seq + 1)
+    found: list[LogMessage] = []
+    for first, past in _stretches(sorted(seq for seq in _shown_early(decided) if seq < end)):
+        found += await store.read(conversation, first, past)
+    return found
+
+
+def _shown_early(decided: Plan) -> set[int]:
+    """Places of the anchor, and of what is pinned or quoted, wherever in the log."""
+    early = {seq for pin in decided.pins for seq in range(pin.from_seq, pin.to_seq)}
+    early |= {passage.seq for quotation in decided.quotations for passage in quotation.passages}
+    return early if decided.anchor_seq is None else early | {decided.anchor_seq}
 
 
 def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:
