@@ -190,6 +190,9 @@ class Store(Protocol):
         the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where they
         follow on `indexed_before` and are stored, that moves to their end."""
 
+    async def forget_index(self) -> None:
+        """Make nothing findable any more, whoever it belongs to: every conversation is to be indexed anew."""
+
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:

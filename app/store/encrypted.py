@@ -88,6 +88,9 @@ class EncryptedStore:
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Nothing: an index would tell the words."""
 
+    async def forget_index(self) -> None:
+        await self.inner.forget_index()
+
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:

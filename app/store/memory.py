@@ -152,6 +152,11 @@ class MemoryStore(MemoryChunks, MemoryDesk):
         if reader is not None and start <= reader.indexed_before < end and stored.issuperset(range(start, end)):
             self._conversations[reader.root, reader.id] = replace(reader, indexed_before=end)
 
+    async def forget_index(self) -> None:
+        self._terms.clear()
+        for place, conversation in self._conversations.items():
+            self._conversations[place] = replace(conversation, indexed_before=0)
+
     def _kept(self, conversation: Conversation) -> Conversation | None:
         """The conversation as it is stored."""
         kept = self._conversations.get((conversation.root, conversation.id))

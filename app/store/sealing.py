@@ -25,6 +25,11 @@ class Sealing:
     def __init__(self, cipher: Cipher) -> None:
         self._cipher = cipher
 
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is encrypted; otherwise it is only decrypted."""
+        return self._cipher.active is not None
+
     def seal_message(self, tenant: str, entry: LogMessage) -> LogMessage:
         raw = self._cipher.seal(entry.message.raw, _place("body", tenant, entry.link.hex()))
         return replace(
@@ -117,8 +122,8 @@ def _place(kind: str, tenant: str, *names: str) -> bytes:
 
 
 def _place_of_chunk(tenant: str, chunk: Chunk) -> bytes:
-    """A summary's revisions are texts of their own."""
-    return _place("chunk", tenant, chunk.from_link.hex(), chunk.to_link.hex(), chunk.id, str(chunk.revision))
+    """Not the revision: the store numbers those."""
+    return _place("chunk", tenant, chunk.from_link.hex(), chunk.to_link.hex(), chunk.id)
 
 
 def _places_of_completion(completion: StoredCompletion) -> tuple[bytes, bytes]:

@@ -10,18 +10,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.terms import terms_of_message
 from app.store.base import Found, FoundAnywhere, ListQuery
-from app.store.lineage import expected_count
+from app.store.lineage import expected_count, own_from
 from app.store.search import best, found_in, score, weight
 
 SEARCHED_MESSAGES: Final = 2000
 SEARCHED_CONVERSATIONS: Final = 100
 """Of a tenant, the newest; of each at most `MESSAGES_OF_EACH` of its newest messages."""
 MESSAGES_OF_EACH: Final = 200
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class Readable(Protocol):
@@ -63,7 +65,8 @@ class Unindexed:
         async with self._turn:
             for conversation in newest:
                 end = conversation.head_seq + 1
-                entries = await self._store.read(conversation, max(0, end - min(MESSAGES_OF_EACH, room)), end)
+                start = max(own_from(conversation), end - min(MESSAGES_OF_EACH, room))
+                entries = await self._store.read(conversation, start, end)
                 room -= len(entries)
                 log = {entry.seq: entry for entry in entries}
                 looked.append(_Looked(conversation, log, await asyncio.to_thread(_terms_at, log, asked)))
@@ -83,16 +86,15 @@ class _Looked:
 
 def _ranked(looked: Sequence[_Looked], limit: int) -> list[FoundAnywhere]:
     """The best conversations, at equal scores the most recently updated, each with its best message."""
-    by_age = sorted(looked, key=lambda one: (one.conversation.updated_at is not None, one.conversation.updated_at))
-    held = {place: frozenset().union(*one.terms_at.values()) for place, one in enumerate(by_age)}
-    sums = best(held, messages=len(looked), limit=limit)
+    by_age = sorted(looked, key=lambda one: (one.conversation.updated_at or _NEVER, one.conversation.id))
+    held = {place: frozenset[str]().union(*one.terms_at.values()) for place, one in enumerate(by_age)}
     matching = Counter(term for terms in held.values() for term in terms)
     weights = {term: weight(len(looked), count) for term, count in matching.items()}
     found = []
-    for place, weighed in sums.items():
+    for place, weighed in best(held, messages=len(looked), limit=limit).items():
         one = by_age[place]
-        holding = one.terms_at
-        seq = max(holding, key=lambda seq: (sum(map(weights.__getitem__, holding[seq])), seq))
+        sums = {seq: sum(weights[term] for term in terms) for seq, terms in one.terms_at.items()}
+        seq = max(sums, key=lambda seq: (sums[seq], seq))
         found.append(FoundAnywhere(one.conversation, one.log[seq], score(weighed)))
     return found
 
