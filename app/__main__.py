@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_show_plan(commands)
     _add_keys(commands)
+    _add_purge(commands)
+    reencrypt = commands.add_parser("reencrypt", help="write everything that is stored under the active key")
+    _add_config(reencrypt)
     return parser
 
 
@@ -113,6 +116,14 @@ def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     for action in (create, listed, revoke):
         _add_config(action)
         action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_purge(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    purge = commands.add_parser("purge", help="erase old conversations now")
+    _add_config(purge)
+    purge.add_argument("--older-than", metavar="AGE", help="such as 30d; without it the configured rules hold")
+    purge.add_argument("--tenant", metavar="T", help="of this tenant only")
+    purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

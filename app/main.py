@@ -31,6 +31,7 @@ from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
 from app.api.request_ids import RequestIds
 from app.archive.issuing import Issuing
+from app.archive.retention import Retention
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -104,6 +105,7 @@ class _Parts:
 
     store: Store
     leases: LeaseKeeper
+    retention: Retention
     preparing: Preparing
     compactor: Compactor
     tasks: Tasks
@@ -192,7 +194,15 @@ def create_app(settings: Settings) -> Front:
     )
     finding = Finding(store)
     preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
-    parts = _Parts(store, leases, preparing, compactor, tasks, tuple(providers.values()))
+    retention = Retention(
+        store=store,
+        leases=leases,
+        days=settings.retention.days,
+        sweep_seconds=settings.retention.sweep_seconds,
+        clock=_utc_now,
+        random=random.random,
+    )
+    parts = _Parts(store, leases, retention, preparing, compactor, tasks, tuple(providers.values()))
     quoting = Quoting(views=views, finding=finding, counting=counting, tasks=tasks)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     turns = Turns(
@@ -267,6 +277,7 @@ async def _lifespan(
     """Open what needs the event loop; at the end finish what runs, then close it in reverse."""
     await parts.store.open()
     parts.leases.start()
+    parts.retention.start()
     await asyncio.to_thread(_warm_up, settings)
     windows.prefetch(parts.providers)
     for model_key, facts in (await parts.store.model_facts()).items():
@@ -278,6 +289,7 @@ async def _lifespan(
     try:
         yield
     finally:
+        await parts.retention.aclose()
         await parts.preparing.aclose()
         await parts.tasks.aclose(LAST_WRITES_SECONDS)
         await parts.compactor.aclose()
