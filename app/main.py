@@ -23,15 +23,21 @@ from starlette.routing import Route
 from app.api.admin import admin_routes
 from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
+from app.api.completions import completion_routes
 from app.api.context import context_routes
 from app.api.errors import install_error_handlers
 from app.api.front import CHAT_PATH, Front
 from app.api.health import health_routes
 from app.api.models import model_routes
+from app.api.openapi import describe
 from app.api.passthrough import passthrough_routes
 from app.api.request_ids import RequestIds
+from app.api.search import search_routes
+from app.archive.completions import Completions
 from app.archive.issuing import Issuing
+from app.archive.records import Records
 from app.archive.retention import Retention
+from app.archive.searching import Searching
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -41,6 +47,7 @@ from app.context.tokens import TokenCounter
 from app.context.vocabulary import encoding_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.ask import Ask
+from app.exchange.attempts import Attempts
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
@@ -52,6 +59,7 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
+from app.exchange.request_keys import RequestKeys
 from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
@@ -235,8 +243,22 @@ def create_app(settings: Settings) -> Front:
     )
     extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
     auth = _auth(settings, store)
+    attempts = Attempts(
+        exchange=exchange,
+        keys=RequestKeys(
+            store=store,
+            tasks=tasks,
+            new_holder=lambda: _ids.randbytes(16).hex(),
+            wait_seconds=settings.compaction.wait_seconds,
+            clock=time.monotonic,
+            sleep=asyncio.sleep,
+            random=random.random,
+        ),
+        tasks=tasks,
+        clock=time.monotonic,
+    )
     chat = ChatEndpoint(
-        exchange,
+        attempts,
         auth,
         body_limit_bytes=settings.server.body_limit_bytes,
         new_request_id=_new_request_id,
@@ -259,13 +281,18 @@ def create_app(settings: Settings) -> Front:
         router=router, windows=windows, providers=parts.providers, names=names, created=int(time.time())
     )
     application.include_router(model_routes(catalogue, auth))
+    application.include_router(completion_routes(Completions(store), auth))
     issuing = Issuing(store, policies=settings.policies, now=_utc_now, random_bytes=secrets.token_bytes)
     application.include_router(admin_routes(issuing, auth))
     application.include_router(context_routes(exchange, auth, body_limit_bytes=settings.server.body_limit_bytes))
+    records = Records(store)
+    searching = Searching(store=store, finding=finding, tasks=tasks, clock=_utc_now)
+    application.include_router(search_routes(searching, records, auth))
     application.include_router(
         passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
     )
     install_error_handlers(application)
+    application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
     return Front(chat, application)
 

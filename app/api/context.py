@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.body import read_body
+from app.api.resources import REFUSALS, Described
 from app.api.schemas import parse_chat_request
 from app.exchange.story import Exchange
+
+CHAT_REQUEST: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
+"""Described with the chat endpoint (`api.openapi`)."""
+
+
+class Count(Described):
+    """What a request weighs."""
+
+    object: str
+    model: str
+    prompt_tokens: int
+    window: int
+    limit: int
+    pressure: float
 
 
 def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> APIRouter:
     """Endpoints on the context of a request."""
     routes = APIRouter(prefix="/v1/context", tags=["context"])
 
-    @routes.post("/count", summary="Count the tokens of a request")
+    @routes.post(
+        "/count",
+        summary="Count the tokens of a request",
+        responses={200: {"model": Count}, **REFUSALS},
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST}}}},
+    )
     async def count(request: Request) -> Response:
         headers = dict(request.headers)
         body = await read_body(request.receive, headers, body_limit_bytes)

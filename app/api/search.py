@@ -1,0 +1,84 @@
+"""Search over stored messages: in one conversation, or in all of the caller's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.auth import Auth
+from app.api.resources import REFUSALS, Described, Limit, json_response, page_of, unix_seconds
+from app.archive.items import message_item_id
+from app.archive.records import Records
+from app.archive.searching import Hit, Hits, Searching, excerpt
+
+Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
+
+
+class FoundMessage(Described):
+    """A message that was found."""
+
+    id: str
+    object: str
+    conversation_id: str
+    seq: int
+    role: str
+    score: float
+    text: str
+    created_at: int
+
+
+class FoundMessages(Described):
+    """What a search found, best first."""
+
+    object: str
+    data: list[FoundMessage]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    complete: bool
+    limited: bool
+
+
+def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRouter:
+    """Both searches."""
+    routes = APIRouter(prefix="/v1", tags=["search"], responses=REFUSALS)
+
+    @routes.get(
+        "/conversations/{conversation_id}/search",
+        summary="Search a conversation",
+        responses={200: {"model": FoundMessages}},
+    )
+    async def search_conversation(
+        request: Request, conversation_id: str, q: Question, limit: Limit = 20
+    ) -> Response:
+        caller = await auth.caller(dict(request.headers), "read")
+        conversation = await records.of(caller, conversation_id)
+        return json_response(_body(await searching.within(conversation, q, limit=limit), q))
+
+    @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
+    async def search(request: Request, q: Question, limit: Limit = 20) -> Response:
+        caller = await auth.caller(dict(request.headers), "read")
+        return json_response(_body(await searching.everywhere(caller, q, limit=limit), q))
+
+    return routes
+
+
+def _body(found: Hits, query: str) -> dict[str, Any]:
+    page = page_of([_message(hit, query) for hit in found.hits], has_more=False)
+    return {**page, "complete": found.is_complete, "limited": found.is_limited}
+
+
+def _message(hit: Hit, query: str) -> dict[str, Any]:
+    entry = hit.message
+    return {
+        "id": message_item_id(entry),
+        "object": "conversation.message",
+        "conversation_id": hit.conversation.id,
+        "seq": entry.seq,
+        "role": entry.message.role,
+        "score": round(hit.score, 3),
+        "text": excerpt(entry, query),
+        "created_at": unix_seconds(entry.created_at),
+    }
