@@ -48,6 +48,7 @@ from app.context.vocabulary import encoding_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.ask import Ask
 from app.exchange.attempts import Attempts
+from app.exchange.attempts import Attempts
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
@@ -59,6 +60,7 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
+from app.exchange.request_keys import RequestKeys
 from app.exchange.request_keys import RequestKeys
 from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange

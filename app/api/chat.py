@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -15,9 +16,8 @@ from app.api.errors import error_body, error_headers, unexpected
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
+from app.exchange.attempts import Attempts, Seat
 from app.exchange.frames import error_frames
-from app.exchange.request import ChatRequest
-from app.exchange.story import Exchange
 from app.observability.log import log_scope
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,10 @@ STREAM_HEADERS = {
 """The last keeps nginx from holding a stream back."""
 
 
+PAUSED_BYTES = 65_536
+"""Behind a longer body uvicorn may have stopped reading, and does not see its client leave."""
+
+
 class ChatEndpoint:
     """Parses, authenticates, and maps errors; decides nothing.
 
@@ -41,14 +45,14 @@ class ChatEndpoint:
 
     def __init__(
         self,
-        exchange: Exchange,
+        attempts: Attempts,
         auth: Auth,
         *,
         body_limit_bytes: int,
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
     ) -> None:
-        self._exchange = exchange
+        self._attempts = attempts
         self._auth = auth
         self._body_limit_bytes = body_limit_bytes
         self._new_request_id = new_request_id
@@ -61,6 +65,7 @@ class ChatEndpoint:
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, await self._auth.caller(headers, "chat"), request_id)
             request = self._auth.admit(request, headers)
+            seat = self._attempts.seat(request, functools.partial(_has_left, receive))
         except ClientDisconnected:
             return
         except GatewayError as error:
@@ -73,19 +78,22 @@ class ChatEndpoint:
         with log_scope(request_id=request_id):
             try:
                 if request.stream:
-                    async with _until_disconnect(receive):
-                        await self._answer(request, sending)
+                    async with _until_disconnect(receive, seat.hang_up):
+                        await self._answer(seat, request_id, sending)
                 else:
                     # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
-                    await self._answer(request, sending)
+                    if len(body) > PAUSED_BYTES:
+                        _has_left(receive)
+                    await self._answer(seat, request_id, sending)
             except asyncio.CancelledError:
                 log.warning("a request was still running when the server had to stop")
                 await self._send_stopped(request_id, sending)
 
-    async def _answer(self, request: ChatRequest, send: Send) -> None:
-        request_id = request.request_id
+    async def _answer(self, seat: Seat, request_id: str, send: Send) -> None:
         try:
-            answer = await self._exchange.answer(request)
+            answer = await seat.answer()
+            if isinstance(answer, WholeAnswer):
+                seat.hand_over()
         except GatewayError as error:
             answer = _refusal(error, request_id)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
@@ -161,9 +169,25 @@ def _refusal(error: GatewayError, request_id: str) -> WholeAnswer:
     return WholeAnswer(body=error_body(error), headers=headers, status=error.status)
 
 
+def _has_left(receive: Receive) -> bool:
+    """Whether a client has hung up, as far as that is known: asks for its next message without waiting for it. (To be
+    asked at all makes a server read on that had paused.)"""
+    while True:
+        asking = receive().__await__()
+        try:
+            next(asking)
+        except StopIteration as answered:
+            if answered.value["type"] == "http.disconnect":
+                return True
+        else:
+            asking.close()
+            return False
+
+
 @asynccontextmanager
-async def _until_disconnect(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what runs inside when the client hangs up; servers swallow what is sent after that without a word."""
+async def _until_disconnect(receive: Receive, on_disconnect: Callable[[], None]) -> AsyncIterator[None]:
+    """Say when the client hangs up, and end quietly what runs inside if that gets it cancelled; servers swallow what is
+    sent after that without a word."""
     running = asyncio.current_task()
     assert running is not None
     hung_up = False
@@ -173,7 +197,7 @@ async def _until_disconnect(receive: Receive) -> AsyncIterator[None]:
         while (await receive())["type"] != "http.disconnect":
             pass
         hung_up = True
-        running.cancel()
+        on_disconnect()
 
     watcher = asyncio.ensure_future(watch())  # noqa: TID251 - cancelled below
     try:

@@ -23,6 +23,7 @@ SUMMARIZE: Final = ("auto", "never", "now")
 RECALL: Final = get_args(Recall)
 CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
 FORWARDED_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta", "traceparent", "tracestate")
+_IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
 
@@ -64,6 +65,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         instructions=context.get("instructions"),
         events=_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
         forwarded={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
+        idempotency_key=_idempotency_key(headers),
     )
 
 
@@ -136,6 +138,15 @@ def _valid_id(value: object, param: str) -> str:
         f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
         code="invalid_value",
         param=param,
+    )
+
+
+def _idempotency_key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key is None or _IDEMPOTENCY_KEY.match(key):
+        return key
+    raise InvalidRequest(
+        "Idempotency-Key must be 1 to 255 visible ASCII characters.", code="invalid_value", param="Idempotency-Key"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
@@ -86,15 +87,15 @@ class Delivery:
         assert isinstance(asked.reply, Begun)
         report = report_of(turn, view)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
-        stored = False
+        ending: asyncio.Task[GatewayError | None] | None = None
         try:
             async for frames in relay.frames():
                 yield frames
-            stored = True
-            error = await self._tasks.finish(self._end_of_stream(turn, view, relay, report))
+            ending = self._tasks.spawn(self._end_of_stream(turn, view, relay, report))
+            error = await asyncio.shield(ending)
             yield error_frames(error) if error is not None else DONE_FRAME
         finally:
-            await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, stored=stored))
+            await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, ending))
 
     async def _end_of_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> GatewayError | None:
         """Store what the stream amounted to; the error to end it with, if any."""
@@ -116,13 +117,14 @@ class Delivery:
         report: Report,
         asked: Asked,
         stack: AsyncExitStack,
-        *,
-        stored: bool,
+        ending: asyncio.Task[GatewayError | None] | None,
     ) -> None:
         """Let go of everything; after a hang-up, keep what had come by then."""
         await asked.reply.aclose()
         try:
-            if not stored:
+            if ending is not None:
+                await asyncio.wait({ending})
+            else:
                 await self._store_stream(turn, view, relay, report)
         except GatewayError as error:
             log.warning("what a client had received could not be stored: %s", error.message)
@@ -164,6 +166,8 @@ class Delivery:
         conversation = await self._remember.answer(turn.place, given)
         if turn.request.keeps_completion and turn.place.keeps and not incomplete:
             await self._storing.keep(turn.request, turn.place, conversation, collector.id)
+        if turn.request.on_answer is not None and not incomplete:
+            await turn.request.on_answer(conversation if turn.place.keeps else None)
         self._preparing.after(turn, view, conversation)
         return conversation
 

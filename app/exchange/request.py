@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ import orjson
 from app.context.outline import Summarize
 from app.context.policy import Recall
 from app.conversation.keys import SCOPES, Scope
+from app.conversation.messages import Conversation
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
@@ -69,6 +70,11 @@ class ChatRequest(msgspec.Struct, frozen=True):
     events: EventStyle = "chunk"
     forwarded: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that travel on to the provider."""
+    idempotency_key: str | None = None
+    """The client's own name for this request and its repetitions."""
+    on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
+    """Told of an answer that is whole, before its last byte is sent: the conversation that ends with it, if it is
+    stored."""
 
     def value(self, name: str) -> Any:
         """The decoded top-level field, None if absent."""

@@ -94,6 +94,8 @@ class Exchange:
                 name_conversation(turn.place.conversation.id)
             if turn.place.replays is not None:
                 await stack.aclose()
+                if request.on_answer is not None:
+                    await request.on_answer(turn.place.conversation)
                 return replayed(turn.place.replays, turn.place.conversation.id, request)
             turn, view = await self._first_view(turn)
             if view.plan.to_summarize and may_compact(turn):

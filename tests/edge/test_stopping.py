@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import time
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
 from app.exchange.answer import Answer, StreamedAnswer
+from app.exchange.attempts import Attempts
 from app.exchange.request import ChatRequest
+from app.exchange.request_keys import RequestKeys
+from app.exchange.tasks import Tasks
+from app.store.memory import MemoryStore
 
 FRAME = b'data: {"choices":[]}\n\n'
 
@@ -39,10 +47,25 @@ class Unfinished:
             self.let_go = True
 
 
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
 async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]:
     """What a client is sent whose request is cancelled by the server."""
+    store, tasks = MemoryStore(clock=now), Tasks()
+    keys = RequestKeys(
+        store=store,
+        tasks=tasks,
+        new_holder=lambda: "this one",
+        wait_seconds=1,
+        clock=time.monotonic,
+        sleep=asyncio.sleep,
+        random=lambda: 0.5,
+    )
     endpoint = ChatEndpoint(
-        exchange,  # type: ignore[arg-type]
+        Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic),
+        Auth(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
         body_limit_bytes=10_000,
         new_request_id=lambda: "req_1",
         extra_headers={},

@@ -1,0 +1,217 @@
+"""`Idempotency-Key` among processes: whoever claims a key answers; the others wait and give that answer again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from app.conversation.messages import Conversation
+from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
+from app.exchange.answer import Answer
+from app.exchange.replay import replayed
+from app.exchange.request import ChatRequest
+from app.exchange.tasks import Tasks
+from app.store.base import RequestKey, Store
+
+log = logging.getLogger(__name__)
+
+CLAIM_SECONDS: Final = 60.0
+"""How long a claim outlives its process."""
+RENEW_SECONDS: Final = CLAIM_SECONDS / 3
+KEPT_SECONDS: Final = 24 * 3600.0
+"""How long the answer of a key is given again."""
+POLL_SECONDS: Final = (0.05, 0.25)
+"""Bounds of the pause between two looks at a key that another process has claimed."""
+THREAD_BYTES: Final = 1_000_000
+"""Longer bodies are hashed off the event loop."""
+MEANING_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta")
+
+
+def meaning_of(request: ChatRequest) -> tuple[Any, ...]:
+    """What two requests with the same body may still differ in."""
+    return (
+        request.conversation_id,
+        request.chat_ui,
+        request.mode,
+        request.policy,
+        request.events,
+        *map(request.forwarded.get, MEANING_HEADERS),
+    )
+
+
+def key_reused() -> IdempotencyKeyReused:
+    return IdempotencyKeyReused(
+        "This `Idempotency-Key` was sent with another request before.",
+        param="Idempotency-Key",
+        hint="Send a new key with each new request, and the same only with its repetitions.",
+    )
+
+
+class Claim:
+    """A key that this process answers. Renewed until it is settled or given up."""
+
+    def __init__(self, keys: RequestKeys, request: ChatRequest, digest: bytes, holder: str) -> None:
+        self._keys = keys
+        self.tenant = request.caller.tenant
+        self.key = str(request.idempotency_key)
+        self.digest = digest
+        self.holder = holder
+        self.timer: asyncio.TimerHandle | None = None
+        self.renewal: asyncio.Task[None] | None = None
+        self.is_open = True
+
+    async def settle(self, conversation: Conversation) -> None:
+        """The request was answered: the answer is the last message of the conversation."""
+        await self._keys.settle(self, conversation)
+
+    async def give_up(self) -> None:
+        """The request got no answer, unless it was settled: the next may claim its key."""
+        await self._keys.give_up(self)
+
+
+class RequestKeys:
+    """Claims keys in the store and looks for the answers of those that are settled.
+
+    Args:
+        new_holder: names a claim among all that share the store.
+        wait_seconds: how long a request waits for one that runs elsewhere.
+        random: uniform in [0, 1).
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        tasks: Tasks,
+        new_holder: Callable[[], str],
+        wait_seconds: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        random: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._new_holder = new_holder
+        self._wait_seconds = wait_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random
+
+    async def claim(self, request: ChatRequest) -> Claim | Answer | None:
+        """Claim a request's key, once nobody else has it.
+
+        Returns:
+            The claim; or the stored answer, in the form that is asked for now; or None where there is nothing to be
+            claimed: the store is away, or the answer was erased.
+
+        Raises:
+            IdempotencyKeyReused: it was sent with another request.
+            IdempotencyKeyInUse: the request with that key still runs elsewhere.
+        """
+        claim = Claim(self, request, await _digest_of(request), self._new_holder())
+        deadline = self._clock() + self._wait_seconds
+        while True:
+            try:
+                found = await self._ask(claim)
+            except StoreUnavailable as error:
+                log.warning("an idempotency key could not be claimed: %s", error.message)
+                return None
+            except asyncio.CancelledError:
+                await self._tasks.finish(self.give_up(claim))
+                raise
+            if found.state == "claimed":
+                self._renew_later(claim)
+                return claim
+            if found.state == "differs":
+                raise key_reused()
+            if found.state == "done":
+                return await self._stored(request, found)
+            if self._clock() >= deadline:
+                raise IdempotencyKeyInUse(
+                    "A request with this `Idempotency-Key` is still being answered.",
+                    param="Idempotency-Key",
+                    retry_after_seconds=1,
+                )
+            least, most = POLL_SECONDS
+            await self._sleep(least + (most - least) * self._random())
+
+    async def settle(self, claim: Claim, conversation: Conversation) -> None:
+        if not await self._close(claim):
+            return
+        try:
+            await self._store.settle_request(
+                tenant=claim.tenant,
+                key=claim.key,
+                holder=claim.holder,
+                conversation_id=conversation.id,
+                seq=conversation.head_seq,
+            )
+        except StoreUnavailable as error:
+            log.warning("the answer of an idempotency key could not be noted: %s", error.message)
+
+    async def give_up(self, claim: Claim) -> None:
+        if not await self._close(claim):
+            return
+        try:
+            await self._store.give_up_request(tenant=claim.tenant, key=claim.key, holder=claim.holder)
+        except StoreUnavailable as error:
+            log.warning("an idempotency key could not be given up: %s", error.message)
+
+    async def _ask(self, claim: Claim) -> RequestKey:
+        return await self._store.claim_request(
+            tenant=claim.tenant,
+            key=claim.key,
+            digest=claim.digest,
+            holder=claim.holder,
+            seconds=CLAIM_SECONDS,
+            kept_seconds=KEPT_SECONDS,
+        )
+
+    async def _close(self, claim: Claim) -> bool:
+        """Stop renewing; False if that was done before."""
+        was_open, claim.is_open = claim.is_open, False
+        if claim.timer is not None:
+            claim.timer.cancel()
+        if claim.renewal is not None:
+            await asyncio.wait({claim.renewal})
+        return was_open
+
+    def _renew_later(self, claim: Claim) -> None:
+        claim.timer = asyncio.get_running_loop().call_later(RENEW_SECONDS, self._renew, claim)
+
+    def _renew(self, claim: Claim) -> None:
+        claim.renewal = self._tasks.spawn(self._renewed(claim))
+
+    async def _renewed(self, claim: Claim) -> None:
+        try:
+            await self._ask(claim)
+        except StoreUnavailable as error:
+            log.warning("an idempotency key could not be renewed: %s", error.message)
+        if claim.is_open:
+            self._renew_later(claim)
+
+    async def _stored(self, request: ChatRequest, found: RequestKey) -> Answer | None:
+        """The answer that was given under a key, if it is still there."""
+        assert found.conversation_id is not None
+        assert found.seq is not None
+        conversation = await self._store.get(tenant=request.caller.tenant, conversation_id=found.conversation_id)
+        if conversation is None or conversation.head_seq < found.seq:
+            return None
+        (entry,) = await self._store.read(conversation, found.seq, found.seq + 1)
+        return None if entry.meta is None else replayed(entry, conversation.id, request)
+
+
+async def _digest_of(request: ChatRequest) -> bytes:
+    """32 bytes that name what is asked for."""
+    digest = hashlib.sha256(msgspec.json.encode(meaning_of(request)))
+    if len(request.body) > THREAD_BYTES:
+        await asyncio.to_thread(digest.update, request.body)
+    else:
+        digest.update(request.body)
+    return digest.digest()
