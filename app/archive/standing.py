@@ -15,14 +15,13 @@ from app.errors import InvalidRequest
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS, Recollection
 from app.exchange.request import Caller, ChatRequest
+from app.exchange.seen import ASKED
 from app.exchange.turns import Turns
 from app.exchange.views import Turn
 from app.store.base import Lease, Store
 
 NEWEST_MESSAGES: Final = 64
 """Among these the last answer is looked for."""
-ASKED: Final = "asked"
-"""Of a stored answer's `meta`: the model that the request named, and the policy, where it named one."""
 
 
 class Wish(msgspec.Struct, frozen=True):

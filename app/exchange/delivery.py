@@ -24,7 +24,7 @@ from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
-from app.exchange.seen import SEEN, facts_of
+from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, last_view_of, with_view
@@ -153,6 +153,7 @@ class Delivery:
             "context_status": report.status,
             "context": report.context(),
             SEEN: facts_of(view, turn.place),
+            ASKED: asked_facts(turn.request),
         }
         if alternatives:
             meta["alternatives"] = alternatives

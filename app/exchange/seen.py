@@ -14,11 +14,14 @@ from app.context.outline import LastView, Pin, Plan
 from app.context.view import render
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.placement import Recollection
+from app.exchange.request import ChatRequest
 from app.exchange.views import View, read_early
 from app.store.base import Store
 
 SEEN = "view"
 """Of a stored answer's `meta`: the facts of the view that it answers."""
+ASKED = "asked"
+"""The same: the model that the request named, and the policy, where it named one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ def facts_of(view: View, place: Recollection) -> dict[str, Any]:
         "dropped": plan.dropped,
         "digest": _digest(view.messages[len(place.instructions) :]),
     }
+
+
+def asked_facts(request: ChatRequest) -> dict[str, Any]:
+    """What has to be kept of a request so that the next one can be expected to ask for the same."""
+    return {"model": request.model, **({"policy": request.policy} if request.policy else {})}
 
 
 async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> Seen | None:
