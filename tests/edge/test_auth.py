@@ -1,0 +1,368 @@
+"""Who is behind a request, by what it shows: without a network, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.auth import Auth, AuthRules, may_ask_for
+from app.api.tenants import tenant_of, tenant_of_end_user
+from app.archive.issuing import Issuing, Wish
+from app.conversation.identity import new_conversation_id, root_of, seed, start_of
+from app.conversation.keys import SCOPES, ApiKey, application_of
+from app.conversation.messages import Conversation
+from app.errors import InsufficientPermissions, InvalidApiKey, StoreUnavailable
+from app.exchange.request import Caller, ChatRequest
+from app.store.base import Append
+from app.store.memory import MemoryStore
+
+PEPPER = "a pepper of twenty-odd"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+
+class Watched(MemoryStore):
+    """Counts how often keys are looked up, and can be away."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock.now)
+        self.looks = 0
+        self.is_away = False
+
+    async def key_of(self, digest: str) -> ApiKey | None:
+        self.looks += 1
+        if self.is_away:
+            raise StoreUnavailable("The database is away.")
+        return await super().key_of(digest)
+
+
+class Door:
+    """An `Auth` with its store and clock."""
+
+    def __init__(self, mode: Any = "keys", **rules: Any) -> None:
+        self.clock = Clock()
+        self.store = Watched(self.clock)
+        self.auth = self.another(mode, **rules)
+        self.issuing = Issuing(self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes)
+
+    def another(self, mode: Any = "open", **rules: Any) -> Auth:
+        return Auth(
+            self.store,
+            AuthRules(mode=mode, **rules),
+            now=self.clock.now,
+            seconds=lambda: self.clock.seconds,
+            random_bytes=secrets.token_bytes,
+        )
+
+    async def key(self, **wish: Any) -> tuple[str, ApiKey]:
+        return await self.issuing.issue(Wish(**{"name": "test", **wish}))
+
+    async def enter(self, secret: str, needs: Any = "chat", **headers: str) -> Caller:
+        return await self.auth.caller({"authorization": f"Bearer {secret}", **headers}, needs)
+
+
+def chat(caller: Caller, **fields: bytes) -> ChatRequest:
+    return ChatRequest(caller=caller, request_id="r", body=b"{}", fields=fields, raws=[], model="m")
+
+
+async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
+    door = Door()
+    secret, key = await door.key(tenant="acme", models=("m*",), policy="fade")
+    for headers in (
+        {"authorization": f"Bearer {secret}"},
+        {"authorization": f"bearer  {secret} "},
+        {"api-key": secret},
+    ):
+        caller = await door.auth.caller(headers, "chat")
+        assert caller == Caller(
+            tenant="acme", scopes=("chat", "read", "manage"), policy="fade", models=("m*",), key_id=key.id
+        )
+        assert caller.authorization is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Basic dTpw"}, {"authorization": "Bearer "}, {"api-key": " "}]
+)
+async def test_without_a_key_nobody_is_let_in(headers: dict[str, str]) -> None:
+    with pytest.raises(InvalidApiKey, match="did not provide"):
+        await Door().auth.caller(headers, "chat")
+
+
+async def test_a_key_that_is_unknown_revoked_or_expired_is_refused_without_being_told() -> None:
+    door = Door(cache_seconds=0)
+    expiring, _ = await door.key(expires_at=door.clock.now() + timedelta(days=30))
+    revoked, key = await door.key()
+    await door.issuing.revoke(key.id)
+    await door.enter(expiring)
+    door.clock.seconds += 30 * 86_400
+    for secret, told in ((expiring, "expired"), (revoked, "revoked"), ("ck_wrong", "Incorrect API key")):
+        with pytest.raises(InvalidApiKey, match=told) as refused:
+            await door.enter(secret)
+        assert secret not in refused.value.message
+
+
+@pytest.mark.parametrize("needs", SCOPES)
+async def test_what_a_key_lacks_is_named(needs: Any) -> None:
+    door = Door()
+    others = tuple(scope for scope in SCOPES if scope != needs)
+    having, _ = await door.key(scopes=(needs,))
+    lacking, _ = await door.key(scopes=others)
+    await door.enter(having, needs)
+    with pytest.raises(InsufficientPermissions, match=f"scope '{needs}'") as refused:
+        await door.enter(lacking, needs)
+    assert (refused.value.status, refused.value.code) == (403, "insufficient_permissions")
+
+
+async def test_a_key_is_looked_up_once_and_trusted_for_a_while() -> None:
+    door = Door(cache_seconds=5)
+    secret, key = await door.key()
+    for _ in range(10):
+        await door.enter(secret)
+    assert door.store.looks == 1
+    await door.issuing.revoke(key.id)
+    door.clock.seconds += 4.9
+    await door.enter(secret)
+    door.clock.seconds += 0.2
+    with pytest.raises(InvalidApiKey):
+        await door.enter(secret)
+
+
+async def test_this_process_notices_at_once_what_it_changed_itself() -> None:
+    door = Door(cache_seconds=3600)
+    secret, key = await door.key()
+    await door.enter(secret)
+    door.auth.forget(await door.issuing.revoke(key.id))
+    with pytest.raises(InvalidApiKey):
+        await door.enter(secret)
+
+
+async def test_a_key_expires_while_it_is_trusted() -> None:
+    door = Door(cache_seconds=3600)
+    secret, _ = await door.key(expires_at=door.clock.now() + timedelta(seconds=10))
+    await door.enter(secret)
+    door.clock.seconds = 10
+    with pytest.raises(InvalidApiKey):
+        await door.enter(secret)
+
+
+async def test_an_unknown_key_is_believed_to_be_unknown_for_a_second_only() -> None:
+    door = Door(cache_seconds=60)
+    secret, key = await door.key()
+    await door.store.revoke_key(key.id)
+    other = Door(cache_seconds=60)
+    for _ in range(3):
+        with pytest.raises(InvalidApiKey):
+            await other.enter(secret)
+    assert other.store.looks == 1
+    await other.store.add_key(key)
+    other.clock.seconds += 1
+    await other.enter(secret)
+
+
+async def test_guesses_never_push_out_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.known_keys.MAX_KEYS", 3)
+    door = Door()
+    secret, _ = await door.key()
+    await door.enter(secret)
+    for guess in range(10):
+        with pytest.raises(InvalidApiKey):
+            await door.enter(f"ck_{guess}")
+    before = door.store.looks
+    await door.enter(secret)
+    assert door.store.looks == before
+
+
+async def test_while_the_store_is_away_keys_that_were_seen_lately_still_work() -> None:
+    door = Door()
+    seen, _ = await door.key()
+    never_seen, _ = await door.key()
+    await door.enter(seen)
+    door.store.is_away = True
+    door.clock.seconds += 200
+    looks = door.store.looks
+    for _ in range(5):
+        await door.enter(seen)
+    assert door.store.looks == looks + 1, "the store was asked again before a second was over"
+    with pytest.raises(StoreUnavailable):
+        await door.enter(never_seen)
+    door.clock.seconds += 101
+    with pytest.raises(StoreUnavailable):
+        await door.enter(seen)
+    door.store.is_away = False
+    await door.enter(seen)
+
+
+async def test_a_revoked_key_does_not_come_back_while_the_store_is_away() -> None:
+    door = Door(cache_seconds=0)
+    secret, key = await door.key()
+    await door.enter(secret)
+    await door.issuing.revoke(key.id)
+    with pytest.raises(InvalidApiKey):
+        await door.enter(secret)
+    door.store.is_away = True
+    with pytest.raises(InvalidApiKey):
+        await door.enter(secret)
+
+
+async def test_in_mode_open_each_credential_is_a_tenant_and_travels_on() -> None:
+    door = Door("open")
+    one = await door.enter("sk-one")
+    assert one.authorization == "Bearer sk-one"
+    assert await door.enter("sk-one") is one, "remembered"
+    by_header = await door.auth.caller({"api-key": "sk-one"}, "manage")
+    assert by_header.authorization == "Bearer sk-one"
+    nobody = await door.auth.caller({}, "chat")
+    assert nobody == Caller(tenant="anonymous")
+    assert len({one.tenant, (await door.enter("sk-two")).tenant, nobody.tenant}) == 3
+    with pytest.raises(InsufficientPermissions, match=r"auth\.mode"):
+        await door.enter("sk-one", "admin")
+
+
+async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.auth.MAX_CALLERS", 3)
+    door = Door("open")
+    for number in range(10):
+        await door.enter(f"sk-{number}")
+    await door.enter("sk-" + "x" * 5000)
+    assert len(door.auth._callers) == 3
+
+
+async def test_a_new_database_gets_a_pepper_that_all_processes_share() -> None:
+    door = Door("open")
+    replica = door.another()
+    await door.auth.open()
+    await replica.open()
+    tenants = {(await auth.caller({"authorization": "Bearer sk"}, "chat")).tenant for auth in (door.auth, replica)}
+    assert len(tenants) == 1
+    assert tenants != {tenant_of("Bearer sk", "")}
+    elsewhere = Door("open")
+    await elsewhere.auth.open()
+    assert (await elsewhere.enter("sk")).tenant not in tenants
+
+
+async def test_a_database_from_before_peppers_keeps_its_tenants() -> None:
+    door = Door("open")
+    old = hashlib.sha256(b"concertina/tenant\0Bearer sk").hexdigest()[:32]
+    await door.store.append(Append(conversation_of(old), after_seq=-1, messages=[], creates=True))
+    await door.auth.open()
+    assert (await door.enter("sk")).tenant == old
+    await door.another().open()
+    assert await door.store.server_secret("pepper", proposed="another") == ""
+
+
+def conversation_of(tenant: str) -> Conversation:
+    root = root_of(tenant, seed(tenant))
+    start = start_of(tenant)
+    return Conversation(
+        id=new_conversation_id(root, secrets.token_bytes),
+        root=root,
+        tenant=tenant,
+        head_seq=-1,
+        head_link=start.link,
+        head_skeleton=start.skeleton,
+        head_tokens_total=0,
+        answered=False,
+        encoding="o200k_base",
+    )
+
+
+async def test_a_configured_pepper_counts_and_is_kept_nowhere() -> None:
+    door = Door("open", pepper=PEPPER)
+    await door.auth.open()
+    assert (await door.enter("sk")).tenant == tenant_of("Bearer sk", PEPPER)
+    assert await door.store.server_secret("pepper", proposed="nothing") == "nothing"
+
+
+async def test_a_start_without_any_key_says_how_to_make_one(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door("keys")
+    with caplog.at_level(logging.WARNING):
+        await door.auth.open()
+        assert [record.message for record in caplog.records] == [
+            "there is no API key yet: nobody is let in until `concertina keys create` has made one"
+        ]
+        caplog.clear()
+        await door.key()
+        await door.another("keys").open()
+        await Door("open").auth.open()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("mode", ["open", "keys"])
+async def test_end_users_are_tenants_of_their_own(mode: Any) -> None:
+    door = Door(mode, pepper=PEPPER, end_user_header="x-end-user-id")
+    secret, _ = await door.key()
+    application = await door.enter(secret)
+    anna, ben = [await door.enter(secret, **{"x-end-user-id": name}) for name in ("anna", "ben")]
+    assert len({application.tenant, anna.tenant, ben.tenant}) == 3
+    assert {application_of(one.tenant) for one in (anna, ben)} == {application.tenant}
+    assert await door.enter(secret, "read", **{"x-end-user-id": "anna"}) == anna
+    assert (await door.enter(secret, **{"x-end-user-id": " "})).tenant == application.tenant
+    other, _ = await door.key()
+    assert (await door.enter(other, **{"x-end-user-id": "anna"})).tenant != anna.tenant
+    assert "anna" not in anna.tenant
+
+
+async def test_a_body_names_the_end_user_where_no_header_does() -> None:
+    door = Door("open", end_user_header="x-end-user-id")
+    by_header = await door.enter("sk", **{"x-end-user-id": "ann\u00c3\u00a0"})
+    application = await door.enter("sk")
+
+    def tenant(headers: dict[str, str] | None = None, **fields: bytes) -> str:
+        return door.auth.admit(chat(application, **fields), headers or {}).caller.tenant
+
+    assert tenant(safety_identifier='"annà"'.encode()) == by_header.tenant, "latin-1 in headers, UTF-8 in bodies"
+    assert tenant(user='"annà"'.encode()) == by_header.tenant
+    assert tenant(user=b'"ben"', safety_identifier='"annà"'.encode()) == by_header.tenant
+    assert tenant(user=b'"ben"', safety_identifier=b"null") != application.tenant
+    assert tenant(user=b'""', safety_identifier=b"null") == application.tenant
+    assert tenant({"x-end-user-id": "x"}, user=b'"ben"') == application.tenant, "the header has counted already"
+    with pytest.raises(Exception, match="`user` must be a string"):
+        tenant(user=b"7")
+
+
+async def test_end_users_are_not_told_apart_unless_that_is_wanted() -> None:
+    door = Door("open")
+    caller = await door.enter("sk", **{"x-end-user-id": "anna"})
+    assert caller == await door.enter("sk")
+    request = chat(caller, user=b'"anna"')
+    assert door.auth.admit(request, {}) is request
+
+
+@pytest.mark.parametrize(
+    ("allowed", "model", "may"),
+    [
+        ((), "anything", True),
+        (("gpt-4o",), "gpt-4o", True),
+        (("gpt-4o",), "gpt-4o-mini", False),
+        (("gpt-4o",), "GPT-4o", False),
+        (("gpt-4*", "o?"), "gpt-4o-mini", True),
+        (("gpt-4*", "o?"), "o3", True),
+        (("gpt-4*", "o?"), "o3-mini", False),
+        (("my[1]",), "my[1]", True),
+        (("my[1]",), "my1", False),
+    ],
+)
+def test_models_are_allowed_by_name_and_wildcard(allowed: tuple[str, ...], model: str, may: bool) -> None:
+    assert may_ask_for(Caller("t", models=allowed), model) is may
+
+
+@given(st.text(), st.text(), st.binary(), st.binary(), st.text())
+def test_tenants_of_end_users_never_meet(tenant: str, other: str, user: bytes, other_user: bytes, pepper: str) -> None:
+    pepper = pepper.encode("utf-8", "replace").decode()
+    pairs = [(tenant.replace("/", ""), user), (other.replace("/", ""), other_user)]
+    derived = [tenant_of_end_user(*pair, pepper) for pair in pairs]
+    assert (derived[0] == derived[1]) is (pairs[0] == pairs[1])
+    assert [application_of(one) for one in derived] == [application for application, _ in pairs]
