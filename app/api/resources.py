@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Query, Request
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -16,10 +17,12 @@ MAX_PAGE: Final = 100
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many there are on a page.")]
 After = Annotated[str | None, Query(description="Id of the last one of the page before.")]
 Order = Literal["asc", "desc"]
+_WITHOUT_NUL: Final = "^[^\\x00]*$"
+"""What databases can compare."""
 Metadata = Annotated[
     dict[
-        Annotated[str, Field(max_length=64)],
-        Annotated[str, Field(max_length=512)],
+        Annotated[str, Field(max_length=64, pattern=_WITHOUT_NUL)],
+        Annotated[str, Field(max_length=512, pattern=_WITHOUT_NUL)],
     ],
     Field(max_length=16),
 ]
@@ -78,6 +81,23 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     )
 }
 """`responses` of every route that reads or writes stored things."""
+
+
+class JsonRoute(APIRoute):
+    """A route whose JSON body is read by the rules of JSON: half surrogate pairs and NaN could not be stored."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        return orjson.loads(await self.body())
 
 
 def metadata_filter(request: Request) -> dict[str, str]:

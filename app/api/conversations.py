@@ -1,0 +1,169 @@
+"""`/v1/conversations`: OpenAI's Conversations API, and a list of conversations beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from app.api.auth import Auth
+from app.api.item_schemas import Items
+from app.api.resources import (
+    METADATA_FILTER,
+    REFUSALS,
+    After,
+    Deleted,
+    Described,
+    ErrorBody,
+    JsonRoute,
+    Limit,
+    Metadata,
+    Order,
+    json_response,
+    metadata_filter,
+    page_of,
+)
+from app.archive.adding import Adding
+from app.archive.records import Records
+from app.exchange.request import Caller
+from app.store.base import ListQuery
+
+YEAR_9999 = 253_402_300_799
+"""Unix seconds; the last ones that there is a date for."""
+BUSY: dict[int | str, dict[str, Any]] = {
+    409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}
+}
+
+
+class NewConversation(BaseModel):
+    """What a conversation begins with."""
+
+    metadata: Metadata | None = None
+    items: Items | None = None
+
+
+class ConversationChange(BaseModel):
+    """What of a conversation may be changed."""
+
+    metadata: Metadata | None
+
+
+class ParentObject(Described):
+    """What a conversation branched from, and the last item that both have."""
+
+    conversation_id: str
+    through_item: str | None
+
+
+class ConversationObject(Described):
+    """OpenAI's object, and what we know besides."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, str]
+    updated_at: int
+    messages: int
+    tokens: int
+    external_id: str | None
+    mode: str
+    summaries: int
+    parent: ParentObject | None
+
+
+class ConversationPage(Described):
+    object: str
+    data: list[ConversationObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
+
+
+def conversation_routes(records: Records, adding: Adding, auth: Auth) -> APIRouter:
+    """Beginning, listing, reading, describing and deleting conversations."""
+    routes = APIRouter(prefix="/v1/conversations", tags=["conversations"], responses=REFUSALS, route_class=JsonRoute)
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    @routes.post("", summary="Begin a conversation", responses={200: {"model": ConversationObject}})
+    async def create_conversation(
+        new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
+    ) -> Response:
+        wanted = new or NewConversation()
+        begun = await adding.begin(caller, wanted.metadata or {}, wanted.items or [])
+        return conversation_response(await records.told(begun))
+
+    @routes.get(
+        "",
+        summary="List conversations",
+        responses={200: {"model": ConversationPage}},
+        openapi_extra=METADATA_FILTER,
+    )
+    async def list_conversations(
+        request: Request,
+        limit: Limit = 20,
+        after: After = None,
+        order: Order = "desc",
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        updated_after: Seconds = None,
+        updated_before: Seconds = None,
+        caller: Caller = reads,
+    ) -> Response:
+        query = ListQuery(
+            limit=limit,
+            descending=order == "desc",
+            created_after=_moment(created_after),
+            created_before=_moment(created_before),
+            updated_after=_moment(updated_after),
+            updated_before=_moment(updated_before),
+            metadata=metadata_filter(request),
+        )
+        found, has_more = await records.page(caller, query, after=after)
+        return json_response(page_of([await records.told(one) for one in found], has_more=has_more))
+
+    @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
+    async def get_conversation(conversation_id: str, caller: Caller = reads) -> Response:
+        return conversation_response(await records.told(await records.of(caller, conversation_id)))
+
+    @routes.post(
+        "/{conversation_id}",
+        summary="Replace a conversation's metadata",
+        responses={200: {"model": ConversationObject}},
+    )
+    async def update_conversation(
+        conversation_id: str, change: ConversationChange, caller: Caller = manages
+    ) -> Response:
+        changed = await records.describe(caller, conversation_id, change.metadata or {})
+        return conversation_response(await records.told(changed))
+
+    @routes.delete(
+        "/{conversation_id}",
+        summary="Delete a conversation with all that was kept of it",
+        responses={200: {"model": Deleted}},
+    )
+    async def delete_conversation(
+        conversation_id: str,
+        branches: Annotated[bool, Query(description="Also all that branched from it.")] = False,
+        caller: Caller = manages,
+    ) -> Response:
+        gone = await records.delete(caller, conversation_id, branches=branches)
+        return conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
+
+    return routes
+
+
+def conversation_response(told: dict[str, Any]) -> Response:
+    """An answer about the conversation that `told["id"]` names."""
+    response = json_response(told)
+    response.headers["x-conversation-id"] = told["id"]
+    return response
+
+
+def _moment(unix_seconds: int | None) -> datetime | None:
+    return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)
