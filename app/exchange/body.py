@@ -51,7 +51,10 @@ def _changed_fields(
     fields = {name: raw for name, raw in request.fields.items() if name not in OWN_FIELDS}
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)
-    if "metadata" in fields:
+    if request.keeps_completion:
+        # They are the stored completion's, and OpenAI refuses them without `store`.
+        fields.pop("metadata", None)
+    elif "metadata" in fields:
         _strip_metadata(fields)
     if request.stream and not request.include_usage and deployment.quirks.stream_usage:
         options = request.value("stream_options") or {}

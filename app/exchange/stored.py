@@ -73,7 +73,7 @@ def _metadata(request: ChatRequest) -> dict[str, str]:
 
 def _parameters(request: ChatRequest) -> dict[str, Any]:
     found = {name: _value(request, name) for name in REPEATED_FIELDS}
-    return {name: value for name, value in found.items() if value is not None}
+    return {"request_id": request.request_id, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _value(request: ChatRequest, name: str) -> Any:
