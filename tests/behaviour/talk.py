@@ -84,6 +84,8 @@ class Talk:
     headers: dict[str, str] = field(default_factory=lambda: {"authorization": "Bearer sk-one"})
     appends: bool = False
     """The client names its conversation and sends new messages only."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Keys of the gateway's own, by their names."""
     counted: list[str] = field(default_factory=list)
     """The texts that the gateway has counted, in order."""
     store: Store | None = None
