@@ -25,14 +25,17 @@ from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
 from app.api.completions import completion_routes
 from app.api.context import context_routes
+from app.api.conversations import conversation_routes
 from app.api.errors import install_error_handlers
 from app.api.front import CHAT_PATH, Front
 from app.api.health import health_routes
+from app.api.limits import BodyLimit
 from app.api.models import model_routes
 from app.api.openapi import describe
 from app.api.passthrough import passthrough_routes
 from app.api.request_ids import RequestIds
 from app.api.search import search_routes
+from app.archive.adding import Adding
 from app.archive.completions import Completions
 from app.archive.issuing import Issuing
 from app.archive.records import Records
@@ -48,7 +51,6 @@ from app.context.vocabulary import encoding_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.ask import Ask
 from app.exchange.attempts import Attempts
-from app.exchange.attempts import Attempts
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
@@ -60,7 +62,6 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
-from app.exchange.request_keys import RequestKeys
 from app.exchange.request_keys import RequestKeys
 from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange
@@ -290,11 +291,22 @@ def create_app(settings: Settings) -> Front:
     records = Records(store)
     searching = Searching(store=store, finding=finding, tasks=tasks, clock=_utc_now)
     application.include_router(search_routes(searching, records, auth))
+    adding = Adding(
+        store=store,
+        records=records,
+        leases=leases,
+        counting=counting,
+        random_bytes=_ids.randbytes,
+        encoding=encoding_for(""),
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    application.include_router(conversation_routes(records, adding, auth))
     application.include_router(
         passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
     )
     install_error_handlers(application)
     application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
     return Front(chat, application)
 
