@@ -17,12 +17,14 @@ from app.compaction.summarizer import Summarizer
 from app.context.budget import summary_limit
 from app.context.view import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk
-from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused
+from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 NOTICE_SECONDS = 0.25
 """Who waits longer than this for somebody else's summary is told that one is being written."""
+TEXT_FIELDS = ("text", "tokens", "kind", "model", "prompt_version", "created_at", "duration_ms", "usage")
+"""What of a chunk comes with its text."""
 REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
 
@@ -131,6 +133,30 @@ class ChunkMaker:
                 return await self._kept(job, spot, Made(chunk, "made", summary=summary), lease)
         except ConversationBusy:
             return Made(None, "none")
+
+    async def rewrite(self, job: CompactionJob, spot: Spot, there: Chunk) -> Chunk:
+        """A model's summary as the next revision of a stored chunk; never a mechanical one.
+
+        Raises:
+            ConversationBusy, UpstreamUnavailable, HeadMoved, StoreUnavailable: as `Compactor.rewrite`.
+        """
+        request = self._request(job, spot)
+        async with self._leases.hold(job.root, spot.lease_key, job.wait_seconds):
+            resting_seconds = self._summarizer.resting_seconds(request)
+            if resting_seconds > 0:
+                raise UpstreamUnavailable(
+                    "The summarizer has failed too often and is left alone for a while.",
+                    status=503,
+                    retry_after_seconds=resting_seconds,
+                )
+            try:
+                summary = await self._summarizer.summarize(request)
+            except (SummaryRefused, UpstreamRefused) as error:
+                raise UpstreamUnavailable(f"No summary could be made: {_reason(error)}.") from error
+            made = self._chunk(job, spot, summary.text, summary)
+            chunk = replace(there, **{name: getattr(made, name) for name in TEXT_FIELDS}, revision=there.revision + 1)
+            await self._store.revise(tenant=job.tenant, root=job.root, chunk=chunk)
+        return chunk
 
     @asynccontextmanager
     async def _lease(self, job: CompactionJob, spot: Spot) -> AsyncIterator[Lease | None]:

@@ -18,6 +18,7 @@ from app.compaction.chunkmaker import ChunkMaker, Made
 from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
 from app.compaction.summarizer import Summarizer
 from app.context.view import Counter
+from app.conversation.messages import Chunk
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
@@ -105,14 +106,34 @@ class Compactor:
         self._flights: dict[RangeKey, _Flight] = {}
         self._remembered: dict[RangeKey, tuple[float, Made]] = {}
 
-    async def compact(self, job: CompactionJob, on_start: Callable[[], None] | None = None) -> CompactionResult:
+    async def compact(
+        self,
+        job: CompactionJob,
+        on_start: Callable[[], None] | None = None,
+        on_chunk: Callable[[Chunk], None] | None = None,
+    ) -> CompactionResult:
         """Chunks for the ranges of a job, made or found. A failing model is no failure of the job.
 
         Args:
             on_start: called before the first summary call that the job waits for, exactly once; not at all when
                 everything is there already.
+            on_chunk: called with each chunk once it is there.
         """
-        return await self._run(job, self._maker.make, "", on_start)
+        return await self._run(job, self._maker.make, "", on_start, on_chunk)
+
+    async def rewrite(self, job: CompactionJob, spot: Spot, chunk: Chunk) -> Chunk:
+        """Another text by a model for a stored chunk, as its next revision.
+
+        Args:
+            spot: the chunk's place, with what there is to read.
+
+        Raises:
+            ConversationBusy: somebody else is at it.
+            UpstreamUnavailable: no model gave a summary that can be used; nothing changed.
+            HeadMoved: the chunk was revised or deleted meanwhile; nothing changed.
+            StoreUnavailable: the summary could not be stored.
+        """
+        return await self._maker.rewrite(job, spot, chunk)
 
     async def prepare(self, job: CompactionJob) -> CompactionResult:
         """Chunks for the ranges of a job that nobody waits for yet: a model's, or none."""
@@ -126,7 +147,12 @@ class Compactor:
         return await self._run(job, self._maker.remake, AGAIN, None)
 
     async def _run(
-        self, job: CompactionJob, make: Make, prefix: str, on_start: Callable[[], None] | None
+        self,
+        job: CompactionJob,
+        make: Make,
+        prefix: str,
+        on_start: Callable[[], None] | None,
+        on_chunk: Callable[[Chunk], None] | None = None,
     ) -> CompactionResult:
         """Have the chunk of each range made, or wait for who is at it; `prefix` tells kinds of work apart."""
         began = self._monotonic()
@@ -137,6 +163,9 @@ class Compactor:
         flights = [
             self._join((job.root, prefix + spot.key), partial(make, job, spot), listener, turns) for spot in spots
         ]
+        if on_chunk is not None:
+            for flight in flights:
+                flight.task.add_done_callback(partial(_tell, on_chunk))
         try:
             results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in flights))
         finally:
@@ -197,6 +226,11 @@ class Compactor:
             return made
         del self._remembered[key]
         return None
+
+
+def _tell(on_chunk: Callable[[Chunk], None], task: asyncio.Task[Made]) -> None:
+    if not task.cancelled() and task.exception() is None and (chunk := task.result().chunk) is not None:
+        on_chunk(chunk)
 
 
 def _result(results: Sequence[Made], duration_ms: int) -> CompactionResult:

@@ -64,7 +64,11 @@ class Summarizer:
 
     def rests(self, request: SummaryRequest) -> bool:
         """Whether every model that could be asked is left alone just now."""
-        return all(self._pauses.of(model, request.tenant, request.root).wait_seconds > 0 for model in _models(request))
+        return self.resting_seconds(request) > 0
+
+    def resting_seconds(self, request: SummaryRequest) -> float:
+        """For how long every model that could be asked is left alone."""
+        return min(self._pauses.of(model, request.tenant, request.root).wait_seconds for model in _models(request))
 
     async def _by(self, model: str, request: SummaryRequest) -> Summary:
         """A summary by one model, unless it rests."""

@@ -70,6 +70,7 @@ def shown_at(chain: tuple[Chunk, ...], fold: Chunk | None, count: int) -> tuple[
     return active if fold is None else (fold, *(chunk for chunk in active if chunk.from_seq >= fold.to_seq))
 
 
-def _preference(chunk: Chunk) -> tuple[bool, datetime, str]:
-    """A model's summary before a mechanical one, then the oldest; the id settles what is left."""
-    return chunk.kind == "mechanical", chunk.created_at, chunk.id
+def _preference(chunk: Chunk) -> tuple[bool, bool, datetime, str]:
+    """A model's summary before a mechanical one, then one that was revised, then the oldest; the id settles what is
+    left."""
+    return chunk.kind == "mechanical", chunk.revision == 1, chunk.created_at, chunk.id

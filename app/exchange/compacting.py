@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
-from app.compaction.job import CompactionJob, CompactionResult, summed
+from app.compaction.job import CompactionJob, CompactionResult, Spot, summed
 from app.context.outline import START, Range, Style
 from app.context.partition import Tail, boundary_after, tail_of
+from app.context.policy import Policy
 from app.conversation.identity import start_of
 from app.conversation.messages import Chunk
 from app.errors import StoreUnavailable
@@ -44,11 +45,19 @@ class Compacting:
         """Begin to summarize what a view's plan asks for."""
         return Running(self, turn, view, self._tasks)
 
-    async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View:
+    async def compact(
+        self,
+        turn: Turn,
+        view: View,
+        *,
+        on_start: Callable[[], None] | None = None,
+        on_chunk: Callable[[Chunk], None] | None = None,
+    ) -> View:
         """Summarize what the plan asks for and plan again, until it asks for nothing more.
 
         Args:
             on_start: called once before a model is asked.
+            on_chunk: called with each summary once it is there.
 
         Raises:
             StoreUnavailable: and the request needs the store.
@@ -62,7 +71,7 @@ class Compacting:
             else:
                 rounds += 1
             job = await self.job(turn, view)
-            result = await self._compactor.compact(job, on_start=on_start)
+            result = await self._compactor.compact(job, on_start=on_start, on_chunk=on_chunk)
             results.append(result)
             if not result.chunks:
                 break
@@ -93,10 +102,34 @@ class Compacting:
             start = START if before is None else boundary_after(before)
             if start.to_seq != chunk.from_seq:
                 return None
-            style: Style = "checkpoint" if turn.policy.kind == "checkpoint" else "additive"
-            wanted = Range(chunk.from_seq, chunk.to_seq, style=style)
+            wanted = Range(chunk.from_seq, chunk.to_seq, style=_style(turn.policy))
             tail = Tail(await self._views.log(place, start.to_seq), after=start)
         return dataclasses.replace(self._bare_job(turn, view), tail=tail, start_link=chunk.from_link, ranges=(wanted,))
+
+    async def again(self, turn: Turn, view: View, chunk: Chunk, folded: Sequence[Chunk]) -> Chunk:
+        """Have a stored summary written once more, by a model that reads what it stands for.
+
+        Args:
+            folded: the summaries that it folds, if it is a fold.
+
+        Raises:
+            GatewayError, HeadMoved: as `Compactor.rewrite`.
+        """
+        conversation = turn.place.conversation
+        entries = [] if folded else await self._views.log_between(conversation, chunk.from_seq, chunk.to_seq)
+        log_tokens = sum(entry.tokens for entry in entries)
+        spot = Spot(
+            from_seq=chunk.from_seq,
+            from_link=chunk.from_link,
+            to_link=chunk.to_link,
+            to_skeleton=chunk.to_skeleton,
+            boundary=boundary_after(chunk),
+            replaced_tokens=log_tokens + sum(one.tokens for one in folded),
+            messages=tuple(entries),
+            folded=tuple(folded),
+            style=_style(turn.policy) if chunk.from_seq == 0 else "additive",
+        )
+        return await self._compactor.rewrite(self._bare_job(turn, view), spot, chunk)
 
     async def job(self, turn: Turn, view: View) -> CompactionJob:
         """The ranges that a view's plan asks for, with what is to be read for them."""
@@ -159,6 +192,11 @@ class Running:
 
     async def view(self) -> View:
         return await asyncio.shield(self._task)
+
+
+def _style(policy: Policy) -> Style:
+    """How a summary that there is already is written anew."""
+    return "checkpoint" if policy.kind == "checkpoint" else "additive"
 
 
 def may_compact(turn: Turn) -> bool:

@@ -46,7 +46,7 @@ class Pinning:
         for index in request.pin:
             seq = _seq_of(index, request, place)
             if seq is not None and not any(pin.from_seq <= seq < pin.to_seq for pin in pins.values()):
-                pin = await self._pin(place, seq)
+                pin = await self.round_at(place, seq)
                 pins[pin.from_seq] = pin
         if pins == known:
             return place
@@ -54,7 +54,7 @@ class Pinning:
         marks = {**place.conversation.marks, PINS: stored}
         return replace(place, conversation=replace(place.conversation, marks=marks), marks=marks)
 
-    async def _pin(self, place: Recollection, seq: int) -> Pin:
+    async def round_at(self, place: Recollection, seq: int) -> Pin:
         """The round that a message is part of: a call with all its results, or the message alone."""
         around = await self._around(place, seq)
         first = last = seq
@@ -120,7 +120,16 @@ def check_pins(request: ChatRequest, place: Recollection, policy: Policy, budget
         InvalidRequest: they would.
     """
     pins = pins_of(place.conversation.marks)
-    if not request.pin or fitting(pins, policy, budget) == pins:
+    if request.pin:
+        check_share(pins, policy, budget, param="context.pin")
+
+
+def check_share(pins: tuple[Pin, ...], policy: Policy, budget: Budget, *, param: str) -> None:
+    """
+    Raises:
+        InvalidRequest: these pins would take more than their share.
+    """
+    if fitting(pins, policy, budget) == pins:
         return
     tokens = budget.calibrated(sum(pin.tokens for pin in pins))
     allowed = int(budget.window * policy.pin_ratio)
@@ -128,7 +137,7 @@ def check_pins(request: ChatRequest, place: Recollection, policy: Policy, budget
         f"The pinned messages of this conversation would take {tokens} tokens; at most {allowed} of the window of "
         f"{budget.window} may be pinned.",
         code="pins_too_large",
-        param="context.pin",
+        param=param,
         hint="Pin less, or raise `pin_ratio` of the policy.",
     )
 

@@ -56,7 +56,7 @@ class Preparing:
         if conversation.id in self._at_work or len(self._at_work) >= MOST_AT_ONCE:
             return
         is_near = _is_near(view, place.asked_tokens, conversation.head_tokens_total - place.log_tokens)
-        if not is_near and all(chunk.kind == "model" for chunk in view.plan.chunks):
+        if not is_near and all(chunk.kind != "mechanical" for chunk in view.plan.chunks):
             return
         task = self._tasks.spawn(self._prepare(turn, view, conversation, is_near=is_near))
         self._at_work[conversation.id] = task

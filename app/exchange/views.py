@@ -266,6 +266,10 @@ class Views:
             return []
         return [*(message.raw for message in place.instructions), summary.raw]
 
+    async def log_between(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        """Stored messages `[from_seq, to_seq)`."""
+        return await self._store.read(conversation, from_seq, to_seq)
+
     async def log(self, place: Recollection, start: int) -> list[LogMessage]:
         """The log from a seq to its end: what is stored of it, then what is new."""
         head = place.conversation.head_seq
