@@ -11,10 +11,12 @@ GatewayError
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
 │   ├── SummaryNotFound            404
+│   ├── SummaryNotFound            404
 │   ├── CompletionNotFound         404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
+├── RevisionConflict               409  what was to be changed is another revision by now
 ├── IdempotencyKeyInUse            409  the request with this key is still being answered elsewhere
 ├── RequestTooLarge                413
 ├── UpstreamUnavailable            502 / 503 / 504
@@ -125,6 +127,10 @@ class CompletionNotFound(NotFound):
     code = "completion_not_found"
 
 
+class SummaryNotFound(NotFound):
+    code = "summary_not_found"
+
+
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
@@ -146,6 +152,12 @@ class IdempotencyKeyInUse(GatewayError):
     type = "invalid_request_error"
     code = "idempotency_key_in_use"
     retryable = True
+
+
+class RevisionConflict(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "revision_conflict"
 
 
 class RequestTooLarge(GatewayError):

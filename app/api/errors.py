@@ -40,7 +40,7 @@ def error_headers(error: GatewayError) -> dict[str, str]:
         return dict(error.headers)
     headers = {}
     pause_seconds = error.retry_after_seconds
-    if pause_seconds is None and error.status in WAITS:
+    if pause_seconds is None and error.retryable and error.status in WAITS:
         pause_seconds = RETRY_AFTER_SECONDS
     if pause_seconds is not None:
         headers["retry-after"] = str(max(1, math.ceil(pause_seconds)))
