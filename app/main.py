@@ -29,6 +29,7 @@ from app.api.conversations import conversation_routes
 from app.api.errors import install_error_handlers
 from app.api.front import CHAT_PATH, Front
 from app.api.health import health_routes
+from app.api.items import item_routes
 from app.api.limits import BodyLimit
 from app.api.models import model_routes
 from app.api.openapi import describe
@@ -37,7 +38,9 @@ from app.api.request_ids import RequestIds
 from app.api.search import search_routes
 from app.archive.adding import Adding
 from app.archive.completions import Completions
+from app.archive.erasing import Erasing
 from app.archive.issuing import Issuing
+from app.archive.listing import Listing
 from app.archive.records import Records
 from app.archive.retention import Retention
 from app.archive.searching import Searching
@@ -301,6 +304,16 @@ def create_app(settings: Settings) -> Front:
         wait_seconds=settings.compaction.wait_seconds,
     )
     application.include_router(conversation_routes(records, adding, auth))
+    erasing = Erasing(
+        store=store,
+        records=records,
+        leases=leases,
+        counting=counting,
+        clock=_utc_now,
+        new_chunk_id=lambda: f"sum_{uuid.uuid4().hex}",
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    application.include_router(item_routes(records, adding, Listing(store, records), erasing, auth))
     application.include_router(
         passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
     )

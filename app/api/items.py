@@ -1,0 +1,99 @@
+"""`/v1/conversations/{id}/items`: the items of a conversation, with OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from app.api.auth import Auth
+from app.api.conversations import BUSY, ConversationObject, conversation_response
+from app.api.item_schemas import ItemObject, ItemPage, Items
+from app.api.resources import REFUSALS, After, JsonRoute, Limit, Order, json_response, page_of
+from app.archive.adding import Adding
+from app.archive.erasing import Erasing
+from app.archive.listing import Listing, Wanted
+from app.archive.records import Records
+from app.conversation.messages import Conversation
+from app.exchange.request import Caller
+
+Include = Annotated[
+    list[str] | None,
+    Query(alias="include[]", description="Of OpenAI's own tools. All that is kept is always included."),
+]
+
+
+class NewItems(BaseModel):
+    """Items to add to a conversation, all or none."""
+
+    items: Items
+
+
+def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Erasing, auth: Auth) -> APIRouter:
+    """Adding, listing, reading and deleting items."""
+    routes = APIRouter(
+        prefix="/v1/conversations/{conversation_id}/items",
+        tags=["conversations"],
+        responses=REFUSALS,
+        route_class=JsonRoute,
+    )
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY})
+    async def create_items(
+        conversation_id: str,
+        new: NewItems,
+        include: Include = None,
+        caller: Caller = manages,
+    ) -> Response:
+        conversation, items = await adding.add(caller, conversation_id, new.items)
+        return _about(conversation, page_of(items, has_more=False))
+
+    @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
+    async def list_items(
+        conversation_id: str,
+        limit: Limit = 20,
+        after: After = None,
+        order: Order = "desc",
+        include: Include = None,
+        caller: Caller = reads,
+    ) -> Response:
+        conversation = await records.of(caller, conversation_id)
+        wanted = Wanted(limit=limit, descending=order == "desc", after=after)
+        items, has_more = await listing.page(conversation, wanted)
+        return _about(conversation, page_of(items, has_more=has_more))
+
+    @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
+    async def get_item(
+        conversation_id: str,
+        item_id: str,
+        include: Include = None,
+        caller: Caller = reads,
+    ) -> Response:
+        conversation = await records.of(caller, conversation_id)
+        return _about(conversation, await listing.one(conversation, item_id))
+
+    @routes.delete(
+        "/{item_id}",
+        summary="Delete or erase an item; the conversation as it then is",
+        responses={200: {"model": ConversationObject}, **BUSY},
+    )
+    async def delete_item(
+        conversation_id: str,
+        item_id: str,
+        erase: Annotated[bool, Query(description="Overwrite it for good, wherever it is shared.")] = False,
+        caller: Caller = manages,
+    ) -> Response:
+        conversation = await records.of(caller, conversation_id)
+        changed = await erasing.remove(caller, conversation, item_id, erase=erase)
+        return conversation_response(await records.told(changed))
+
+    return routes
+
+
+def _about(conversation: Conversation, body: dict[str, Any]) -> Response:
+    response = json_response(body)
+    response.headers["x-conversation-id"] = conversation.id
+    return response
