@@ -11,7 +11,6 @@ GatewayError
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
 │   ├── SummaryNotFound            404
-│   ├── SummaryNotFound            404
 │   ├── CompletionNotFound         404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
@@ -117,10 +116,6 @@ class ConversationNotFound(NotFound):
 
 class ItemNotFound(NotFound):
     code = "item_not_found"
-
-
-class SummaryNotFound(NotFound):
-    code = "summary_not_found"
 
 
 class CompletionNotFound(NotFound):
