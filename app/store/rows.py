@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message
+from app.conversation.keys import ApiKey
+from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
 
 CONVERSATION_COLUMNS: Final = (
     "id",
@@ -28,6 +29,8 @@ CONVERSATION_COLUMNS: Final = (
     "metadata",
     "created_at",
     "updated_at",
+    "marks",
+    "indexed_before",
 )
 MESSAGE_COLUMNS: Final = (
     "seq",
@@ -63,6 +66,33 @@ CHUNK_COLUMNS: Final = (
     "folds",
     "duration_ms",
     "usage",
+    "revision",
+)
+COMPLETION_COLUMNS: Final = (
+    "id",
+    "tenant",
+    "root",
+    "conversation_id",
+    "seq",
+    "model",
+    "created_at",
+    "metadata",
+    "parameters",
+    "instructions",
+)
+KEY_COLUMNS: Final = (
+    "id",
+    "digest",
+    "hint",
+    "name",
+    "tenant",
+    "scopes",
+    "created_at",
+    "policy",
+    "models",
+    "retention_days",
+    "expires_at",
+    "revoked_at",
 )
 
 Lineage = tuple[tuple[str, int], ...]
@@ -115,6 +145,8 @@ def conversation_of(row: Sequence[Any]) -> Conversation:
         metadata,
         created_at,
         updated_at,
+        marks,
+        indexed_before,
     ) = row
     return Conversation(
         conversation_id,
@@ -134,6 +166,8 @@ def conversation_of(row: Sequence[Any]) -> Conversation:
         {} if metadata == "{}" else orjson.loads(metadata),
         moment_of(created_at),
         moment_of(updated_at),
+        {} if marks == "{}" else orjson.loads(marks),
+        indexed_before,
     )
 
 
@@ -188,4 +222,46 @@ def chunk_values(chunk: Chunk, created_at: datetime | str) -> tuple[Any, ...]:
         orjson.dumps(chunk.folds).decode(),
         chunk.duration_ms,
         as_optional_json(chunk.usage),
+        chunk.revision,
     )
+
+
+def completion_of(row: Sequence[Any]) -> StoredCompletion:
+    """A row of `COMPLETION_COLUMNS`."""
+    values: dict[str, Any] = dict(zip(COMPLETION_COLUMNS, row, strict=True))
+    values["created_at"] = moment_of(values["created_at"])
+    values["metadata"] = orjson.loads(values["metadata"])
+    values["parameters"] = orjson.loads(values["parameters"])
+    values["instructions"] = tuple(orjson.loads(values["instructions"]))
+    return StoredCompletion(**values)
+
+
+def completion_values(completion: StoredCompletion, created_at: datetime | str) -> dict[str, Any]:
+    """The values of `COMPLETION_COLUMNS`."""
+    values = {name: getattr(completion, name) for name in COMPLETION_COLUMNS}
+    return values | {
+        "created_at": created_at,
+        "metadata": as_json(completion.metadata),
+        "parameters": as_json(completion.parameters),
+        "instructions": orjson.dumps(completion.instructions).decode(),
+    }
+
+
+def key_of(row: Sequence[Any]) -> ApiKey:
+    """A row of `KEY_COLUMNS`."""
+    values: dict[str, Any] = dict(zip(KEY_COLUMNS, row, strict=True))
+    for name in ("created_at", "expires_at", "revoked_at"):
+        values[name] = None if values[name] is None else moment_of(values[name])
+    for name in ("scopes", "models"):
+        values[name] = tuple(orjson.loads(values[name]))
+    return ApiKey(**values)
+
+
+def key_values(key: ApiKey, moment: Callable[[datetime], Any]) -> dict[str, Any]:
+    """The values of `KEY_COLUMNS`; `moment` makes a time what is stored."""
+    values = {name: getattr(key, name) for name in KEY_COLUMNS}
+    for name in ("created_at", "expires_at", "revoked_at"):
+        values[name] = None if values[name] is None else moment(values[name])
+    for name in ("scopes", "models"):
+        values[name] = orjson.dumps(values[name]).decode()
+    return values

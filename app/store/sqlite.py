@@ -12,27 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import StoreUnavailable
+from app.store import chunk_scripts, erasing_scripts, sqlite_search
 from app.store import sqlite_reads as reads
-from app.store import sqlite_search
 from app.store import sqlite_writes as writes
-from app.store.base import Append, Found, Lease, Match, StoreInfo
+from app.store.base import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
+from app.store.desk import Desk
 from app.store.lineage import expected_count, placed, stretches
+from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms
-from app.store.sqlite_lanes import Lane, SqliteOptions, commit_together, open_file, read_each
+from app.store.sqlite_lanes import Lane, SqliteOptions, commit_together, open_file, read_each, truncate_log
 from app.store.tables import SCHEMA_VERSION
 
+Result = TypeVar("Result")
 
-class SqliteStore:
+
+class SqliteStore(Desk):
     """`Store` on one SQLite file, whose schema must be up to date when it is opened."""
 
+    searches_all = True
+
     def __init__(self, path: Path, *, clock: Callable[[], datetime], options: SqliteOptions | None = None) -> None:
+        super().__init__(SQLITE, clock=clock)
         self._path = path
-        self._clock = clock
         self._options = options or SqliteOptions()
         connect = partial(open_file, path, self._options)
         self._writer = Lane("store-writer", connect, commit_together)
@@ -96,10 +102,8 @@ class SqliteStore:
         return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        tenant, root = conversation.tenant, conversation.root
-        kept = placed(conversation.path, entries)
-        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
-        await self._writer.run(lambda connection: sqlite_search.index(connection, tenant, root, kept, keys))
+        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in placed(conversation.path, entries)])
+        await self._writer.run(lambda connection: sqlite_search.index(connection, conversation, entries, keys))
 
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -112,18 +116,56 @@ class SqliteStore:
             lambda connection: sqlite_search.search(connection, conversation.root, wanted, keys, count, limit)
         )
 
+    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+        keys = keys_of_terms(terms)
+        return await self._ranges.run(lambda connection: sqlite_search.search_all(connection, tenant, keys, limit))
+
     async def append(self, write: Append) -> None:
         now = self._clock()
         await self._writer.run(lambda connection: writes.append(connection, write, now))
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         root = root_of_conversation(conversation_id)
-        return await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
+        erased = await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
+        if erased:
+            await self._forget_log()
+        return erased
+
+    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        root = root_of_conversation(conversation_id)
+        return await self._writer.run(
+            lambda connection: writes.describe(connection, tenant, conversation_id, root, metadata)
+        )
+
+    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self._run(lambda: erasing_scripts.mark(SQLITE, conversation, marks))
+
+    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+        gone = await self._run(lambda: erasing_scripts.redact(SQLITE, writes.WORDS, conversation, entries))
+        await self._forget_log()
+        return gone
+
+    async def rewrite(
+        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+    ) -> None:
+        await self._run(lambda: erasing_scripts.rewrite(SQLITE, conversation, entries, chunks))
+
+    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
+        await self._run(lambda: chunk_scripts.revise(SQLITE, tenant, root, chunk))
+
+    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
+        return await self._run(lambda: chunk_scripts.revisions(SQLITE, tenant, root, chunk_id))
+
+    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
+        was_there = await self._run(lambda: chunk_scripts.delete(SQLITE, tenant, root, chunk_id))
+        if was_there:
+            await self._forget_log()
+        return was_there
 
     async def chunks(
         self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
     ) -> list[Chunk]:
-        return await self._ranges.run(lambda connection: reads.chunks(connection, root, path, links))
+        return await self._ranges.run(lambda connection: reads.chunks(connection, tenant, root, path, links))
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         now = self._clock()
@@ -146,6 +188,20 @@ class SqliteStore:
     async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
         now = self._clock()
         await self._writer.run(lambda connection: writes.learn(connection, model, facts, now))
+
+    async def _ask(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._lookups.run(lambda connection: connection.execute(sql, arguments).fetchall())
+
+    async def _tell(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._writer.run(lambda connection: connection.execute(sql, arguments).fetchall())
+
+    def _run(self, script: Callable[[], Script[Result]]) -> asyncio.Future[Result]:
+        """Run a script in the writer's transaction; it is made there, since a failed batch is run again."""
+        return self._writer.run(lambda connection: writes.run(connection, script()))
+
+    async def _forget_log(self) -> None:
+        """Empty the write-ahead log, in which erased text may stand."""
+        await asyncio.to_thread(truncate_log, self._path, self._options)
 
 
 def _schema_version(connection: sqlite3.Connection) -> str:

@@ -1,4 +1,5 @@
-"""The index of words in SQLite: ordinary rows, clustered by conversation and term.
+"""The index of words in SQLite: ordinary rows, clustered by conversation and term; and once more by tenant and term,
+for which messages do not count.
 
 Not FTS5: our terms need no tokenizer and our ranking none of its, its index could be scoped neither to one conversation
 nor (before SQLite 3.43, which many systems lack) be cleared of erased messages without their text.
@@ -12,11 +13,13 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import LogMessage
-from app.store.base import Found
-from app.store.lineage import Stretch
-from app.store.rows import MESSAGE_COLUMNS, log_message_of
-from app.store.search import RANKED_HITS, scope_of, score, weight
+from app.conversation.messages import Conversation, LogMessage
+from app.store.base import Found, FoundAnywhere
+from app.store.lineage import Stretch, own_from, placed, run_of, stretches
+from app.store.redacting import REDACTED
+from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, conversation_of, log_message_of
+from app.store.scripts import Script
+from app.store.search import RANKED_HITS, scope_of, score, tenant_scope_of, weight
 
 _IS_KEPT: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _BELONGS: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -47,8 +50,29 @@ _SEARCH: Final = f"""
     FROM wanted w CROSS JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
     CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
     ORDER BY w.weights IS NULL, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
-_ERASE: Final = "DELETE FROM postings WHERE scope = ? AND seq > ?"
-_HAND_OVER: Final = "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?"
+_SEARCH_ALL: Final = f"""
+    WITH hit (term, scope) AS MATERIALIZED (
+        SELECT p.term, p.scope
+        FROM json_each(?3) q CROSS JOIN tenant_postings p ON p.tenant_scope = ?1 AND p.term = q.value),
+    counted (term, matching) AS MATERIALIZED (SELECT term, count(*) FROM hit GROUP BY term),
+    telling (term, weight) AS MATERIALIZED (
+        SELECT term, term_weight((SELECT count(*) FROM tenant_scopes WHERE tenant_scope = ?1), matching)
+        FROM (SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits FROM counted)
+        WHERE hits < {RANKED_HITS}),
+    told (scope, weights) AS MATERIALIZED (
+        SELECT h.scope, sum(t.weight) FROM hit h JOIN telling t ON t.term = h.term GROUP BY h.scope)
+    SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM told t CROSS JOIN tenant_scopes s ON s.tenant_scope = ?1 AND s.scope = t.scope
+    CROSS JOIN conversations c ON c.root = s.root AND c.id = s.conversation_id AND c.tenant = ?2
+    WHERE t.weights >= ifnull((SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET ?4 - 1), 0)
+    ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT ?4"""  # noqa: S608 - our own names
+_INSERT_FOR_TENANT: Final = "INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) VALUES (?, ?, ?)"
+_INSERT_SCOPE: Final = """
+    INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id) VALUES (?, ?, ?, ?)"""
+_MOVE_ON: Final = """
+    UPDATE conversations SET indexed_before = ?
+    WHERE root = ? AND id = ? AND tenant = ? AND indexed_before BETWEEN ? AND ?"""
+_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -58,21 +82,38 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def index(
     connection: sqlite3.Connection,
-    tenant: str,
-    root: str,
-    placed: Sequence[tuple[str, LogMessage]],
+    conversation: Conversation,
+    entries: Sequence[LogMessage],
     keys: Sequence[Sequence[int]],
 ) -> None:
-    """Index messages, each with the id of the conversation that keeps it; not those that were erased meanwhile."""
+    """As `Store.index`, with the term keys of each message on the conversation's path."""
+    root, tenant = conversation.root, conversation.tenant
+    kept = placed(conversation.path, entries)
     ours = {
         place
-        for place in {place for place, _ in placed}
+        for place in {place for place, _ in kept}
         if connection.execute(_BELONGS, (root, place, tenant)).fetchone()
     }
-    for (place, entry), terms in zip(placed, keys, strict=True):
+    row = connection.execute(_MARKS, (root, conversation.id, tenant)).fetchone()
+    redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED, ()))
+    stored = set()
+    for (place, entry), terms in zip(kept, keys, strict=True):
         if place in ours and connection.execute(_IS_KEPT, (root, place, entry.seq, entry.link)).fetchone():
-            scope = scope_of(root, place)
-            connection.executemany(_INSERT, [(scope, term, entry.seq) for term in terms])
+            stored.add(entry.seq)
+            if entry.seq not in redacted:
+                _post(connection, tenant, root, place, entry.seq, terms)
+    start, end = run_of(entries)
+    if end and stored.issuperset(range(start, end)):
+        connection.execute(_MOVE_ON, (end, root, conversation.id, tenant, start, end - 1))
+
+
+def _post(connection: sqlite3.Connection, tenant: str, root: str, place: str, seq: int, terms: Sequence[int]) -> None:
+    if not terms:
+        return
+    scope, tenant_scope = scope_of(root, place), tenant_scope_of(tenant)
+    connection.executemany(_INSERT, [(scope, term, seq) for term in terms])
+    connection.executemany(_INSERT_FOR_TENANT, [(tenant_scope, term, scope) for term in terms])
+    connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, place))
 
 
 def search(
@@ -84,9 +125,64 @@ def search(
     return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
 
 
-def erase(connection: sqlite3.Connection, root: str, conversation_id: str, kept_through: int, heir: str | None) -> None:
-    """Forget the words of a conversation's messages after `kept_through`; those before are the heir's now."""
-    scope = scope_of(root, conversation_id)
-    connection.execute(_ERASE, (scope, kept_through))
-    if heir is not None:
-        connection.execute(_HAND_OVER, (scope_of(root, heir), scope))
+def search_all(connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int) -> list[FoundAnywhere]:
+    arguments = (tenant_scope_of(tenant), tenant, orjson.dumps(keys).decode(), limit)
+    found = []
+    for weights, *row in connection.execute(_SEARCH_ALL, arguments).fetchall():
+        conversation = conversation_of(row)
+        start, end = own_from(conversation), conversation.head_seq + 1
+        own = stretches(conversation.path, start, end)
+        hits = search(connection, conversation.root, own, keys, end - start, 1)
+        found += [FoundAnywhere(conversation, hit.message, score(weights)) for hit in hits if hit.score is not None]
+    return found
+
+
+class SqliteWords:
+    """`scripts.Words` for these tables."""
+
+    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
+        scope, tenant_scope = scope_of(root, conversation_id), tenant_scope_of(tenant)
+        yield (
+            """
+            DELETE FROM tenant_postings
+            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2 AND seq = ?3)
+              AND NOT EXISTS (
+                SELECT 1 FROM postings p WHERE p.scope = ?2 AND p.term = tenant_postings.term AND p.seq <> ?3)""",
+            (tenant_scope, scope, seq),
+        )
+        yield "DELETE FROM postings WHERE scope = ? AND seq = ?", (scope, seq)
+        yield (
+            """
+            DELETE FROM tenant_scopes WHERE tenant_scope = ?1 AND scope = ?2
+              AND NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
+            (tenant_scope, scope),
+        )
+
+    def erase(
+        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
+    ) -> Script[None]:
+        scope, tenant_scope = scope_of(root, conversation_id), tenant_scope_of(tenant)
+        yield (
+            """
+            DELETE FROM tenant_postings
+            WHERE tenant_scope = ?1 AND scope = ?2 AND term IN (SELECT term FROM postings WHERE scope = ?2)""",
+            (tenant_scope, scope),
+        )
+        yield "DELETE FROM tenant_scopes WHERE tenant_scope = ? AND scope = ?", (tenant_scope, scope)
+        yield "DELETE FROM postings WHERE scope = ? AND seq > ?", (scope, kept_through)
+        if heir is None:
+            return
+        inheriting = scope_of(root, heir)
+        yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
+        yield (
+            """
+            INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
+            SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2""",
+            (tenant_scope, inheriting),
+        )
+        yield (
+            """
+            INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM postings WHERE scope = ?2)""",
+            (tenant_scope, inheriting, root, heir),
+        )

@@ -1,32 +1,25 @@
 """What a write runs inside SQLite: each public function is one job inside the writer's transaction."""
 
-# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
-
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store import sqlite_search
+from app.store import chunk_scripts, erasing_scripts
 from app.store.base import Append, HeadMoved, Lease, LeaseLost
-from app.store.lineage import erasure
-from app.store.rows import (
-    CHUNK_COLUMNS,
-    as_json,
-    as_optional_json,
-    as_text,
-    chunk_values,
-    conversation_of,
-    lineage_json,
-    lineage_of,
-)
+from app.store.rows import as_json, as_optional_json, as_text, conversation_of, lineage_json
+from app.store.scripts import SQLITE, Rows, Script
 from app.store.sqlite_reads import SQL, get
-from app.store.statements import CHUNK_ROW
+from app.store.sqlite_search import SqliteWords
+
+Result = TypeVar("Result")
+
+WORDS: Final = SqliteWords()
 
 _HELD: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
 _CLAIM: Final = """
@@ -36,11 +29,6 @@ _CLAIM: Final = """
     WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder
     RETURNING token"""
 _RENEW: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
-_KEEP_CHUNK: Final = f"""
-    INSERT INTO chunks ({", ".join(CHUNK_ROW)}) VALUES ({", ".join("?" * len(CHUNK_ROW))})
-    ON CONFLICT (root, from_link, to_link, is_fold) DO UPDATE
-    SET {", ".join(f"{name} = excluded.{name}" for name in CHUNK_COLUMNS)}
-    WHERE chunks.kind = 'mechanical' AND excluded.kind = 'model'"""
 _POINT: Final = """
     INSERT INTO external_ids (tenant, external_id, root, conversation_id) VALUES (?, ?, ?, ?)
     ON CONFLICT (tenant, external_id) DO UPDATE
@@ -85,6 +73,8 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
         as_json(new.metadata),
         moment if new.created_at is None else as_text(new.created_at),
         moment,
+        as_json(new.marks),
+        new.indexed_before,
     )
     try:
         connection.execute(SQL.insert_conversation, values)
@@ -107,7 +97,7 @@ def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) ->
 
 def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> None:
     after = write.conversation
-    values = (
+    values: tuple[Any, ...] = (
         after.root,
         after.id,
         after.tenant,
@@ -122,7 +112,11 @@ def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> None
         as_json(after.state),
         moment,
     )
-    if connection.execute(SQL.advance, values).rowcount != 1:
+    if write.marks is None:
+        cursor = connection.execute(SQL.advance, values)
+    else:
+        cursor = connection.execute(SQL.advance_marked, (*values, as_json(write.marks)))
+    if cursor.rowcount != 1:
         raise HeadMoved
 
 
@@ -154,28 +148,21 @@ def require(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None
         raise LeaseLost
 
 
+def run(connection: sqlite3.Connection, script: Script[Result]) -> Result:
+    """What a script comes to."""
+    rows: Rows | None = None
+    while True:
+        try:
+            query = next(script) if rows is None else script.send(rows)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        rows = connection.execute(*query).fetchall()
+
+
 def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None) -> bool:
     doomed = get(connection, tenant, conversation_id, root)
-    if doomed is None:
-        return False
-    here = (doomed.root, doomed.id)
-    family = connection.execute(SQL.family, (doomed.root, f'%"{doomed.id}"%')).fetchall()
-    plan = erasure(doomed.id, {member: lineage_of(lineage) for member, lineage in family})
-    connection.execute(SQL.erase_messages, (*here, plan.kept_through))
-    if plan.heir is not None:
-        connection.execute(SQL.hand_over_messages, (*here, plan.heir))
-    sqlite_search.erase(connection, *here, plan.kept_through, plan.heir)
-    for member, lineage in plan.lineages.items():
-        connection.execute(SQL.change_lineage, (doomed.root, member, lineage_json(lineage)))
-    for statement in (
-        SQL.erase_conversation,
-        SQL.erase_external_ids,
-        SQL.erase_leases,
-        SQL.erase_chunks,
-        SQL.hand_over_chunks,
-    ):
-        connection.execute(statement, here)
-    return True
+    return doomed is not None and run(connection, erasing_scripts.delete(SQLITE, WORDS, doomed))
 
 
 def point(connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation) -> None:
@@ -192,7 +179,18 @@ def add_chunk(
     connection: sqlite3.Connection, tenant: str, root: str, chunk: Chunk, fence: Lease, now: datetime
 ) -> None:
     require(connection, fence, now)
-    connection.execute(_KEEP_CHUNK, (root, tenant, bool(chunk.folds), *chunk_values(chunk, as_text(chunk.created_at))))
+    run(connection, chunk_scripts.add(SQLITE, tenant, root, chunk))
+
+
+def describe(
+    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None, metadata: Mapping[str, str]
+) -> Conversation | None:
+    found = get(connection, tenant, conversation_id, root)
+    if found is None:
+        return None
+    values = (as_json(metadata), found.root, found.id)
+    connection.execute("UPDATE conversations SET metadata = ? WHERE root = ? AND id = ?", values)
+    return get(connection, tenant, conversation_id, root)
 
 
 def claim(

@@ -41,6 +41,8 @@ HEAD: Final = (
     "updated_at",
 )
 """What an append replaces of its conversation."""
+MARKED_HEAD: Final = (*HEAD, "marks")
+"""The same where it changes marks."""
 
 
 def numbered(sql: str, names: Sequence[str], mark: str) -> str:
@@ -84,6 +86,7 @@ class Statements:
     insert_message: str
     insert_external_id: str
     advance: str
+    advance_marked: str
     family: str
     erase_messages: str
     hand_over_messages: str
@@ -156,20 +159,8 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
             "root",
             "conversation_id",
         ),
-        advance=sql(
-            update(conversations)
-            .where(
-                *_this_conversation,
-                conversations.c.tenant == bindparam("of_tenant"),
-                conversations.c.head_seq == bindparam("after_seq"),
-            )
-            .values({name: bindparam(name) for name in HEAD}),
-            "root",
-            "id",
-            "of_tenant",
-            "after_seq",
-            *HEAD,
-        ),
+        advance=sql(_advance(HEAD), *_ADVANCED, *HEAD),
+        advance_marked=sql(_advance(MARKED_HEAD), *_ADVANCED, *MARKED_HEAD),
         family=sql(
             select(conversations.c.id, conversations.c.lineage).where(
                 conversations.c.root == bindparam("root"), conversations.c.lineage.like(bindparam("naming"))
@@ -212,6 +203,21 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
             "id",
         ),
         release=sql(delete(leases).where(*_this_lease), "lease_root", "lease_key", "holder", "token"),
+    )
+
+
+_ADVANCED: Final = ("root", "id", "of_tenant", "after_seq")
+
+
+def _advance(head: Sequence[str]) -> ClauseElement:
+    return (
+        update(conversations)
+        .where(
+            *_this_conversation,
+            conversations.c.tenant == bindparam("of_tenant"),
+            conversations.c.head_seq == bindparam("after_seq"),
+        )
+        .values({name: bindparam(name) for name in head})
     )
 
 

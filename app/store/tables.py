@@ -1,8 +1,9 @@
 """The tables as the newest migration leaves them, for SQLite and PostgreSQL.
 
 Whatever belongs to a family of branches is keyed by its `root` first, so that a distributed PostgreSQL can keep it on
-one shard (`root` as the distribution column): no foreign keys across shards, no sequences. `external_ids` and
-`model_facts` are small and stand apart.
+one shard (`root` as the distribution column): no foreign keys across shards, no sequences. What is found by its
+tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide index of words) or by nothing of either
+(`api_keys`, `server_secrets`, `model_facts`) stands apart.
 
 Message bodies and other JSON are TEXT, never re-encoded by the database. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where it sorts as it reads.
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
-SCHEMA_VERSION: Final = "2026_11_22_find_messages"
+SCHEMA_VERSION: Final = "2026_11_23_conversation_records"
 """Revision of the newest migration."""
 
 ONLY_ON: Final = "only_on"
@@ -58,7 +59,11 @@ conversations = Table(
     Column("metadata", Text, nullable=False),
     Column("created_at", MOMENT, nullable=False),
     Column("updated_at", MOMENT, nullable=False),
+    Column("marks", Text, nullable=False, server_default="{}"),
+    Column("indexed_before", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("root", "id", name="conversations_pkey"),
+    # Nothing that a turn changes may stand in an index: PostgreSQL could not update the row in place any more.
+    Index("conversations_listed", "tenant", "created_at", "id"),
 )
 
 external_ids = Table(
@@ -129,10 +134,30 @@ chunks = Table(
     Column("is_fold", Boolean, nullable=False),
     Column("duration_ms", Integer, nullable=False),
     Column("usage", Text),
+    Column("revision", Integer, nullable=False, server_default="1"),
     PrimaryKeyConstraint("root", "id", name="chunks_pkey"),
     Index("chunks_range", "root", "from_link", "to_link", "is_fold", unique=True),
     Index("chunks_end", "root", "to_link"),
 )
+
+chunk_revisions = Table(
+    "chunk_revisions",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("chunk_id", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("prompt_version", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("usage", Text),
+    PrimaryKeyConstraint("root", "chunk_id", "revision", name="chunk_revisions_pkey"),
+)
+"""Texts that chunks had before; the present one stands in `chunks`."""
 
 message_terms = Table(
     "message_terms",
@@ -162,6 +187,89 @@ postings = Table(
     PrimaryKeyConstraint("scope", "term", "seq", name="postings_pkey"),
     sqlite_with_rowid=False,
     info={ONLY_ON: "sqlite"},
+)
+
+tenant_postings = Table(
+    "tenant_postings",
+    metadata,
+    Column("tenant_scope", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("scope", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tenant_scope", "term", "scope", name="tenant_postings_pkey"),
+    sqlite_with_rowid=False,
+)
+"""Which conversations hold a term, whatever the message."""
+
+tenant_scopes = Table(
+    "tenant_scopes",
+    metadata,
+    Column("tenant_scope", BigInteger, nullable=False),
+    Column("scope", BigInteger, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    PrimaryKeyConstraint("tenant_scope", "scope", name="tenant_scopes_pkey"),
+    sqlite_with_rowid=False,
+)
+"""The conversations that hold any term."""
+
+completions = Table(
+    "completions",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("instructions", Text, nullable=False),
+    PrimaryKeyConstraint("tenant", "id", name="completions_pkey"),
+    Index("completions_listed", "tenant", "created_at", "id"),
+    Index("completions_conversation", "root", "conversation_id"),
+)
+
+request_keys = Table(
+    "request_keys",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("conversation_id", Text),
+    Column("seq", Integer),
+    Column("kept_seconds", Integer, nullable=False),
+    Column("expires_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("tenant", "key", name="request_keys_pkey"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("policy", Text),
+    Column("models", Text, nullable=False),
+    Column("retention_days", Integer),
+    Column("expires_at", MOMENT),
+    Column("revoked_at", MOMENT),
+    PrimaryKeyConstraint("id", name="api_keys_pkey"),
+    Index("api_keys_digest", "digest", unique=True),
+)
+
+server_secrets = Table(
+    "server_secrets",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("name", name="server_secrets_pkey"),
 )
 
 leases = Table(

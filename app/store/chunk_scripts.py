@@ -1,0 +1,127 @@
+"""What is done to chunks in several steps: keep one, give it another text, delete it with what folds it."""
+
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from app.conversation.messages import Chunk
+from app.store.base import HeadMoved
+from app.store.revising import REVISED, revised, succeeding
+from app.store.rows import CHUNK_COLUMNS, as_optional_json, chunk_of, chunk_values
+from app.store.scripts import Dialect, Script
+from app.store.statements import CHUNK_ROW
+
+_COLUMNS: Final = ", ".join(CHUNK_COLUMNS)
+_HERE: Final = "root = :root AND id = :id AND tenant = :tenant"
+_SAME_RANGE: Final = """
+    root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold"""
+_INSERT: Final = f"""
+    INSERT INTO chunks ({", ".join(CHUNK_ROW)}) VALUES ({", ".join(f":{name}" for name in CHUNK_ROW)})
+    ON CONFLICT (root, from_link, to_link, is_fold) DO NOTHING"""
+_REPLACE: Final = f"""
+    UPDATE chunks SET {", ".join(f"{name} = :{name}" for name in CHUNK_COLUMNS)}
+    WHERE root = :root AND id = :old_id AND tenant = :tenant"""
+_REVISE: Final = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in REVISED)} WHERE {_HERE}"
+_SUPERSEDE: Final = f"""
+    INSERT INTO chunk_revisions (root, chunk_id, tenant, {", ".join(REVISED)})
+    SELECT root, id, tenant, {", ".join(REVISED)} FROM chunks WHERE {_HERE}"""
+_OLDER: Final = f"""
+    SELECT {", ".join(REVISED)} FROM chunk_revisions
+    WHERE root = :root AND chunk_id = :id AND tenant = :tenant ORDER BY revision"""
+_FORGET: Final = "DELETE FROM chunk_revisions WHERE root = :root AND chunk_id = :id AND tenant = :tenant"
+
+
+def add(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
+    """As `Store.add_chunk`; the fence was looked at before."""
+    place = {"root": root, "tenant": tenant}
+    values = dict(zip(CHUNK_COLUMNS, chunk_values(chunk, dialect.moment(chunk.created_at)), strict=True))
+    known = yield dialect.say(
+        f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.locking}",
+        **place,
+        from_link=chunk.from_link,
+        to_link=chunk.to_link,
+        is_fold=bool(chunk.folds),
+    )
+    if not known:
+        yield dialect.say(_INSERT, **place, **values, is_fold=bool(chunk.folds))
+        return
+    old = chunk_of(known[0])
+    if old.kind != "mechanical" or chunk.kind == "mechanical":
+        return
+    if old.id == chunk.id:
+        yield dialect.say(_SUPERSEDE, **place, id=old.id)
+    else:
+        yield dialect.say(_FORGET, **place, id=old.id)
+    values["revision"] = succeeding(old, chunk).revision
+    yield dialect.say(_REPLACE, **place, **values, old_id=old.id)
+
+
+def revise(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
+    """As `Store.revise`."""
+    place = {"root": root, "tenant": tenant, "id": chunk.id}
+    rows = yield dialect.say(f"SELECT revision FROM chunks WHERE {_HERE}{dialect.locking}", **place)
+    if not rows or rows[0][0] != chunk.revision - 1:
+        raise HeadMoved
+    yield dialect.say(_SUPERSEDE, **place)
+    yield dialect.say(_REVISE, **place, **_text_values(dialect, chunk))
+
+
+def revisions(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[list[Chunk]]:
+    """As `Store.revisions`."""
+    place = {"root": root, "tenant": tenant, "id": chunk_id}
+    rows = yield dialect.say(f"SELECT {_COLUMNS} FROM chunks WHERE {_HERE}", **place)
+    if not rows:
+        return []
+    present = chunk_of(rows[0])
+    older = yield dialect.say(_OLDER, **place)
+    return [*(revised(present, _with_text(rows[0], old)) for old in older), present]
+
+
+def delete(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[bool]:
+    """As `Store.delete_chunk`."""
+    place = {"root": root, "tenant": tenant}
+    rows = yield dialect.say(f"SELECT id FROM chunks WHERE {_HERE}{dialect.locking}", **place, id=chunk_id)
+    doomed = [row[0] for row in rows]
+    while doomed:
+        one = doomed.pop()
+        yield from remove(dialect, tenant, root, one)
+        folds = yield dialect.say(
+            "SELECT id FROM chunks WHERE root = :root AND tenant = :tenant AND is_fold AND folds LIKE :naming",
+            **place,
+            naming=f'%"{one}"%',
+        )
+        doomed += [row[0] for row in folds]
+    return bool(rows)
+
+
+def remove(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[None]:
+    """Delete one chunk and its revisions."""
+    yield dialect.say(f"DELETE FROM chunks WHERE {_HERE}", root=root, tenant=tenant, id=chunk_id)
+    yield dialect.say(_FORGET, root=root, tenant=tenant, id=chunk_id)
+
+
+def rewrite(dialect: Dialect, tenant: str, root: str, chunks: Sequence[Chunk]) -> Script[None]:
+    """Replace the texts of revisions."""
+    for chunk in chunks:
+        place = {"root": root, "tenant": tenant, "id": chunk.id, "revision": chunk.revision, "text": chunk.text}
+        yield dialect.say(f"UPDATE chunks SET text = :text WHERE {_HERE} AND revision = :revision", **place)
+        yield dialect.say(
+            """
+            UPDATE chunk_revisions SET text = :text
+            WHERE root = :root AND chunk_id = :id AND tenant = :tenant AND revision = :revision""",
+            **place,
+        )
+
+
+def _text_values(dialect: Dialect, chunk: Chunk) -> dict[str, Any]:
+    values = {name: getattr(chunk, name) for name in REVISED}
+    return values | {"created_at": dialect.moment(chunk.created_at), "usage": as_optional_json(chunk.usage)}
+
+
+def _with_text(row: Sequence[Any], text: Sequence[Any]) -> Chunk:
+    """A chunk from its row, with the `REVISED` columns of another text."""
+    values = dict(zip(CHUNK_COLUMNS, row, strict=True)) | dict(zip(REVISED, text, strict=True))
+    return chunk_of([values[name] for name in CHUNK_COLUMNS])

@@ -1,0 +1,76 @@
+"""Pages of what a tenant has: by creation, at equal times by id, from a place on."""
+
+# ruff: noqa: S608 - built from our own names; values are always parameters
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from app.store.base import CompletionQuery, ListQuery
+from app.store.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, as_json
+from app.store.scripts import Dialect, Query
+
+_BOUNDS = (
+    ("created_after", "created_at > :created_after"),
+    ("created_before", "created_at < :created_before"),
+    ("updated_after", "updated_at > :updated_after"),
+    ("updated_before", "updated_at < :updated_before"),
+)
+
+
+class _Page:
+    """Conditions and their values."""
+
+    def __init__(self, dialect: Dialect, tenant: str | None) -> None:
+        self._dialect = dialect
+        self._conditions: list[str] = []
+        self._values: dict[str, Any] = {}
+        if tenant is not None:
+            self.require("tenant = :tenant", tenant=tenant)
+
+    def require(self, condition: str, **values: Any) -> None:
+        self._conditions.append(condition)
+        self._values |= values
+
+    def require_pairs(self, metadata: Any) -> None:
+        if metadata:
+            self.require(self._dialect.has_pairs.format(column="metadata"), pairs=as_json(metadata))
+
+    def query(
+        self, columns: tuple[str, ...], table: str, *, after: tuple[datetime, str] | None, descending: bool, limit: int
+    ) -> Query:
+        if after is not None:
+            moment = self._dialect.moment(after[0])
+            sign = "<" if descending else ">"
+            self.require(f"(created_at, id) {sign} (:after_moment, :after_id)", after_moment=moment, after_id=after[1])
+        where = f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+        order = "DESC" if descending else "ASC"
+        text = f"""
+            SELECT {", ".join(columns)} FROM {table} {where}
+            ORDER BY created_at {order}, id {order} LIMIT :limit"""
+        return self._dialect.say(text, **self._values, limit=limit)
+
+
+def conversations(dialect: Dialect, tenant: str | None, query: ListQuery) -> Query:
+    """Rows of `CONVERSATION_COLUMNS`."""
+    page = _Page(dialect, tenant)
+    for name, condition in _BOUNDS:
+        bound = getattr(query, name)
+        if bound is not None:
+            page.require(condition, **{name: dialect.moment(bound)})
+    page.require_pairs(query.metadata)
+    return page.query(
+        CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
+    )
+
+
+def completions(dialect: Dialect, tenant: str, query: CompletionQuery) -> Query:
+    """Rows of `COMPLETION_COLUMNS`."""
+    page = _Page(dialect, tenant)
+    if query.model is not None:
+        page.require("model = :model", model=query.model)
+    page.require_pairs(query.metadata)
+    return page.query(
+        COMPLETION_COLUMNS, "completions", after=query.after, descending=query.descending, limit=query.limit
+    )
