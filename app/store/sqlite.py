@@ -105,6 +105,9 @@ class SqliteStore(Desk):
         keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in placed(conversation.path, entries)])
         await self._writer.run(lambda connection: sqlite_search.index(connection, conversation, entries, keys))
 
+    async def forget_index(self) -> None:
+        await self._writer.run(sqlite_search.forget_all)
+
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:

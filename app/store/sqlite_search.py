@@ -137,6 +137,13 @@ def search_all(connection: sqlite3.Connection, tenant: str, keys: Sequence[int],
     return found
 
 
+def forget_all(connection: sqlite3.Connection) -> None:
+    """Make nothing findable any more."""
+    for table in ("postings", "tenant_postings", "tenant_scopes"):
+        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+    connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
+
+
 class SqliteWords:
     """`scripts.Words` for these tables."""
 
