@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.identity import Position, root_of, start_of, walk
-from app.conversation.messages import Message
+from app.conversation.messages import Conversation, Message
 from app.store.base import Match, Store
 
 LONG_WALK_BYTES: Final = 64 * 1024
@@ -80,17 +80,23 @@ class Search:
             return None
         return reach if further is None or further.index + count - 1 <= reach.index else None
 
-    async def whole(self, tenant: str, within: str | None, log: History) -> tuple[Reach | None, bool]:
-        """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned."""
+    async def whole(self, tenant: str, named: Conversation | None, log: History) -> tuple[Reach | None, bool]:
+        """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned.
+
+        Args:
+            named: the conversation that the client says it is. It may have another root than its log: one that was
+                begun before anything was said.
+        """
         positions = await log.positions()
-        root = root_of_log(tenant, log.start, positions)
-        found = await self._store.find(
-            tenant=tenant,
-            root=root,
-            links=[position.link for position in positions],
-            skeletons=[position.skeleton for position in positions if position.in_skeleton],
-            within=within,
-        )
+        within = named.id if named is not None else None
+        links = [position.link for position in positions]
+        skeletons = [position.skeleton for position in positions if position.in_skeleton]
+        found: list[Match] = []
+        own = root_of_log(tenant, log.start, positions)
+        for root in dict.fromkeys((own, own if named is None else named.root)):
+            found = await self._store.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
+            if found:
+                break
         by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
         by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):

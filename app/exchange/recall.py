@@ -153,7 +153,7 @@ class Recall:
                 return await self._continue(request, reach, rest[reach.index + 1 - count :], instructions, log, digest)
         if named is None and not _holds_answer(log.raws):
             return None
-        reach, aligned = await self._search.whole(tenant, within, log)
+        reach, aligned = await self._search.whole(tenant, named, log)
         if reach is None:
             return None
         new = log.messages[reach.index + 1 :]
@@ -284,7 +284,7 @@ class Recall:
             return None
         first = conversation.head_seq - len(messages)
         tail = await self._store.read(conversation, first, conversation.head_seq + 1)
-        if len(tail) <= len(messages) or tail[-1].incomplete or tail[-1].meta is None:
+        if len(tail) <= len(messages) or not _is_whole_answer(tail[-1]):
             return None
         same = [_form(entry.message) for entry in tail[:-1]] == [_form(message) for message in messages]
         return tail[-1] if same else None
@@ -294,7 +294,7 @@ class Recall:
         if conversation.head_seq != last.seq + 1:
             return None
         (answer,) = await self._store.read(conversation, last.seq + 1, last.seq + 2)
-        return None if answer.incomplete or answer.meta is None else answer
+        return answer if _is_whole_answer(answer) else None
 
     async def _begin(
         self,
@@ -410,6 +410,11 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: Sequence[b
 def _names_ours(request: ChatRequest) -> bool:
     """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
     return request.conversation_id is not None and root_of_conversation(request.conversation_id) is not None
+
+
+def _is_whole_answer(entry: LogMessage) -> bool:
+    """Whether a message is an answer that was given here, to its end."""
+    return not entry.incomplete and entry.meta is not None and "id" in entry.meta
 
 
 def _points(request: ChatRequest, conversation: Conversation) -> bool:
