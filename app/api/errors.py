@@ -75,11 +75,14 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(_from_status(error.status_code, request.url.path, request.method))
+        told = _from_status(error.status_code, request.url.path, request.method)
+        return error_response(told, {name.lower(): value for name, value in (error.headers or {}).items()})
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         return error_response(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
 
