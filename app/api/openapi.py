@@ -18,13 +18,26 @@ CONVERSATION_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
 UPSTREAM_FAILED: Final = "The model's provider could not be reached or did not answer."
 
 
-class ChatMessage(Described):
-    """A message as OpenAI has it; unknown fields are kept. A `tool` message follows the message that called it."""
+class ContentPart(Described):
+    """A part of a message's content, of any of OpenAI's types."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    type: str
+
+
+class ChatMessage(Described):
+    """A message as OpenAI has it; unknown fields are kept."""
+
+    role: Literal["system", "developer", "user", "assistant", "function"]
+    content: str | list[ContentPart] | None = None
     tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
+
+
+class ToolMessage(Described):
+    """The result of a tool call; it follows the message that called."""
+
+    role: Literal["tool"]
+    tool_call_id: str
+    content: str | list[ContentPart] | None = None
 
 
 class ContextOptions(BaseModel):
@@ -43,7 +56,7 @@ class ChatCompletionRequest(Described):
     """Everything OpenAI's request allows is accepted; what is not known here is passed on."""
 
     model: str = Field(min_length=1)
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage | ToolMessage] = Field(min_length=1)
     stream: bool | None = None
     store: bool | None = None
     conversation_id: str | None = Field(None, pattern=CONVERSATION_ID)

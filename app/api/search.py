@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.auth import Auth
@@ -12,6 +12,7 @@ from app.api.resources import REFUSALS, Described, Limit, json_response, page_of
 from app.archive.items import message_item_id
 from app.archive.records import Records
 from app.archive.searching import Hit, Hits, Searching, excerpt
+from app.exchange.request import Caller
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 
@@ -37,6 +38,7 @@ class FoundMessages(Described):
     first_id: str | None
     last_id: str | None
     has_more: bool
+    terms: list[str]
     complete: bool
     limited: bool
 
@@ -44,6 +46,7 @@ class FoundMessages(Described):
 def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRouter:
     """Both searches."""
     routes = APIRouter(prefix="/v1", tags=["search"], responses=REFUSALS)
+    reads = Depends(auth.requires("read"))
 
     @routes.get(
         "/conversations/{conversation_id}/search",
@@ -51,15 +54,13 @@ def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRout
         responses={200: {"model": FoundMessages}},
     )
     async def search_conversation(
-        request: Request, conversation_id: str, q: Question, limit: Limit = 20
+        conversation_id: str, q: Question, limit: Limit = 20, caller: Caller = reads
     ) -> Response:
-        caller = await auth.caller(dict(request.headers), "read")
         conversation = await records.of(caller, conversation_id)
         return json_response(_body(await searching.within(conversation, q, limit=limit), q))
 
     @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
-    async def search(request: Request, q: Question, limit: Limit = 20) -> Response:
-        caller = await auth.caller(dict(request.headers), "read")
+    async def search(q: Question, limit: Limit = 20, caller: Caller = reads) -> Response:
         return json_response(_body(await searching.everywhere(caller, q, limit=limit), q))
 
     return routes
@@ -67,7 +68,7 @@ def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRout
 
 def _body(found: Hits, query: str) -> dict[str, Any]:
     page = page_of([_message(hit, query) for hit in found.hits], has_more=False)
-    return {**page, "complete": found.is_complete, "limited": found.is_limited}
+    return {**page, "terms": list(found.terms), "complete": found.is_complete, "limited": found.is_limited}
 
 
 def _message(hit: Hit, query: str) -> dict[str, Any]:

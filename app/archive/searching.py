@@ -18,7 +18,7 @@ import msgspec
 from app.context.quoting import quotable_text
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.terms import query_terms
-from app.errors import InvalidRequest, StoreUnavailable
+from app.errors import StoreUnavailable
 from app.exchange.finding import Finding
 from app.exchange.request import Caller
 from app.exchange.tasks import Tasks
@@ -45,6 +45,8 @@ class Hit(msgspec.Struct, frozen=True):
 class Hits(msgspec.Struct, frozen=True):
     """What a search found, best first."""
 
+    terms: Sequence[str]
+    """What was looked for: the words of the question that tell something, as they are indexed."""
     hits: Sequence[Hit]
     is_complete: bool
     """Whether every message was looked at; otherwise some are still being made findable."""
@@ -66,33 +68,25 @@ class Searching:
         self._at_work: set[str] = set()
 
     async def within(self, conversation: Conversation, query: str, *, limit: int) -> Hits:
-        """The messages of a conversation that hold the words of `query`.
-
-        Raises:
-            InvalidRequest: there is no word in it that can be searched for.
-        """
-        terms = _terms(query)
+        """The messages of a conversation that hold the words of `query`."""
+        terms = query_terms(query)
         is_complete = await self._catch_up(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
             self._continue(conversation.id, self._finish(conversation))
         end = conversation.head_seq + 1
         found = await self._store.search(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
         hits = [Hit(conversation, one.message, one.score) for one in found if one.score is not None]
-        return Hits(hits, is_complete, not self._store.searches_all)
+        return Hits(terms, hits, is_complete, not self._store.searches_all)
 
     async def everywhere(self, caller: Caller, query: str, *, limit: int) -> Hits:
-        """The caller's conversations that hold the words of `query`, each with its best message.
-
-        Raises:
-            InvalidRequest: there is no word in it that can be searched for.
-        """
-        terms = _terms(query)
+        """The caller's conversations that hold the words of `query`, each with its best message."""
+        terms = query_terms(query)
         is_complete = await self._catch_up_all(caller.tenant, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
             self._continue(caller.tenant, self._finish_all(caller.tenant))
         found = await self._store.search_all(tenant=caller.tenant, terms=terms, limit=limit)
         hits = [Hit(one.conversation, one.message, one.score) for one in found]
-        return Hits(hits, is_complete, not self._store.searches_all)
+        return Hits(terms, hits, is_complete, not self._store.searches_all)
 
     def _continue(self, name: str, work: AsyncIterator[None]) -> None:
         """Go on in the background, once for each name at a time."""
@@ -159,14 +153,3 @@ def excerpt(message: LogMessage, query: str) -> str:
     start = max(0, match.start() - LEAD_CHARS) if match else 0
     end = start + EXCERPT_CHARS
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
-
-
-def _terms(query: str) -> list[str]:
-    terms = query_terms(query)
-    if not terms:
-        raise InvalidRequest(
-            "`q` must hold a word that can be searched for; words like 'the' or 'what' alone cannot.",
-            code="invalid_value",
-            param="q",
-        )
-    return terms

@@ -39,6 +39,8 @@ async def test_what_was_said_is_found_in_its_conversation_and_among_all(monkeypa
         }
         assert all("Z9" not in hit["text"] for hit in everywhere["data"])
         assert (await found(gateway, "search", "unheard"))["data"] == []
+        nothing = await found(gateway, "search", "what is the")
+        assert (nothing["data"], nothing["terms"]) == ([], [])
 
 
 async def test_what_is_added_later_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +55,7 @@ async def test_what_is_added_later_is_found_too(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("parameters", "param"), [({"q": "the what"}, "q"), ({}, "q"), ({"q": "word", "limit": "0"}, "limit")]
+    ("parameters", "param"), [({"q": ""}, "q"), ({}, "q"), ({"q": "word", "limit": "0"}, "limit")]
 )
 async def test_a_search_that_cannot_be_made_says_why(
     monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], param: str
