@@ -102,7 +102,7 @@ class Attempts:
             if isinstance(claimed, Claim):
                 attempt.claim = claimed
             elif claimed is not None:
-                attempt.repeats = attempt.is_complete = attempt.is_stored = True
+                attempt.repeats = attempt.is_complete = attempt.is_settled = True
                 return claimed
         return await self._exchange.answer(replace(request, on_answer=attempt.answered))
 
@@ -181,7 +181,7 @@ class Attempt:
     Attributes:
         repeats: the answer was given before.
         is_complete: the answer is whole.
-        is_stored: it is a message of a conversation, where a repetition finds it.
+        is_settled: its client's key leads to it in the store.
         is_delivered: somebody was there to receive it.
     """
 
@@ -197,7 +197,7 @@ class Attempt:
         "claim",
         "is_complete",
         "is_delivered",
-        "is_stored",
+        "is_settled",
         "name",
         "repeats",
         "request",
@@ -214,7 +214,7 @@ class Attempt:
         self._waiting: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
         self.claim: Claim | None = None
-        self.is_complete = self.is_delivered = self.is_stored = self.repeats = False
+        self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
         self.name = name
         self.request = request
         self.seats: list[Seat] = []
@@ -230,8 +230,8 @@ class Attempt:
 
     @property
     def is_only_here(self) -> bool:
-        """Its client's key is to lead to it, and the store does not have it."""
-        return self.request.idempotency_key is not None and not self.is_stored
+        """Its client's key is to lead to it, and in the store it does not."""
+        return self.request.idempotency_key is not None and not self.is_settled
 
     @property
     def size_bytes(self) -> int:
@@ -272,9 +272,8 @@ class Attempt:
     async def answered(self, conversation: Conversation | None) -> None:
         """The answer is whole, and if it is stored, is the last message of this conversation."""
         self.is_complete = True
-        self.is_stored = conversation is not None
         if conversation is not None and self.claim is not None:
-            await self.claim.settle(conversation)
+            self.is_settled = await self.claim.settle(conversation)
 
     async def frames_for(self, seat: Seat) -> AsyncGenerator[bytes, None]:
         """All frames of a stream, those that came before this seat was taken included."""

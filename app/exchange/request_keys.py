@@ -65,9 +65,9 @@ class Claim:
         self.renewal: asyncio.Task[None] | None = None
         self.is_open = True
 
-    async def settle(self, conversation: Conversation) -> None:
-        """The request was answered: the answer is the last message of the conversation."""
-        await self._keys.settle(self, conversation)
+    async def settle(self, conversation: Conversation) -> bool:
+        """The request was answered: the answer is the last message of the conversation. Whether that is noted."""
+        return await self._keys.settle(self, conversation)
 
     async def give_up(self) -> None:
         """The request got no answer, unless it was settled: the next may claim its key."""
@@ -141,9 +141,9 @@ class RequestKeys:
             least, most = POLL_SECONDS
             await self._sleep(least + (most - least) * self._random())
 
-    async def settle(self, claim: Claim, conversation: Conversation) -> None:
+    async def settle(self, claim: Claim, conversation: Conversation) -> bool:
         if not await self._close(claim):
-            return
+            return False
         try:
             await self._store.settle_request(
                 tenant=claim.tenant,
@@ -154,6 +154,8 @@ class RequestKeys:
             )
         except StoreUnavailable as error:
             log.warning("the answer of an idempotency key could not be noted: %s", error.message)
+            return False
+        return True
 
     async def give_up(self, claim: Claim) -> None:
         if not await self._close(claim):
