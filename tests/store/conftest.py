@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from app.store.base import Store
+from app.store.ciphers import Cipher
 from app.store.connect import open_store
+from app.store.encrypted import EncryptedStore
 from migrations.run import prepare
 from tests.store.logs import Clock
+
+ENCRYPTED = "encrypted "
+"""Begins the name of a store that is wrapped in encryption."""
 
 
 @pytest.fixture
@@ -25,16 +30,19 @@ def sqlite_url(tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "encrypted memory", "encrypted sqlite"])
 def url(request: pytest.FixtureRequest) -> str:
-    if request.param == "memory":
+    backend = request.param.removeprefix(ENCRYPTED)
+    if backend == "memory":
         return "memory://"
-    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+    return str(request.getfixturevalue("sqlite_url" if backend == "sqlite" else "postgres_url"))
 
 
 @pytest.fixture
-async def store(url: str, clock: Clock) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> AsyncIterator[Store]:
     opened = open_store(url, clock=clock)
+    if ENCRYPTED in request.node.name:
+        opened = EncryptedStore(opened, Cipher({"k1": bytes(range(32))}, "k1"))
     await opened.open()
     yield opened
     await opened.close()

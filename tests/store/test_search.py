@@ -24,6 +24,12 @@ CHAT = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _has_an_index(store: Store) -> None:
+    if not store.searches_all:
+        pytest.skip("nothing is indexed there; test_encrypted.py tells how it searches")
+
+
 async def search(
     store: Store, conversation: Conversation, text: str, *, from_seq: int = 0, before_seq: int = 99, limit: int = 9
 ) -> list[Found]:
