@@ -36,9 +36,12 @@ from app.api.openapi import describe
 from app.api.passthrough import passthrough_routes
 from app.api.request_ids import RequestIds
 from app.api.search import search_routes
+from app.api.transfer import transfer_routes
 from app.archive.adding import Adding
 from app.archive.completions import Completions
 from app.archive.erasing import Erasing
+from app.archive.exporting import Exporting
+from app.archive.importing import Importing
 from app.archive.issuing import Issuing
 from app.archive.listing import Listing
 from app.archive.records import Records
@@ -292,6 +295,14 @@ def create_app(settings: Settings) -> Front:
     application.include_router(admin_routes(issuing, auth))
     application.include_router(context_routes(exchange, auth, body_limit_bytes=settings.server.body_limit_bytes))
     records = Records(store)
+    importing = Importing(
+        store=store, counting=counting, tasks=tasks, random_bytes=_ids.randbytes, encoding=encoding_for("")
+    )
+    application.include_router(
+        transfer_routes(
+            Exporting(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes
+        )
+    )
     searching = Searching(store=store, finding=finding, tasks=tasks, clock=_utc_now)
     application.include_router(search_routes(searching, records, auth))
     adding = Adding(
