@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 import orjson
@@ -18,10 +18,22 @@ import orjson
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.store import postgres_search
+from app.store import chunk_scripts, erasing_scripts, postgres_search
 from app.store import postgres_statements as statements
-from app.store.base import NEAR_LINKS, WINDOW_LINKS, Append, Found, HeadMoved, Lease, LeaseLost, Match, StoreInfo
-from app.store.lineage import deepest_first, erasure, expected_count, placed, stretches
+from app.store.base import (
+    NEAR_LINKS,
+    WINDOW_LINKS,
+    Append,
+    Found,
+    FoundAnywhere,
+    HeadMoved,
+    Lease,
+    LeaseLost,
+    Match,
+    StoreInfo,
+)
+from app.store.desk import Desk
+from app.store.lineage import deepest_first, expected_count, own_from, placed, run_of, stretches
 from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
 from app.store.rows import (
@@ -29,25 +41,29 @@ from app.store.rows import (
     as_json,
     as_optional_json,
     chunk_of,
-    chunk_values,
     conversation_of,
     lineage_json,
-    lineage_of,
     log_message_of,
 )
-from app.store.search import keys_of_messages, keys_of_terms, scope_prefix, score
+from app.store.scripts import POSTGRES, Rows, Script
+from app.store.search import keys_of_messages, keys_of_terms, scope_of, scope_prefix, score, tenant_scope_of
 from app.store.tables import SCHEMA_VERSION
 
+Result = TypeVar("Result")
+
+_WORDS: Final = postgres_search.PostgresWords()
 _MESSAGE: Final = len(MESSAGE_COLUMNS)
 _place_of: Final = attrgetter("root", "key", "holder", "token")
 
 
-class PostgresStore:
+class PostgresStore(Desk):
     """`Store` on a PostgreSQL database, whose schema must be up to date when it is opened."""
 
+    searches_all = True
+
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
+        super().__init__(POSTGRES, clock=clock)
         self._connections = Connections(dsn, options or PostgresOptions())
-        self._clock = clock
 
     async def open(self) -> None:
         await self._connections.open()
@@ -155,18 +171,31 @@ class PostgresStore:
         kept = placed(conversation.path, entries)
         if not kept:
             return
-        root = conversation.root
+        root, tenant = conversation.root, conversation.tenant
         keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
         prefixes = {place: scope_prefix(root, place) for place, _ in kept}
-        await self._connections.fetch(
-            postgres_search.INDEX,
-            root,
-            conversation.tenant,
-            [place for place, _ in kept],
-            [entry.seq for _, entry in kept],
-            [entry.link for _, entry in kept],
-            [postgres_search.array_text(prefixes[place], terms) for (place, _), terms in zip(kept, keys, strict=True)],
-        )
+        async with self._connections.transaction() as connection:
+            rows = await connection.fetch(
+                postgres_search.INDEX,
+                root,
+                tenant,
+                [place for place, _ in kept],
+                [entry.seq for _, entry in kept],
+                [entry.link for _, entry in kept],
+                [
+                    postgres_search.array_text(prefixes[place], terms)
+                    for (place, _), terms in zip(kept, keys, strict=True)
+                ],
+            )
+            terms_at = {entry.seq: terms for (_, entry), terms in zip(kept, keys, strict=True)}
+            terms_of: dict[str, set[int]] = {}
+            for place, seq, redacted in rows:
+                if terms_at[seq] and not redacted:
+                    terms_of.setdefault(place, set()).update(terms_at[seq])
+            await _post(connection, tenant, root, terms_of)
+            start, end = run_of(entries)
+            if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
+                await connection.execute(postgres_search.MOVE_ON, root, conversation.id, tenant, start, end)
 
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -187,6 +216,18 @@ class PostgresStore:
         )
         return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
 
+    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+        rows = await self._connections.fetch(
+            postgres_search.SEARCH_ALL, tenant_scope_of(tenant), tenant, keys_of_terms(terms), limit
+        )
+        found = []
+        for weights, *row in rows:
+            conversation = conversation_of(row)
+            start, end = own_from(conversation), conversation.head_seq + 1
+            hits = await self.search(conversation, terms=terms, from_seq=start, before_seq=end, limit=1)
+            found += [FoundAnywhere(conversation, hit.message, score(weights)) for hit in hits if hit.score is not None]
+        return found
+
     async def append(self, write: Append) -> None:
         now = self._clock()
         fence = write.fence
@@ -194,6 +235,7 @@ class PostgresStore:
             creates=write.creates,
             names=write.creates and write.conversation.external_id is not None and not write.conversation.lineage,
             branches=write.creates and bool(write.conversation.lineage),
+            marks=not write.creates and write.marks is not None,
             message_count=min(len(write.messages), 2),
             fenced=fence is not None,
             releases=write.releases and fence is not None,
@@ -214,31 +256,35 @@ class PostgresStore:
         doomed = await self.get(tenant=tenant, conversation_id=conversation_id)
         if doomed is None:
             return False
-        root, here = doomed.root, (doomed.root, doomed.id)
-        async with self._connections.transaction() as connection:
-            # Locked first, so that no branch can begin from it while its family is looked at.
-            if not await connection.fetch(f"{SQL.by_id} FOR UPDATE", *here, tenant):
-                return False
-            family = await connection.fetch(f"{SQL.family} ORDER BY id FOR UPDATE", root, f'%"{doomed.id}"%')
-            plan = erasure(doomed.id, {member: lineage_of(lineage) for member, lineage in family})
-            await connection.execute(SQL.erase_messages, *here, plan.kept_through)
-            if plan.heir is not None:
-                await connection.execute(SQL.hand_over_messages, *here, plan.heir)
-            await connection.execute(postgres_search.ERASE, *here, plan.kept_through)
-            if plan.heir is not None:
-                prefix = scope_prefix(root, plan.heir)
-                await connection.execute(postgres_search.HAND_OVER, *here, plan.heir, prefix)
-            for member, lineage in plan.lineages.items():
-                await connection.execute(SQL.change_lineage, root, member, lineage_json(lineage))
-            for statement in (
-                SQL.erase_conversation,
-                SQL.erase_external_ids,
-                SQL.erase_leases,
-                SQL.erase_chunks,
-                SQL.hand_over_chunks,
-            ):
-                await connection.execute(statement, *here)
-        return True
+        return await self._run(erasing_scripts.delete(POSTGRES, _WORDS, doomed), alone_in=doomed.root)
+
+    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        found = await self.get(tenant=tenant, conversation_id=conversation_id)
+        if found is None:
+            return None
+        await self._connections.fetch(statements.DESCRIBE, found.root, found.id, tenant, as_json(metadata))
+        return await self.get(tenant=tenant, conversation_id=conversation_id)
+
+    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self._run(erasing_scripts.mark(POSTGRES, conversation, marks))
+
+    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+        script = erasing_scripts.redact(POSTGRES, _WORDS, conversation, entries)
+        return await self._run(script, alone_in=conversation.root)
+
+    async def rewrite(
+        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+    ) -> None:
+        await self._run(erasing_scripts.rewrite(POSTGRES, conversation, entries, chunks))
+
+    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
+        await self._run(chunk_scripts.revise(POSTGRES, tenant, root, chunk))
+
+    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
+        return await self._run(chunk_scripts.revisions(POSTGRES, tenant, root, chunk_id))
+
+    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
+        return await self._run(chunk_scripts.delete(POSTGRES, tenant, root, chunk_id))
 
     async def chunks(
         self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
@@ -246,7 +292,7 @@ class PostgresStore:
         if not path and not links:
             return []
         sql = statements.chunks_sql(on_path=bool(path), at_links=bool(links))
-        arguments: list[Any] = [root]
+        arguments: list[Any] = [root, tenant]
         if path:
             arguments += [[place for place, _ in path], [upto_seq for _, upto_seq in path]]
         if links:
@@ -254,16 +300,7 @@ class PostgresStore:
         return [chunk_of(row) for row in await self._connections.fetch(sql, *arguments)]
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
-        rows = await self._connections.fetch(
-            statements.ADD_CHUNK,
-            root,
-            tenant,
-            bool(chunk.folds),
-            *chunk_values(chunk, chunk.created_at),
-            *_place_of(fence),
-        )
-        if not rows[0][0]:
-            raise LeaseLost
+        await self._run(_fenced(fence, chunk_scripts.add(POSTGRES, tenant, root, chunk)))
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         rows = await self._connections.fetch(statements.CLAIM, root, key, holder, timedelta(seconds=seconds))
@@ -290,6 +327,49 @@ class PostgresStore:
     async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
         await self._connections.fetch(statements.LEARN, model, as_json(facts))
 
+    async def _ask(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._connections.fetch(sql, *arguments)
+
+    async def _tell(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._connections.fetch(sql, *arguments)
+
+    async def _run(self, script: Script[Result], *, alone_in: str | None = None) -> Result:
+        """What a script comes to, in one transaction.
+
+        Args:
+            alone_in: a root of whose family no other such script is to lock rows meanwhile: two that lock them in
+                different orders would wait for each other.
+        """
+        async with self._connections.transaction() as connection:
+            if alone_in is not None:
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", alone_in)
+            rows: Rows | None = None
+            while True:
+                try:
+                    sql, arguments = next(script) if rows is None else script.send(rows)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                rows = await connection.fetch(sql, *arguments)
+
+
+async def _post(connection: Any, tenant: str, root: str, terms_of: Mapping[str, set[int]]) -> None:
+    """Make conversations findable among all of a tenant's by these terms."""
+    if not terms_of:
+        return
+    tenant_scope, places = tenant_scope_of(tenant), sorted(terms_of)
+    await connection.execute(postgres_search.POST, tenant_scope, *postgres_search.postings_of(root, terms_of))
+    scopes = [scope_of(root, place) for place in places]
+    await connection.execute(postgres_search.POST_SCOPES, tenant_scope, root, scopes, places)
+
+
+def _fenced(fence: Lease, script: Script[Result]) -> Script[Result]:
+    """A script that begins only while a lease is held."""
+    (held,) = yield statements.HELD, _place_of(fence)
+    if not held[0]:
+        raise LeaseLost
+    return (yield from script)
+
 
 def _end_to_end(links: Sequence[bytes]) -> bytes:
     return b"".join(deepest_first(links))
@@ -315,6 +395,8 @@ def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
         as_json(new.metadata),
         new.created_at or now,
         now,
+        as_json(new.marks),
+        new.indexed_before,
     )
     if not new.lineage:
         return columns
@@ -323,6 +405,7 @@ def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
 
 def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
     after = write.conversation
+    marks = () if write.marks is None else (as_json(write.marks),)
     return (
         after.root,
         after.id,
@@ -337,6 +420,7 @@ def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
         after.chunk_count,
         as_json(after.state),
         now,
+        *marks,
     )
 
 

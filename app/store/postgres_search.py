@@ -1,33 +1,69 @@
 """The index of words in PostgreSQL: one row for each message, with its term keys under a GIN index.
 
 Keys are scoped to their conversation (`store.search`), so an index entry holds messages of one conversation only, and
-what others wrote neither shows nor slows a search. Rows are led by the root, as all are.
+what others wrote neither shows nor slows a search. Rows are led by the root, as all are; but those of the index over
+all of a tenant's conversations by the tenant, in statements of their own.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.store.rows import MESSAGE_COLUMNS
-from app.store.search import RANKED_HITS, TERM_BITS
+from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.scripts import POSTGRES, Script
+from app.store.search import RANKED_HITS, TERM_BITS, scope_of, scope_prefix, tenant_scope_of
 from app.store.statements import numbered
 
-# The conversations are locked so that none is erased between the look at its messages and the insert.
+# The conversations are locked so that none is erased, and no message of theirs redacted, between the look at its
+# messages and the insert. Rows: which messages are stored, whether they were redacted.
 INDEX: Final = numbered(
     """
     WITH ours AS (
-        SELECT id FROM conversations
-        WHERE root = :root AND tenant = :tenant AND id = ANY (:ids::text[]) FOR KEY SHARE)
-    INSERT INTO message_terms (root, conversation_id, seq, terms)
-    SELECT m.root, m.conversation_id, m.seq, e.terms::bigint[]
-    FROM unnest(:ids::text[], :seqs::int[], :links::bytea[], :terms::text[]) AS e (id, seq, link, terms)
-    JOIN ours ON ours.id = e.id
-    JOIN messages m ON m.root = :root AND m.conversation_id = e.id AND m.seq = e.seq AND m.link = e.link
-    ON CONFLICT (root, conversation_id, seq) DO NOTHING""",
+        SELECT id, marks FROM conversations
+        WHERE root = :root AND tenant = :tenant AND id = ANY (:ids::text[]) FOR KEY SHARE),
+    kept AS MATERIALIZED (
+        SELECT e.id, e.seq, e.terms, EXISTS (
+            SELECT FROM json_array_elements_text(ours.marks::json -> 'redacted') AS r (seq) WHERE r.seq::int = e.seq
+        ) AS redacted
+        FROM unnest(:ids::text[], :seqs::int[], :links::bytea[], :terms::text[]) AS e (id, seq, link, terms)
+        JOIN ours ON ours.id = e.id
+        JOIN messages m ON m.root = :root AND m.conversation_id = e.id AND m.seq = e.seq AND m.link = e.link),
+    added AS (
+        INSERT INTO message_terms (root, conversation_id, seq, terms)
+        SELECT :root::text, id, seq, terms::bigint[] FROM kept WHERE NOT redacted
+        ON CONFLICT (root, conversation_id, seq) DO NOTHING)
+    SELECT id, seq, redacted FROM kept""",
     ("root", "tenant", "ids", "seqs", "links", "terms"),
+    "$",
+)
+
+MOVE_ON: Final = numbered(
+    """
+    UPDATE conversations SET indexed_before = :end_seq
+    WHERE root = :root AND id = :id AND tenant = :tenant
+      AND indexed_before >= :start_seq AND indexed_before < :end_seq""",
+    ("root", "id", "tenant", "start_seq", "end_seq"),
+    "$",
+)
+
+POST: Final = numbered(
+    """
+    INSERT INTO tenant_postings (tenant_scope, term, scope)
+    SELECT :tenant_scope::bigint, term, scope FROM unnest(:terms::bigint[], :scopes::bigint[]) AS p (term, scope)
+    ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+    ("tenant_scope", "terms", "scopes"),
+    "$",
+)
+
+POST_SCOPES: Final = numbered(
+    """
+    INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+    SELECT :tenant_scope::bigint, scope, :root::text, id FROM unnest(:scopes::bigint[], :ids::text[]) AS s (scope, id)
+    ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+    ("tenant_scope", "root", "scopes", "ids"),
     "$",
 )
 
@@ -66,21 +102,117 @@ SEARCH: Final = numbered(
     "$",
 )
 
-ERASE: Final = numbered(
-    "DELETE FROM message_terms WHERE root = :root AND conversation_id = :id AND seq > :kept_through",
-    ("root", "id", "kept_through"),
+SEARCH_ALL: Final = numbered(
+    f"""
+    WITH hit AS MATERIALIZED (
+        SELECT q.term, p.scope
+        FROM unnest(:terms::bigint[]) AS q (term)
+        CROSS JOIN LATERAL (
+            SELECT scope FROM tenant_postings WHERE tenant_scope = :tenant_scope AND term = q.term OFFSET 0) p),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + (held - matching + 0.5) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
+            FROM hit GROUP BY term) c
+        CROSS JOIN (SELECT count(*)::float8 AS held FROM tenant_scopes WHERE tenant_scope = :tenant_scope) n
+        WHERE hits < {RANKED_HITS}),
+    told AS MATERIALIZED (
+        SELECT scope, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term) GROUP BY scope)
+    SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM (
+        SELECT * FROM told WHERE weights >= coalesce(
+            (SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET :limit::bigint - 1), 0)) t
+    CROSS JOIN LATERAL (
+        SELECT * FROM tenant_scopes s WHERE s.tenant_scope = :tenant_scope AND s.scope = t.scope OFFSET 0) s
+    CROSS JOIN LATERAL (
+        SELECT * FROM conversations c
+        WHERE c.root = s.root AND c.id = s.conversation_id AND c.tenant = :tenant OFFSET 0) c
+    ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT :limit::bigint""",
+    ("tenant_scope", "tenant", "terms", "limit"),
     "$",
 )
 
-HAND_OVER: Final = numbered(
-    f"""
-    UPDATE message_terms
-    SET conversation_id = :heir,
-        terms = ARRAY(SELECT :prefix::bigint | (term & {(1 << TERM_BITS) - 1}) FROM unnest(terms) AS t (term))
-    WHERE root = :root AND conversation_id = :id""",
-    ("root", "id", "heir", "prefix"),
-    "$",
-)
+_HERE: Final = "root = :root AND conversation_id = :id"
+_TERM: Final = f"term & {(1 << TERM_BITS) - 1}"
+_TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
+_UNPOST: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
+
+
+class PostgresWords:
+    """`scripts.Words` for these tables."""
+
+    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
+        yield POSTGRES.say(
+            f"""
+            {_UNPOST} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
+                SELECT FROM (
+                    SELECT root, conversation_id, seq FROM message_terms
+                    WHERE terms @> ARRAY[:prefix::bigint | p.term] OFFSET 0) o
+                WHERE {_HERE} AND seq <> :seq)""",
+            **scopes,
+            **here,
+            seq=seq,
+            prefix=scope_prefix(root, conversation_id),
+        )
+        yield POSTGRES.say(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
+        yield POSTGRES.say(
+            f"""
+            DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope
+              AND NOT EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)""",
+            **scopes,
+            **here,
+        )
+
+    def erase(
+        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
+    ) -> Script[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
+        yield POSTGRES.say(f"{_UNPOST} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
+        yield POSTGRES.say("DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes)
+        yield POSTGRES.say(
+            f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
+        )
+        if heir is not None:
+            yield from self._inherit(scopes["tenant_scope"], root, conversation_id, heir)
+
+    def _inherit(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> Script[None]:
+        yield POSTGRES.say(
+            f"""
+            UPDATE message_terms
+            SET conversation_id = :heir,
+                terms = ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
+            WHERE {_HERE}""",
+            root=root,
+            id=conversation_id,
+            heir=heir,
+            prefix=scope_prefix(root, heir),
+        )
+        theirs = {"tenant_scope": tenant_scope, "scope": scope_of(root, heir), "root": root, "id": heir}
+        yield POSTGRES.say(
+            f"""
+            INSERT INTO tenant_postings (tenant_scope, term, scope)
+            SELECT :tenant_scope::bigint, h.term, :scope::bigint FROM (SELECT DISTINCT * FROM ({_TERMS}) d (term)) h
+            ORDER BY h.term
+            ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+            **theirs,
+        )
+        yield POSTGRES.say(
+            f"""
+            INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT :tenant_scope::bigint, :scope::bigint, :root::text, :id::text
+            WHERE EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)
+            ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+            **theirs,
+        )
+
+
+def postings_of(root: str, terms_of: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
+    """Terms and scopes of pairs to post, always in one order: writers that post the same never wait in a circle."""
+    pairs = sorted((scope_of(root, place), term) for place, terms in terms_of.items() for term in terms)
+    return [term for _, term in pairs], [scope for scope, _ in pairs]
 
 
 def array_text(prefix: int, keys: Sequence[int]) -> str:

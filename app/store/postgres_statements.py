@@ -12,9 +12,10 @@ from typing import Final
 
 from app.conversation.identity import LINK_BYTES
 from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
-from app.store.statements import CHUNK_ROW, HEAD, MatchSource, matches, numbered, postgres_statements
+from app.store.scripts import POSTGRES
+from app.store.statements import HEAD, MARKED_HEAD, MatchSource, matches, numbered
 
-SQL: Final = postgres_statements()
+SQL: Final = POSTGRES.sql
 
 FENCE: Final = ("lease_root", "lease_key", "holder", "token")
 _ARRAY_TYPES: Final = {
@@ -52,12 +53,15 @@ _NAMED: Final = """
 
 
 @cache
-def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool) -> str:
+def append_sql(
+    *, creates: bool, names: bool, branches: bool, marks: bool, message_count: int, fenced: bool, releases: bool
+) -> str:
     """One statement: fence, head, messages, release. Returns (moved, held).
 
     Args:
         names: the new conversation brings the client's own id.
         branches: the new conversation must find its ancestors where its lineage says.
+        marks: the conversation's marks change too.
         message_count: 0, 1, or 2 for any number.
 
     A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
@@ -89,10 +93,11 @@ def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int
         INSERT INTO external_ids (tenant, external_id, root, conversation_id)
         SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
     else:
-        arguments = ("root", "id", "tenant", "after_seq", *HEAD)
+        head_columns = MARKED_HEAD if marks else HEAD
+        arguments = ("root", "id", "tenant", "after_seq", *head_columns)
         parts.append(f"""
     moved AS (
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in head_columns)}
         WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq{held}
         RETURNING 1)""")
     if message_count:
@@ -116,6 +121,7 @@ _CONVERSATION_CASTS: Final = {
     "head_tokens_total": "bigint",
     "answered": "bool",
     "chunk_count": "int",
+    "indexed_before": "int",
     "created_at": "timestamptz",
     "updated_at": "timestamptz",
 }
@@ -206,6 +212,12 @@ POINT: Final = numbered(
     "$",
 )
 
+DESCRIBE: Final = numbered(
+    "UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant",
+    ("root", "id", "tenant", "metadata"),
+    "$",
+)
+
 READ_STRETCHES: Final = numbered(
     f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
@@ -222,9 +234,9 @@ READ_STRETCHES: Final = numbered(
 
 @cache
 def chunks_sql(*, on_path: bool, at_links: bool) -> str:
-    """Parameters: root, [ids and upto_seqs of a path,] [links]."""
+    """Parameters: root, tenant, [ids and upto_seqs of a path,] [links]."""
     conditions = []
-    names: tuple[str, ...] = ("root",)
+    names: tuple[str, ...] = ("root", "tenant")
     if on_path:
         conditions.append("""EXISTS (
             SELECT FROM (
@@ -239,38 +251,12 @@ def chunks_sql(*, on_path: bool, at_links: bool) -> str:
     text = f"""
         SELECT {", ".join(f"k.{name}" for name in CHUNK_COLUMNS)}
         FROM chunks k
-        WHERE k.root = :root AND ({" OR ".join(conditions)})
+        WHERE k.root = :root AND k.tenant = :tenant AND ({" OR ".join(conditions)})
         ORDER BY k.to_seq, k.created_at, k.id"""
     return numbered(text, names, "$")
 
 
-ADD_CHUNK: Final = numbered(
-    f"""
-    WITH {_HELD}, kept AS (
-        INSERT INTO chunks ({", ".join(CHUNK_ROW)})
-        SELECT {{values}} WHERE EXISTS (SELECT FROM held)
-        ON CONFLICT (root, from_link, to_link, is_fold) DO UPDATE
-        SET {", ".join(f"{name} = excluded.{name}" for name in CHUNK_COLUMNS)}
-        WHERE chunks.kind = 'mechanical' AND excluded.kind = 'model')
-    SELECT EXISTS (SELECT FROM held)""".format(
-        values=", ".join(
-            f":{name}::{kind}"
-            for name, kind in {
-                **dict.fromkeys(CHUNK_ROW, "text"),
-                "is_fold": "bool",
-                **dict.fromkeys(("from_link", "to_link", "to_skeleton"), "bytea"),
-                **dict.fromkeys(
-                    ("from_seq", "to_seq", "tokens", "anchor_seq", "anchor_tokens", "through_turn", "duration_ms"),
-                    "int",
-                ),
-                "tokens_total": "bigint",
-                "created_at": "timestamptz",
-            }.items()
-        )
-    ),
-    (*CHUNK_ROW, *FENCE),
-    "$",
-)
+HELD: Final = numbered(f"WITH {_HELD} SELECT EXISTS (SELECT FROM held)", FENCE, "$")
 
 CLAIM: Final = numbered(
     """
