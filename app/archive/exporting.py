@@ -18,7 +18,8 @@ from app.errors import ConversationNotFound
 from app.exchange.placement import INSTRUCTIONS
 from app.store.base import Store
 
-MOST_MESSAGES: Final = 256
+FIRST_MESSAGES, MOST_MESSAGES = 32, 256
+"""How many are read at a time, at first and at most."""
 BATCH_BYTES: Final = 1024 * 1024
 """What a batch should weigh at most, going by the one before it."""
 _BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
@@ -65,7 +66,7 @@ class Exporting:
         instructions: list[str] = conversation.state.get(INSTRUCTIONS, [])
         if instructions:
             yield [text.encode().translate(_BLANKS) for text in instructions]
-        seq, count = 0, MOST_MESSAGES
+        seq, count = 0, FIRST_MESSAGES
         while seq <= conversation.head_seq:
             until = min(seq + count, conversation.head_seq + 1)
             entries = await self._store.read(conversation, seq, until)
