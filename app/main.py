@@ -21,8 +21,9 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from app.api.admin import admin_routes
-from app.api.auth import Auth, AuthRules
+from app.api.auth import Auth, AuthRules, check_model
 from app.api.chat import ChatEndpoint
+from app.api.compact import compact_routes
 from app.api.completions import completion_routes
 from app.api.context import context_routes
 from app.api.conversations import conversation_routes
@@ -34,19 +35,27 @@ from app.api.limits import BodyLimit
 from app.api.models import model_routes
 from app.api.openapi import describe
 from app.api.passthrough import passthrough_routes
+from app.api.pins import pin_routes
 from app.api.request_ids import RequestIds
 from app.api.search import search_routes
+from app.api.summaries import summary_routes
 from app.api.transfer import transfer_routes
+from app.api.views import view_routes
 from app.archive.adding import Adding
+from app.archive.compacting import Compactions
 from app.archive.completions import Completions
 from app.archive.erasing import Erasing
 from app.archive.exporting import Exporting
 from app.archive.importing import Importing
 from app.archive.issuing import Issuing
 from app.archive.listing import Listing
+from app.archive.looking import Looking
+from app.archive.pins import Pins
 from app.archive.records import Records
 from app.archive.retention import Retention
 from app.archive.searching import Searching
+from app.archive.standing import Standing
+from app.archive.summaries import Summaries
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -152,7 +161,7 @@ def policy_of(settings: Settings, name: str) -> Policy:
 
 
 def store_of(settings: Settings) -> Store:
-    """The configured store, not yet connected; what is said in it is encrypted where keys are configured."""
+    """The configured store, not yet connected; what is said in it is encrypted while a key is active."""
     store = open_store(
         settings.database.url.get_secret_value(),
         synchronous=settings.database.synchronous,
@@ -160,8 +169,7 @@ def store_of(settings: Settings) -> Store:
         pool_size=settings.database.pool_size,
         statement_cache_size=settings.database.statement_cache_size,
     )
-    keys = settings.encryption.key_bytes
-    return EncryptedStore(store, Cipher(keys, settings.encryption.active)) if keys else store
+    return EncryptedStore(store, Cipher(settings.encryption.key_bytes, settings.encryption.active))
 
 
 def _worker(settings: Settings) -> Front:
@@ -230,6 +238,7 @@ def create_app(settings: Settings) -> Front:
         model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
         calibration_seeds=seeds,
     )
+    pinning = Pinning(store=store, counting=counting)
     exchange = Exchange(
         recall=recall,
         views=views,
@@ -245,7 +254,7 @@ def create_app(settings: Settings) -> Front:
         ),
         recalling=recalling,
         quoting=quoting,
-        pinning=Pinning(store=store, counting=counting),
+        pinning=pinning,
         turns=turns,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
@@ -324,7 +333,39 @@ def create_app(settings: Settings) -> Front:
         new_chunk_id=lambda: f"sum_{uuid.uuid4().hex}",
         wait_seconds=settings.compaction.wait_seconds,
     )
-    application.include_router(item_routes(records, adding, Listing(store, records), erasing, auth))
+    listing = Listing(store, records)
+    application.include_router(item_routes(records, adding, listing, erasing, auth))
+    standing = Standing(store=store, counting=counting, turns=turns)
+    looking = Looking(store=store, records=records, standing=standing, views=views)
+    summaries = Summaries(
+        store=store,
+        records=records,
+        standing=standing,
+        views=views,
+        compacting=compacting,
+        counter_for=_counter_for,
+        allow=check_model,
+        clock=_utc_now,
+        tasks=tasks,
+    )
+    compactions = Compactions(
+        store=store,
+        leases=leases,
+        records=records,
+        standing=standing,
+        views=views,
+        pinning=pinning,
+        compacting=compacting,
+        allow=check_model,
+        seconds=time.monotonic,
+        tasks=tasks,
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    pins = Pins(store=store, records=records, listing=listing, standing=standing, views=views, pinning=pinning)
+    application.include_router(view_routes(looking, auth))
+    application.include_router(summary_routes(summaries, auth))
+    application.include_router(compact_routes(compactions, auth))
+    application.include_router(pin_routes(pins, auth))
     application.include_router(
         passthrough_routes(router, parts.providers, auth, body_limit_bytes=settings.server.body_limit_bytes)
     )

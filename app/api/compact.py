@@ -1,0 +1,119 @@
+"""`POST /v1/conversations/{id}/compact`: summarize now; as one object, or as a stream that tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+
+import orjson
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response, StreamingResponse
+
+from app.api.auth import Auth
+from app.api.conversations import BUSY
+from app.api.errors import unexpected
+from app.api.request_ids import REQUEST_ID
+from app.api.resources import REFUSALS, Described, JsonRoute, json_response
+from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
+from app.api.views import RangeInView
+from app.archive.compacting import Compaction, Compactions, CompactionWish
+from app.errors import GatewayError
+from app.exchange.frames import DONE_FRAME, error_frames
+from app.exchange.request import Caller
+
+STREAM_TYPE: Final = "text/event-stream"
+STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""The last keeps nginx from holding a stream back."""
+
+
+class CompactionRequest(BaseModel):
+    """What is to be summarized, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instructions: Annotated[Instructions | None, Field(description="What the summaries should focus on.")] = None
+    through_item: Annotated[
+        str | None,
+        Field(min_length=1, max_length=256, description="The last item that is to be summarized."),
+    ] = None
+    model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
+    policy: Annotated[ModelName | None, Field(description="Left out: the one that a request would have.")] = None
+    dry_run: Annotated[bool, Field(description="Only tell what would be summarized; no model is asked.")] = False
+    stream: Annotated[bool, Field(description="Tell of progress in server-sent events.")] = False
+
+
+class CompactionObject(Described):
+    """What came of a compaction, or would."""
+
+    object: str
+    conversation_id: str
+    policy: str
+    window: int
+    model: str
+    dry_run: bool
+    summaries: list[SummaryObject]
+    to_summarize: list[RangeInView] | None = None
+    tokens_before: int
+    tokens_after: int
+    ran: bool
+    outcome: str
+    reason: str | None = None
+    duration_ms: int
+    usage: dict[str, Any] | None
+    warnings: list[str]
+
+
+def compact_routes(compactions: Compactions, auth: Auth) -> APIRouter:
+    """The endpoint."""
+    routes = APIRouter(prefix="/v1/conversations", tags=["context"], responses=REFUSALS, route_class=JsonRoute)
+    manages = Depends(auth.requires("manage"))
+
+    @routes.post(
+        "/{conversation_id}/compact",
+        summary="Summarize now",
+        responses={
+            200: {"model": CompactionObject, "content": {STREAM_TYPE: {"schema": {"type": "string"}}}},
+            **BUSY,
+            **FAILED,
+        },
+    )
+    async def compact_conversation(
+        request: Request,
+        conversation_id: str,
+        body: CompactionRequest | None = None,
+        caller: Caller = manages,
+    ) -> Response:
+        asked = body or CompactionRequest()
+        wish = CompactionWish(
+            model=asked.model,
+            policy=asked.policy,
+            instructions=asked.instructions,
+            through_item=asked.through_item,
+        )
+        if asked.dry_run:
+            return json_response(await compactions.estimate(caller, conversation_id, wish))
+        compaction = await compactions.begin(caller, conversation_id, wish)
+        if not (asked.stream or STREAM_TYPE in request.headers.get("accept", "")):
+            return json_response(await compaction.result())
+        frames = _frames(compaction, str(request.scope.get(REQUEST_ID, "")))
+        return StreamingResponse(frames, media_type=STREAM_TYPE, headers=dict(STREAM_HEADERS))
+
+    return routes
+
+
+async def _frames(compaction: Compaction, request_id: str) -> AsyncIterator[bytes]:
+    """Events as they happen, then the end; a failure is the last of them."""
+    events: AsyncGenerator[dict[str, Any], None] = compaction.events()
+    async with aclosing(events):
+        try:
+            async for event in events:
+                yield b"data: " + orjson.dumps(event) + b"\n\n"
+        except GatewayError as error:
+            yield error_frames(error)
+            return
+        except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
+            yield error_frames(unexpected(error, request_id))
+            return
+    yield DONE_FRAME

@@ -1,0 +1,158 @@
+"""What the model would see of a conversation, and what it saw for an answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from app.api.auth import Auth
+from app.api.resources import REFUSALS, After, Described, Order, json_response
+from app.archive.looking import Looking, PageWish
+from app.archive.standing import Wish
+from app.exchange.request import Caller
+
+MAX_MESSAGES: Final = 1_000
+DEFAULT_MESSAGES: Final = 100
+Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
+Model = Annotated[
+    str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")
+]
+PolicyName = Annotated[
+    str | None, Query(min_length=1, max_length=256, description="Left out: the one that a request would have.")
+]
+Include = Annotated[
+    list[Literal["sent"]] | None,
+    Query(alias="include[]", description="`sent`: the messages as they are sent to the model, all of them."),
+]
+
+
+class MessageInView(Described):
+    """A message of the log, and what becomes of it."""
+
+    id: str
+    seq: int
+    role: str
+    disposition: Literal[
+        "verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"
+    ]
+    summary_id: str | None
+    tokens: int
+    shown_tokens: int
+    pinned: bool
+    quoted: bool
+    reason: str
+    text: str
+
+
+class MessagesInView(Described):
+    object: str
+    data: list[MessageInView]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class SummaryInView(Described):
+    """A summary that stands in a view."""
+
+    id: str
+    from_item: str | None
+    through_item: str | None
+    from_seq: int
+    to_seq: int
+    through_turn: int
+    tokens: int
+    kind: Literal["model", "mechanical", "edited"]
+    model: str
+    revision: int
+
+
+class RangeInView(Described):
+    """A stretch of the log that is to be summarized."""
+
+    from_item: str | None
+    through_item: str | None
+    from_seq: int
+    to_seq: int
+    folds: list[str]
+
+
+class ViewObject(Described):
+    """What both kinds of views have."""
+
+    object: str
+    conversation_id: str
+    model: str
+    policy: str
+    window: int
+    limit: int
+    prompt_tokens: int
+    pressure: float
+    status: Literal["full", "summarized", "trimmed"]
+    fits: bool
+    dropped_messages: int
+    summaries: list[SummaryInView]
+    messages: MessagesInView
+    sent: list[dict[str, Any]] | None = None
+
+
+class PreviewObject(ViewObject):
+    """What would be sent now."""
+
+    compacts_above: int
+    instructions: list[dict[str, Any]]
+    to_summarize: list[RangeInView]
+    notes: list[dict[str, Any]]
+
+
+class SeenObject(ViewObject):
+    """What the model saw for an answer; `exact` says whether it is told byte for byte."""
+
+    item_id: str
+    exact: bool
+
+
+def view_routes(looking: Looking, auth: Auth) -> APIRouter:
+    """Both views."""
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=REFUSALS)
+    reads = Depends(auth.requires("read"))
+
+    @routes.get(
+        "/context",
+        summary="What would be sent now",
+        description="Plans the next request without making it: no model is called.",
+        responses={200: {"model": PreviewObject}},
+    )
+    async def preview_context(
+        conversation_id: str,
+        model: Model = None,
+        policy: PolicyName = None,
+        limit: Messages = DEFAULT_MESSAGES,
+        after: After = None,
+        order: Order = "desc",
+        include: Include = None,
+        caller: Caller = reads,
+    ) -> Response:
+        page = PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
+        return json_response(await looking.now(caller, conversation_id, Wish(model=model, policy=policy), page))
+
+    @routes.get(
+        "/items/{item_id}/context",
+        summary="What the model saw for an answer",
+        responses={200: {"model": SeenObject}},
+    )
+    async def context_of_item(
+        conversation_id: str,
+        item_id: str,
+        limit: Messages = DEFAULT_MESSAGES,
+        after: After = None,
+        order: Order = "desc",
+        include: Include = None,
+        caller: Caller = reads,
+    ) -> Response:
+        page = PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
+        return json_response(await looking.then(caller, conversation_id, item_id, page))
+
+    return routes
