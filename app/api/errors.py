@@ -22,6 +22,7 @@ from app.errors import (
     MethodNotAllowed,
     NotFound,
     RequestTooLarge,
+    StoreUnreadable,
     UpstreamRefused,
 )
 
@@ -44,7 +45,7 @@ def error_headers(error: GatewayError) -> dict[str, str]:
         pause_seconds = RETRY_AFTER_SECONDS
     if pause_seconds is not None:
         headers["retry-after"] = str(max(1, math.ceil(pause_seconds)))
-    if not error.retryable and error.status < 500:
+    if not error.retryable and (error.status < 500 or isinstance(error, StoreUnreadable)):
         headers["x-should-retry"] = "false"
     return headers
 

@@ -95,6 +95,11 @@ class Cipher:
         return key_name_of(stored) == self.active
 
 
+def is_sealed(stored: bytes) -> bool:
+    """Whether a stored text may be under a key. Cheap."""
+    return stored.startswith(PREFIX)
+
+
 def key_name_of(stored: bytes) -> str | None:
     """The name of the key that a stored text is under; None of a plain one."""
     parts = _SEALED.fullmatch(stored) if stored.startswith(PREFIX) else None

@@ -1,8 +1,9 @@
 """A store whose texts are under a key, around any other store. See `store.sealing` for what is, and `ciphers` for how.
 
-Nothing is indexed by its words, whose hashes would tell them: a search decrypts the newest messages and looks into
-those (`store.unindexed`). Rows that were written before encryption was switched on, or under another key, are read as
-they are; `store.reencrypting` writes them anew.
+While a key is active nothing is indexed by its words, whose hashes would tell them: a search decrypts the newest
+messages and looks into those (`store.unindexed`). Rows that were written before encryption was switched on, or under
+another key, are read as they are; `store.reencrypting` writes them anew. Without any key it only sees to it that no
+ciphertext is ever taken for text.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from app.store.base import (
     Store,
     StoreInfo,
 )
-from app.store.ciphers import Cipher
+from app.store.ciphers import Cipher, is_sealed
 from app.store.sealing import Sealing
 from app.store.unindexed import Unindexed
 
@@ -43,12 +44,14 @@ BYTES_OF_A_MESSAGE: Final = 8 * 1024
 class EncryptedStore:
     """`Store` that passes everything on to another one, with what people and models said encrypted."""
 
-    searches_all: Final = False
-
     def __init__(self, inner: Store, cipher: Cipher) -> None:
         self.inner = inner
         self.sealing = Sealing(cipher)
         self._unindexed = Unindexed(self)
+
+    @property
+    def searches_all(self) -> bool:
+        return not self.sealing.is_active
 
     async def open(self) -> None:
         await self.inner.open()
@@ -63,11 +66,13 @@ class EncryptedStore:
         self, *, tenant: str, root: str, links: Sequence[bytes], skeletons: Sequence[bytes], within: str | None = None
     ) -> list[Match]:
         found = await self.inner.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
-        return await self._each(found, self._opened_match, [match.message for match in found])
+        return await self._each(found, self._opened_match, sealed_bytes(match.message for match in found))
 
     def _opened_match(self, match: Match) -> Match:
         conversation = self.sealing.open_conversation(match.conversation)
-        return Match(conversation, self.sealing.open_message(conversation.tenant, match.message), match.by_skeleton)
+        message = self.sealing.open_message(conversation.tenant, match.message)
+        is_plain = conversation is match.conversation and message is match.message
+        return match if is_plain else Match(conversation, message, match.by_skeleton)
 
     async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
         return self._opened(await self.inner.get(tenant=tenant, conversation_id=conversation_id))
@@ -83,10 +88,13 @@ class EncryptedStore:
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         entries = await self.inner.read(conversation, from_seq, to_seq)
-        return await self._each(entries, lambda entry: self.sealing.open_message(conversation.tenant, entry), entries)
+        tenant = conversation.tenant
+        return await self._each(entries, lambda entry: self.sealing.open_message(tenant, entry), sealed_bytes(entries))
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Nothing: an index would tell the words."""
+        """Nothing while a key is active: an index would tell the words."""
+        if self.searches_all:
+            await self.inner.index(conversation, entries)
 
     async def forget_index(self) -> None:
         await self.inner.forget_index()
@@ -94,16 +102,19 @@ class EncryptedStore:
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:
-        """Of long ranges only the newest messages are looked into."""
-        return await self._unindexed.search(
+        """While a key is active, of long ranges only the newest messages are looked into."""
+        if not self.searches_all:
+            return await self._unindexed.search(
+                conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
+            )
+        found = await self.inner.search(
             conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
         )
+        return [Found(self.sealing.open_message(conversation.tenant, one.message), one.score) for one in found]
 
     async def append(self, write: Append) -> None:
         tenant = write.conversation.tenant
-        messages = await self._each(
-            write.messages, lambda entry: self.sealing.seal_message(tenant, entry), write.messages
-        )
+        messages = await self._sealed(tenant, write.messages)
         sealed = self.sealing.seal_conversation(write.conversation)
         await self.inner.append(replace(write, conversation=sealed, messages=messages))
 
@@ -130,7 +141,7 @@ class EncryptedStore:
 
     async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
         found = await self.inner.conversations(tenant=tenant, query=query)
-        return await self._each(found, self.sealing.open_conversation, ())
+        return await self._each(found, self.sealing.open_conversation, 0)
 
     async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         described = await self.inner.describe(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
@@ -141,14 +152,14 @@ class EncryptedStore:
 
     async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
         tenant = conversation.tenant
-        sealed = await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), entries)
+        sealed = await self._sealed(tenant, entries)
         return [self.sealing.open_chunk(tenant, chunk) for chunk in await self.inner.redact(conversation, sealed)]
 
     async def rewrite(
         self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
     ) -> None:
         tenant = conversation.tenant
-        sealed = await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), entries)
+        sealed = await self._sealed(tenant, entries)
         await self.inner.rewrite(
             self.sealing.seal_conversation(conversation),
             entries=sealed,
@@ -166,15 +177,25 @@ class EncryptedStore:
         return await self.inner.delete_chunk(tenant=tenant, root=root, chunk_id=chunk_id)
 
     async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
-        """Only the newest conversations are looked into."""
-        return await self._unindexed.search_all(tenant=tenant, terms=terms, limit=limit)
+        """While a key is active only the newest conversations are looked into."""
+        if not self.searches_all:
+            return await self._unindexed.search_all(tenant=tenant, terms=terms, limit=limit)
+        found = await self.inner.search_all(tenant=tenant, terms=terms, limit=limit)
+        return [
+            FoundAnywhere(
+                self.sealing.open_conversation(one.conversation),
+                self.sealing.open_message(tenant, one.message),
+                one.score,
+            )
+            for one in found
+        ]
 
     async def keep_completion(self, completion: StoredCompletion) -> None:
         await self.inner.keep_completion(self.sealing.seal_completion(completion))
 
     async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         found = await self.inner.completions(tenant=tenant, query=query)
-        return await self._each(found, self.sealing.open_completion, ())
+        return await self._each(found, self.sealing.open_completion, 0)
 
     async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         found = await self.inner.completion(tenant=tenant, completion_id=completion_id)
@@ -223,15 +244,23 @@ class EncryptedStore:
     async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
         await self.inner.learn(model=model, facts=facts)
 
-    async def _each(
-        self, items: Sequence[Sealed], change: Callable[[Sealed], Opened], messages: Iterable[LogMessage]
-    ) -> list[Opened]:
+    async def _sealed(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
+        if not self.sealing.is_active:
+            return entries
+        size = sum(len(entry.message.raw) for entry in entries) + len(entries) * BYTES_OF_A_MESSAGE
+        return await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), size)
+
+    async def _each(self, items: Sequence[Sealed], change: Callable[[Sealed], Opened], size: int) -> list[Opened]:
         """Seal or open one after the other, off the event loop where that takes long.
 
         Args:
-            messages: what of it may be long.
+            size: how many bytes there are to do.
         """
-        work = len(items) * BYTES_OF_A_MESSAGE + sum(len(entry.message.raw) for entry in messages)
-        if work <= INLINE_BYTES:
+        if size <= INLINE_BYTES:
             return [change(item) for item in items]
         return await asyncio.to_thread(lambda: [change(item) for item in items])
+
+
+def sealed_bytes(entries: Iterable[LogMessage]) -> int:
+    """How much there is to open."""
+    return sum(len(entry.message.raw) + BYTES_OF_A_MESSAGE for entry in entries if is_sealed(entry.message.raw))

@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
-from app.store.ciphers import Cipher
+from app.store.ciphers import Cipher, is_sealed
 
 ENCRYPTED: Final = "enc"
 
@@ -39,23 +39,30 @@ class Sealing:
         )
 
     def open_message(self, tenant: str, entry: LogMessage) -> LogMessage:
-        stored, link = entry.message.raw, entry.link.hex()
+        stored = entry.message.raw
+        if not is_sealed(stored) and (entry.meta is None or ENCRYPTED not in entry.meta):
+            return entry
+        link = entry.link.hex()
         raw = self._cipher.open(stored, _place("body", tenant, link))
         meta = self._open_json(entry.meta, _place("meta", tenant, link))
-        if raw is stored and meta is entry.meta:
-            return entry
         return replace(entry, message=entry.message if raw is stored else Message(raw), meta=meta)
 
     def seal_conversation(self, conversation: Conversation) -> Conversation:
+        if not self.is_active:
+            return conversation
         place = _place("state", conversation.tenant, conversation.id)
         return replace(conversation, state=self._seal_json(conversation.state, place))
 
     def open_conversation(self, conversation: Conversation) -> Conversation:
+        if ENCRYPTED not in conversation.state:
+            return conversation
         place = _place("state", conversation.tenant, conversation.id)
         state = self._open_json(conversation.state, place)
         return conversation if state is conversation.state else replace(conversation, state=state)
 
     def seal_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
+        if not self.is_active:
+            return chunk
         text = self._cipher.seal(chunk.text.encode(), _place_of_chunk(tenant, chunk))
         return replace(chunk, text=text.decode())
 
