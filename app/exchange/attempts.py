@@ -16,15 +16,20 @@ from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME, error_frames
+from app.exchange.kept_answers import KeptAnswers
+from app.exchange.replay import REPLAYED
 from app.exchange.request import ChatRequest
 from app.exchange.request_keys import Claim, RequestKeys, key_reused, meaning_of
 from app.exchange.tasks import Tasks
-from app.exchange.undelivered import Undelivered
 
 TAIL_BYTES: Final = 128
 """How much of a body's end tells requests apart before whole bodies are compared: the newest words stand there."""
-REPLAYED: Final = {"idempotent-replayed": "true"}
-"""Sent with an answer that was made for an earlier request, of which this one is the repetition."""
+UNDELIVERED_SECONDS: Final = 600.0
+"""An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""
+UNDELIVERED_BYTES: Final = 64 * 1024 * 1024
+DELIVERED_SECONDS: Final = 30.0
+"""After an answer that was lost behind us, a client comes again within 8 s, as far as it is up to its SDK."""
+DELIVERED_BYTES: Final = 16 * 1024 * 1024
 
 
 class Answers(Protocol):
@@ -45,7 +50,12 @@ class Attempts:
         self._keys = keys
         self._tasks = tasks
         self._in_flight: dict[Hashable, list[Attempt]] = {}
-        self._undelivered: Undelivered[Attempt] = Undelivered(clock)
+        self._undelivered: KeptAnswers[Attempt] = KeptAnswers(
+            clock, seconds=UNDELIVERED_SECONDS, most_bytes=UNDELIVERED_BYTES
+        )
+        self._delivered: KeptAnswers[Attempt] = KeptAnswers(
+            clock, seconds=DELIVERED_SECONDS, most_bytes=DELIVERED_BYTES
+        )
 
     def seat(self, request: ChatRequest, has_left: Callable[[], bool]) -> Seat:
         """A place at the attempt that this request repeats, else at one of its own.
@@ -57,11 +67,16 @@ class Attempts:
             IdempotencyKeyReused: its key belongs to another request in this process.
         """
         name = _name_of(request)
-        attempt = self._joined(name, request) or self._undelivered_of(name, request)
+        attempt = self._joined(name, request) or self._kept(name, request)
         if attempt is not None:
             return Seat(attempt, request, has_left, is_first=False)
         attempt = Attempt(self, name, request)
-        self._in_flight.setdefault(name, []).append(attempt)
+        self._delivered.drop(name)
+        at_once = self._in_flight.setdefault(name, [])
+        at_once.append(attempt)
+        if len(at_once) > 1:
+            for one in at_once:
+                one.is_alone = False
         return Seat(attempt, request, has_left, is_first=True)
 
     def _joined(self, name: Hashable, request: ChatRequest) -> Attempt | None:
@@ -80,8 +95,11 @@ class Attempts:
             return min(same, key=lambda one: len(one.seats))
         return None
 
-    def _undelivered_of(self, name: Hashable, request: ChatRequest) -> Attempt | None:
+    def _kept(self, name: Hashable, request: ChatRequest) -> Attempt | None:
+        """An attempt that is over, and whose answer did not reach its client: as far as we know, or as a retry says."""
         attempt = self._undelivered.get(name)
+        if attempt is None and request.retry:
+            attempt = self._delivered.get(name)
         if attempt is None:
             return None
         if not _same(attempt.request, request):
@@ -122,6 +140,8 @@ class Attempts:
             return
         if attempt.is_only_here or not attempt.is_delivered:
             self._undelivered.keep(attempt.name, attempt, attempt.size_bytes)
+        elif attempt.is_lost_without_trace:
+            self._delivered.keep(attempt.name, attempt, attempt.size_bytes)
 
 
 class Seat:
@@ -179,6 +199,7 @@ class Attempt:
     slow client holds up nobody, and one alone costs hardly more than the list of what it was sent.
 
     Attributes:
+        is_alone: no other attempt at the very same ran beside it.
         repeats: the answer was given before.
         is_complete: the answer is whole.
         is_settled: its client's key leads to it in the store.
@@ -195,6 +216,7 @@ class Attempt:
         "_waiting",
         "answer",
         "claim",
+        "is_alone",
         "is_complete",
         "is_delivered",
         "is_settled",
@@ -214,6 +236,7 @@ class Attempt:
         self._waiting: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
         self.claim: Claim | None = None
+        self.is_alone = True
         self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
         self.name = name
         self.request = request
@@ -232,6 +255,13 @@ class Attempt:
     def is_only_here(self) -> bool:
         """Its client's key is to lead to it, and in the store it does not."""
         return self.request.idempotency_key is not None and not self.is_settled
+
+    @property
+    def is_lost_without_trace(self) -> bool:
+        """If its client did not get it after all, a retry would not find it in the store: the question has no place of
+        its own there. (Nobody retries a stream that has begun; of several at once nobody knows which is retried.)"""
+        request = self.request
+        return self.is_alone and not (request.stream or request.idempotency_key or request.conversation_id)
 
     @property
     def size_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -11,6 +11,9 @@ from app.conversation.messages import LogMessage
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import ChatRequest
+
+REPLAYED: Final = {"idempotent-replayed": "true"}
+"""Sent with an answer that was made for an earlier request, of which this one is the repetition."""
 
 
 def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:
@@ -22,6 +25,7 @@ def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> A
         "x-conversation-id": conversation_id,
         "x-context-status": str(status),
         "x-request-id": request.request_id,
+        **REPLAYED,
     }
     context = meta.get("context", {})
     if "prompt_tokens" in context:
