@@ -21,12 +21,13 @@ GatewayError
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
 ├── StoreUnavailable               503
+│   └── StoreUnreadable            500  what is stored is under a key that is not configured, or was altered
 └── InternalError                  500
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class GatewayError(Exception):
@@ -134,6 +135,14 @@ class MethodNotAllowed(GatewayError):
     status = 405
     type = "invalid_request_error"
 
+    def __init__(self, message: str, *, allowed: Iterable[str] = ()) -> None:
+        """
+        Args:
+            allowed: the methods that there are, sent as ``Allow``.
+        """
+        super().__init__(message)
+        self.allowed = sorted(allowed)
+
 
 class ConversationBusy(GatewayError):
     status = 409
@@ -196,6 +205,14 @@ class StoreUnavailable(GatewayError):
     type = "server_error"
     code = "store_unavailable"
     retryable = True
+
+
+class StoreUnreadable(StoreUnavailable):
+    """What is stored is encrypted with a key that is not configured, or was altered: trying again does not help."""
+
+    status = 500
+    code = "store_unreadable"
+    retryable = False
 
 
 class InternalError(GatewayError):

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from app.api.allowed import methods_of
 from app.api.body import ClientDisconnected
 from app.api.request_ids import REQUEST_ID
 from app.errors import (
@@ -39,7 +40,7 @@ def error_headers(error: GatewayError) -> dict[str, str]:
     """Headers that belong to an error: its own, and whether a retry can mend it."""
     if isinstance(error, UpstreamRefused):
         return dict(error.headers)
-    headers = {}
+    headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
     pause_seconds = error.retry_after_seconds
     if pause_seconds is None and error.retryable and error.status in WAITS:
         pause_seconds = RETRY_AFTER_SECONDS
@@ -76,8 +77,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        told = _from_status(error.status_code, request.url.path, request.method)
-        return error_response(told, {name.lower(): value for name, value in (error.headers or {}).items()})
+        return error_response(_from_status(error.status_code, request))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -101,11 +101,13 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, anything)
 
 
-def _from_status(status: int, path: str, method: str) -> GatewayError:
+def _from_status(status: int, request: Request) -> GatewayError:
+    path = request.url.path
     if status == 404:
         return NotFound(f"Unknown path {path!r}.", hint="See /docs for what there is.")
     if status == 405:
-        return MethodNotAllowed(f"{method} is not allowed for {path!r}.")
+        allowed = methods_of(request.app.routes, request.scope)
+        return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)
     if status == 413:
         return RequestTooLarge("The request body is larger than `server.body_limit_bytes` allows.")
     error = InvalidRequest(f"The request could not be handled (status {status}).")

@@ -8,8 +8,8 @@ from typing import Final
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Match
 
+from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model
 from app.api.body import read_body
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
@@ -17,7 +17,6 @@ from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
 
-METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 KEPT_BACK: Final = ("api-key", "x-context-", "x-conversation-id", "x-forwarded-", "x-openwebui-", "x-real-ip")
 """How request headers begin that are the gateway's or its own proxy's business. Those of the connection, and the
 credential, are the provider client's."""
@@ -36,7 +35,7 @@ def passthrough_routes(
     """A catch-all below `/v1`; to be included last."""
     routes = APIRouter(tags=["pass-through"])
 
-    @routes.api_route("/v1/{path:path}", methods=METHODS, summary="Pass through", include_in_schema=False)
+    @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
         _refuse_own_paths(path, request)
         headers = dict(request.headers)
@@ -69,8 +68,8 @@ def _refuse_own_paths(path: str, request: Request) -> None:
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
-    if any(route.matches(request.scope)[0] is Match.PARTIAL for route in request.app.routes):
-        raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.")
+    if allowed := own_methods(request.app.routes, request.scope):
+        raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
     raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
 
 

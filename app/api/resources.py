@@ -36,7 +36,7 @@ METADATA_FILTER: Final[dict[str, Any]] = {
             "style": "deepObject",
             "explode": True,
             "description": "Only those that have all of these pairs: `metadata[topic]=demo`.",
-            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+            "schema": {"type": "object"},
         }
     ]
 }
