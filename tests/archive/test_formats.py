@@ -266,26 +266,8 @@ def test_what_is_wrong_is_named_by_its_place(data: bytes, wanted: Any, param: st
 
 
 FIELDS = [
-    "role",
-    "content",
-    "messages",
-    "mapping",
-    "current_node",
-    "parent",
-    "message",
-    "type",
-    "data",
-    "lc",
-    "id",
-    "kwargs",
-    "a",
-    "tool_calls",
-    "author",
-    "parts",
-    "content_type",
-    "metadata",
-    "args",
-    "additional_kwargs",
+    *("role", "content", "messages", "mapping", "current_node", "parent", "message", "type", "data", "lc", "id"),
+    *("kwargs", "a", "tool_calls", "author", "parts", "content_type", "metadata", "args", "additional_kwargs"),
 ]
 JSON = st.recursive(
     st.none()
