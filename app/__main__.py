@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 
 from app.commands import CommandFailed
 from app.errors import GatewayError
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return USAGE_ERROR
     # By name, because the server's imports take half a second that `--help` and `check-config` need not wait for.
-    command = importlib.import_module(f"app.commands.{arguments.command.replace('-', '_')}")
+    name = arguments.command.replace("-", "_")
+    command = importlib.import_module(f"app.commands.{name}_" if iskeyword(name) else f"app.commands.{name}")
     try:
         return int(command.run(arguments))
     except ConfigurationError as error:
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_show_plan(commands)
     _add_keys(commands)
+    _add_export(commands)
+    _add_import(commands)
     _add_purge(commands)
     reencrypt = commands.add_parser("reencrypt", help="write everything that is stored under the active key")
     _add_config(reencrypt)
@@ -124,6 +128,33 @@ def _add_purge(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     purge.add_argument("--older-than", metavar="AGE", help="such as 30d; without it the configured rules hold")
     purge.add_argument("--tenant", metavar="T", help="of this tenant only")
     purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser("export", help="write stored conversations as chat messages")
+    export.add_argument("conversations", metavar="CONVERSATION", nargs="*", help="its id; without any, all of them")
+    export.add_argument("--tenant", metavar="T", help="only this tenant's; its own ids are understood then, too")
+    export.add_argument(
+        "--out",
+        metavar="DIR",
+        default="-",
+        help="a file of messages per conversation in this folder; - for one line each",
+    )
+    export.add_argument("--include-deleted", action="store_true", help="also what was deleted and not erased")
+    _add_config(export)
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    taken = commands.add_parser("import", help="take in conversations of other programs, or exports")
+    taken.add_argument("file", metavar="FILE", help="the file; - for what comes in")
+    taken.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
+    taken.add_argument(
+        "--format",
+        default="auto",
+        choices=("auto", "jsonl", "openai", "chatgpt", "langchain"),
+        help="what the file is; without it its shape tells",
+    )
+    _add_config(taken)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

@@ -1,0 +1,74 @@
+"""`concertina import`: conversations of other programs, or exports, straight into the database: all of a file or none.
+
+(The module's name has a mark at its end because Python keeps the word for itself.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import secrets
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from app.archive.importing import Checked, Importing, TakenIn, checked
+from app.commands import CommandFailed
+from app.commands.opened import opened_store
+from app.context.tokenizers import tokenizer_for
+from app.context.tokens import TokenCounter, encoding_for
+from app.exchange.counting import Counting
+from app.exchange.tasks import Tasks
+from app.settings import Settings, load
+from migrations import run as migrations
+
+LAST_WRITES_SECONDS = 60.0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = load(arguments.config)
+    if settings.database.location.startswith("memory:"):
+        raise CommandFailed("nothing can be kept in memory://; name a database in `database.url`.")
+    found = checked(_read(arguments.file), arguments.format)
+    try:
+        migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+    except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
+        raise CommandFailed(str(error)) from error
+    console = Console(stderr=True)
+    columns = (TextColumn("messages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        taken = asyncio.run(_keep(settings, arguments.tenant, found, progress))
+    for warning in taken.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for conversation in taken.conversations:
+        print(conversation.id)
+    return 0
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{name} cannot be read: {error.strerror}.") from error
+
+
+async def _keep(settings: Settings, tenant: str, found: list[Checked], progress: Progress) -> TakenIn:
+    task = progress.add_task("", total=sum(one.count for one in found))
+    tasks = Tasks()
+    async with opened_store(settings) as store:
+        importing = Importing(
+            store=store,
+            counting=Counting(functools.cache(lambda encoding: TokenCounter(tokenizer_for(encoding)))),
+            tasks=tasks,
+            random_bytes=secrets.token_bytes,
+            encoding=encoding_for(""),
+        )
+        try:
+            return await importing.keep(tenant, found, on_kept=lambda count: progress.advance(task, count))
+        finally:
+            await tasks.aclose(LAST_WRITES_SECONDS)
