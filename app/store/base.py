@@ -20,6 +20,8 @@ MAX_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
 NEAR_LINKS: Final = 2
 """A match among this many last links settles a search: nothing shallower is looked for."""
+RANGE_LEASES: Final = ("range:", "fold:")
+"""How the keys of leases begin under which summaries are made."""
 WINDOW_LINKS: Final = 128
 """How many of the deepest links are looked for before the others."""
 
@@ -262,7 +264,9 @@ class Store(Protocol):
         - `tokens_total` of what follows, on every conversation that shares a place, moves by the difference; so do
           `head_tokens_total`, and `tokens_total` of chunks that begin behind it;
         - chunks that cover a place, with all their revisions, are deleted wherever a log that shares it reads them;
-        - every conversation that shares a place has its seq in `marks["redacted"]`, a sorted list.
+        - every conversation that shares a place has its seq in `marks["redacted"]`, a sorted list;
+        - leases on ranges of the root (`RANGE_LEASES`) are ended: a summary in the making that has read what was there
+          is not stored.
 
         Returns:
             The deleted chunks, by `to_seq`.
@@ -343,6 +347,10 @@ class Store(Protocol):
 
     async def purge_requests(self) -> int:
         """Forget idempotency keys whose time is over; how many."""
+
+    async def scrub(self) -> None:
+        """Rewrite the database's file without what deleted and overwritten rows have left in it, where that is for us
+        to do (SQLite). May take as long as copying the file, and keeps writers waiting."""
 
     async def model_facts(self) -> dict[str, dict[str, Any]]:
         """What was learned of each `provider/model`: window, calibration seed."""

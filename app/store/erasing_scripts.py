@@ -11,7 +11,7 @@ import orjson
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store import chunk_scripts
-from app.store.base import HeadMoved
+from app.store.base import RANGE_LEASES, HeadMoved
 from app.store.lineage import Erasure, erasure, placed
 from app.store.redacting import REDACTED, Change, Sharing, covers, marked, sharing, shift_of, shifts, total
 from app.store.rows import CHUNK_COLUMNS, Lineage, as_json, as_optional_json, chunk_of, lineage_json, lineage_of
@@ -100,6 +100,8 @@ def redact(
             meta=as_optional_json(entry.meta),
         )
         yield from words.forget(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
+    for prefix in RANGE_LEASES:
+        yield dialect.say("DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%")
     shared = sharing(changes, {member: lineage for member, (lineage, _) in family.items()})
     for member, theirs in shared.items():
         yield from _move_totals(dialect, root, member, family[member][1], theirs)

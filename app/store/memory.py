@@ -15,6 +15,7 @@ from app.conversation.terms import terms_of_message
 from app.store.base import (
     MAX_MATCHES,
     NEAR_LINKS,
+    RANGE_LEASES,
     Append,
     Found,
     FoundAnywhere,
@@ -57,6 +58,9 @@ class MemoryStore(MemoryChunks, MemoryDesk):
 
     async def close(self) -> None:
         """Nothing to disconnect."""
+
+    async def scrub(self) -> None:
+        """Nothing is left behind."""
 
     async def check(self) -> StoreInfo:
         return StoreInfo("memory", "memory", {"conversations": len(self._conversations)})
@@ -238,6 +242,8 @@ class MemoryStore(MemoryChunks, MemoryDesk):
                 before, message=entry.message, tokens=entry.tokens, meta=entry.meta
             )
             self._terms.get(here, {}).pop(entry.seq, None)
+        for claimed in [place for place in self._leases if place[0] == root and place[1].startswith(RANGE_LEASES)]:
+            del self._leases[claimed]
         return self._move_totals(stored.tenant, root, changes)
 
     def _move_totals(self, tenant: str, root: str, changes: Sequence[Change]) -> list[Chunk]:

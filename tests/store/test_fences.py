@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from app.conversation.messages import Message
 from app.store.base import Append, HeadMoved, Lease, LeaseLost, Store
-from tests.store.logs import begin, branch_of, fresh_tenant, grown, lease_on, log_of
+from tests.store.logs import begin, branch_of, chunk_over, fresh_tenant, grown, lease_on, log_of
 
 CHAT = ["user hi", "assistant hello"]
 
@@ -129,3 +130,15 @@ async def test_a_write_that_comes_too_late_keeps_its_lease(store: Store) -> None
     with pytest.raises(HeadMoved):
         await store.append(Append(grown(conversation, more), 0, more, fence=fence, releases=True))
     assert await store.renew_leases([fence], 60) == []
+
+
+async def test_a_summary_in_the_making_is_not_stored_once_what_it_read_was_redacted(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, CHAT)
+    chunk = chunk_over(conversation, log, 0, 2)
+    fence = await lease_on(store, conversation.root, f"range:{chunk.from_link.hex()}")
+    turn = await lease_on(store, conversation.root, conversation.id)
+    await store.redact(conversation, [replace(log[0], message=Message.of({"role": "user", "content": "[erased]"}))])
+    with pytest.raises(LeaseLost):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    assert await store.renew_leases([turn], 60) == [], "the conversation's own lease stays"
