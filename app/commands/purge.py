@@ -54,6 +54,7 @@ async def _purge(settings: Settings, age: timedelta | None, tenant: str | None, 
                         in_use += 1
             if not is_dry:
                 await store.purge_requests()
+                await store.scrub()
             return erased, in_use
         finally:
             await leases.aclose()

@@ -238,6 +238,9 @@ class EncryptedStore:
     async def purge_requests(self) -> int:
         return await self.inner.purge_requests()
 
+    async def scrub(self) -> None:
+        await self.inner.scrub()
+
     async def model_facts(self) -> dict[str, dict[str, Any]]:
         return await self.inner.model_facts()
 

@@ -197,6 +197,14 @@ class PostgresStore(Desk):
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
                 await connection.execute(postgres_search.MOVE_ON, root, conversation.id, tenant, start, end)
 
+    async def forget_index(self) -> None:
+        await self._connections.fetch(postgres_search.FORGET)
+        while await self._connections.fetch(postgres_search.FORGET_WATERMARKS):
+            pass
+
+    async def scrub(self) -> None:
+        """Nothing: `VACUUM FULL` locks whole tables, which is for the operator to decide."""
+
     async def search(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:

@@ -40,6 +40,13 @@ INDEX: Final = numbered(
     "$",
 )
 
+FORGET: Final = "TRUNCATE message_terms, tenant_postings, tenant_scopes"
+FORGET_WATERMARKS: Final = """
+    UPDATE conversations SET indexed_before = 0
+    WHERE (root, id) IN (SELECT root, id FROM conversations WHERE indexed_before > 0 LIMIT 1000)
+    RETURNING 1"""
+"""Some of them; again until there are none."""
+
 MOVE_ON: Final = numbered(
     """
     UPDATE conversations SET indexed_before = :end_seq

@@ -84,6 +84,7 @@ class Reencryption:
             self._tell(self._done)
         for tenant in sorted(tenants):
             await self._completions(tenant)
+        await self._inner.scrub()
         self._tell(self._done)
         return self._done
 

@@ -25,7 +25,16 @@ from app.store.desk import Desk
 from app.store.lineage import expected_count, placed, stretches
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms
-from app.store.sqlite_lanes import Lane, SqliteOptions, commit_together, open_file, read_each, truncate_log
+from app.store.sqlite_lanes import (
+    Lane,
+    SqliteOptions,
+    commit_together,
+    open_file,
+    read_each,
+    rebuild,
+    truncate_log,
+    unavailable,
+)
 from app.store.tables import SCHEMA_VERSION
 
 Result = TypeVar("Result")
@@ -201,6 +210,13 @@ class SqliteStore(Desk):
     def _run(self, script: Callable[[], Script[Result]]) -> asyncio.Future[Result]:
         """Run a script in the writer's transaction; it is made there, since a failed batch is run again."""
         return self._writer.run(lambda connection: writes.run(connection, script()))
+
+    async def scrub(self) -> None:
+        try:
+            await asyncio.to_thread(rebuild, self._path, self._options)
+        except sqlite3.Error as error:
+            raise unavailable(error) from error
+        await self._forget_log()
 
     async def _forget_log(self) -> None:
         """Empty the write-ahead log, in which erased text may stand."""

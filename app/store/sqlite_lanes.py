@@ -86,6 +86,14 @@ def truncate_log(path: Path, options: SqliteOptions) -> None:
                 return
 
 
+def rebuild(path: Path, options: SqliteOptions) -> None:
+    """Write the file anew. Only so is it sure that nothing deleted is left: where rows were moved between pages, copies
+    stay in what is free of a page, which `secure_delete` does not overwrite."""
+    with contextlib.closing(open_file(path, options)) as connection:
+        connection.execute("PRAGMA temp_store = FILE")
+        connection.execute("VACUUM")
+
+
 def unavailable(error: BaseException) -> BaseException:
     """A driver's error as `StoreUnavailable` if it says that the file cannot be used now; others unchanged."""
     if not isinstance(error, sqlite3.Error):

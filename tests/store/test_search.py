@@ -212,3 +212,16 @@ async def test_terms_of_nearly_every_message_do_not_count_beside_rarer_ones(stor
     assert await hits(store, conversation, "everywhere", limit=2, before_seq=2200) == [2199, 2198]
     found = await search(store, conversation, "everywhere always often x", limit=1, before_seq=2200)
     assert found[0].score in {0.693, 0.694}
+
+
+async def test_after_the_index_was_forgotten_nothing_is_found_until_it_is_made_again(store: Store) -> None:
+    conversation, log = await indexed(store, fresh_tenant(), CHAT)
+    await store.forget_index()
+    found = await store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+    assert found is not None
+    assert found.indexed_before == 0
+    assert await hits(store, found, "espresso") == []
+    assert await store.search_all(tenant=conversation.tenant, terms=terms_of("espresso"), limit=9) == []
+    await store.index(found, log)
+    assert await hits(store, found, "espresso") == [3, 2]
+    assert len(await store.search_all(tenant=conversation.tenant, terms=terms_of("espresso"), limit=9)) == 1
