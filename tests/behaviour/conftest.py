@@ -15,11 +15,13 @@ from tests.behaviour.steps.entering import *  # noqa: F403
 from tests.behaviour.steps.facts import *  # noqa: F403
 from tests.behaviour.steps.keeping import *  # noqa: F403
 from tests.behaviour.steps.pinning import *  # noqa: F403
+from tests.behaviour.steps.porting import *  # noqa: F403
 from tests.behaviour.steps.preparing import *  # noqa: F403
 from tests.behaviour.steps.recalling import *  # noqa: F403
 from tests.behaviour.steps.results import *  # noqa: F403
 from tests.behaviour.steps.setting import *  # noqa: F403
 from tests.behaviour.steps.showing import *  # noqa: F403
+from tests.behaviour.steps.storing import *  # noqa: F403
 from tests.behaviour.steps.summarizing import *  # noqa: F403
 from tests.behaviour.steps.working import *  # noqa: F403
 from tests.behaviour.talk import Talk

@@ -88,6 +88,10 @@ class Talk:
     """Keys of the gateway's own, by their names."""
     counted: list[str] = field(default_factory=list)
     """The texts that the gateway has counted, in order."""
+    file: bytes = b""
+    """What is to be imported …"""
+    received: httpx.Response | None = None
+    """… and what was said to it."""
     store: Store | None = None
     gateways: int = 1
     """How many share the store; requests go to them in turn."""
@@ -176,6 +180,16 @@ class Talk:
             summaries_asked=[call for call in calls if call.is_summary],
             messages=list(self.messages),
         )
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Any other request of the same client; `path` is below `/v1`."""
+
+        async def sent() -> httpx.Response:
+            await self.start()
+            assert self._client is not None
+            return await self._client.request(method, f"{self._base_urls[0]}{path}", headers=self.headers, **options)
+
+        return self.run(sent())
 
     # the gateway
 

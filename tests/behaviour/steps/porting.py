@@ -1,0 +1,119 @@
+"""Files that come in, and conversations that go out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_bdd import given, then, when
+
+from tests.archive.files import chatgpt_conversation, chatgpt_message, node
+from tests.behaviour.model import Body
+from tests.behaviour.steps.words import Table, step
+from tests.behaviour.talk import Talk
+from tests.behaviour.texts import message
+
+
+@given(step('the file "{name}" with the messages:'))
+def _(talk: Talk, name: str, datatable: Table) -> None:
+    _write(talk, [{"role": role, "content": text} for role, text in datatable])
+
+
+@given(step("a file with a history of {turns:N} turns of {tokens:N} tokens"))
+def _(talk: Talk, turns: int, tokens: int) -> None:
+    history = []
+    for turn in range(turns):
+        history.append(message("user", tokens // 2, f"Turn {turn + 1}:"))
+        history.append(message("assistant", tokens // 2, f"Answer {turn + 1}:"))
+    _write(talk, history)
+
+
+@given(step('a ChatGPT export "{title}" in which "{question}" was answered with "{first}" and then with "{second}"'))
+def _(talk: Talk, title: str, question: str, first: str, second: str) -> None:
+    nodes = {
+        "question": node(None, chatgpt_message("user", question, 1)),
+        "first": node("question", chatgpt_message("assistant", first, 2)),
+        "second": node("question", chatgpt_message("assistant", second, 3)),
+    }
+    talk.file = json.dumps([chatgpt_conversation(nodes, "second", title=title)]).encode()
+
+
+def _write(talk: Talk, messages: list[Body]) -> None:
+    talk.file = b"".join(json.dumps(one).encode() + b"\n" for one in messages)
+
+
+@when("the user imports the file")
+def _(talk: Talk) -> None:
+    talk.received = talk.request("POST", "/conversations/import", content=talk.file)
+
+
+@when("the client brings that history")
+def _(talk: Talk) -> None:
+    talk.messages = [json.loads(line) for line in talk.file.splitlines()]
+
+
+@when(step('the user says "{text}" in the imported conversation'))
+def _(talk: Talk, text: str) -> None:
+    talk.appends = True
+    talk.say({"role": "user", "content": text}, conversation=_imported(talk)["id"])
+
+
+@when("the conversation is exported and imported again")
+def _(talk: Talk) -> None:
+    out = talk.request("GET", f"/conversations/{talk.answer.body['conversation_id']}/export")
+    talk.file = out.content
+    talk.received = talk.request("POST", "/conversations/import", content=talk.file)
+
+
+@then("the answer names the imported conversation")
+def _(talk: Talk) -> None:
+    assert talk.answer.body["conversation_id"] == _imported(talk)["id"]
+
+
+@then("the model saw:")
+def _(talk: Talk, datatable: Table) -> None:
+    assert [[one["role"], one["content"]] for one in talk.answer.view] == [list(row) for row in datatable]
+
+
+@then("the imported conversation has the same messages")
+def _(talk: Talk) -> None:
+    assert _imported(talk)["id"] != talk.answer.body["conversation_id"]
+    again = talk.request("GET", f"/conversations/{_imported(talk)['id']}/export")
+    told = [json.loads(line) for line in again.text.splitlines()]
+    assert [(one["role"], one["content"]) for one in told] == [(one["role"], one["content"]) for one in talk.messages]
+
+
+@then(step('there are {count:N} conversations with the title "{title}"'))
+def _(talk: Talk, count: int, title: str) -> None:
+    assert [one["metadata"]["title"] for one in _all(talk)] == [title] * count
+
+
+@then("the second branched from the first behind its first message")
+def _(talk: Talk) -> None:
+    first, second = _all(talk)
+    items = talk.request("GET", f"/conversations/{first['id']}/items", params={"order": "asc"}).json()["data"]
+    assert second["parent"] == {"conversation_id": first["id"], "through_item": items[0]["id"]}
+
+
+@then(step('the file is refused because of "{place}"'))
+def _(talk: Talk, place: str) -> None:
+    assert talk.received is not None
+    assert talk.received.status_code == 400
+    assert talk.received.json()["error"]["param"] == place
+
+
+@then("there are no conversations")
+def _(talk: Talk) -> None:
+    assert talk.request("GET", "/conversations").json()["data"] == []
+
+
+def _all(talk: Talk) -> list[dict[str, Any]]:
+    assert talk.received is not None
+    assert talk.received.status_code == 200, talk.received.text
+    found: list[dict[str, Any]] = talk.received.json()["data"]
+    return found
+
+
+def _imported(talk: Talk) -> dict[str, Any]:
+    (found,) = _all(talk)
+    return found
