@@ -175,6 +175,14 @@ def test_a_misspelt_variable_is_refused(variable: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_a_file_may_refer_to_any_variable(file: Path) -> None:
+    pepper = "a pepper of twenty-odd"
+    settings = loaded("auth: {pepper: '${CONCERTINA_PEPPER}'}", file, CONCERTINA_PEPPER=pepper)
+    assert settings.auth.pepper is not None
+    assert settings.auth.pepper.get_secret_value() == pepper
+    assert pepper not in repr(settings)
+
+
 def test_a_bad_value_of_a_variable_names_the_variable() -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(environ={"CONCERTINA_SERVER__PORT": "http", "CONCERTINA_MODELS": "[a", "CONCERTINA_AUTH": "open"})

@@ -20,6 +20,8 @@ def summary(settings: Settings) -> Iterator[str]:
     """What a configuration amounts to, in lines; never a key."""
     yield f"listens on {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)"
     yield f"keeps conversations in {settings.database.location}"
+    who = "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
+    yield f"lets in {who}" + (", end users apart" if settings.auth.end_users else "")
     for name, provider in settings.providers.items():
         own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
         yield f"provider {name}: {provider.base_url}, called with {'its own' if own_key else 'the client’s'} key"

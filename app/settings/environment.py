@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
@@ -21,16 +21,17 @@ _SET_BY_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT
 """What pods of a cluster find in their environment once a Service is called `concertina`."""
 
 
-def environment_layer(environ: Mapping[str, str], below: Mapping[str, Any]) -> Layer:
+def environment_layer(environ: Mapping[str, str], below: Mapping[str, Any], references: Collection[str] = ()) -> Layer:
     """Settings from the environment.
 
     A variable that is set but empty counts as not set. The keys that an operator chooses are matched without regard
     to case and punctuation with those in `below`: `CONCERTINA_MODELS__GPT_4O__PROVIDER` is `models.gpt-4o.provider`.
+    A variable that names no setting is refused, unless it is one of `references`, which values of a file refer to.
     """
     layer = Layer()
     for variable in sorted(environ):
         if environ[variable] and variable.startswith(PREFIX) and not _is_foreign(variable):
-            _take(layer, variable, environ[variable], below)
+            _take(layer, variable, environ[variable], below, is_referred_to=variable in references)
     return layer
 
 
@@ -43,9 +44,11 @@ def _is_foreign(variable: str) -> bool:
     return variable == CONFIG_VARIABLE or _SET_BY_KUBERNETES.fullmatch(variable) is not None
 
 
-def _take(layer: Layer, variable: str, text: str, below: Mapping[str, Any]) -> None:
+def _take(layer: Layer, variable: str, text: str, below: Mapping[str, Any], *, is_referred_to: bool) -> None:
     path = _path_of(variable, below)
     node = node_at(path)
+    if node is None and is_referred_to:
+        return
     if node is None:
         layer.faults.append(Fault((), f"unknown variable; {_suggestion(path)}", variable))
         return

@@ -16,6 +16,8 @@ class Layer:
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[Path, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    references: set[str] = field(default_factory=set)
+    """Environment variables that values refer to."""
 
     def put(self, path: Path, value: Any, source: str) -> None:
         self.values = overlaid(self.values, nested(path, value))
@@ -23,7 +25,12 @@ class Layer:
 
     def over(self, below: Layer) -> Layer:
         """This layer on top of another."""
-        return Layer(overlaid(below.values, self.values), below.sources | self.sources, below.faults + self.faults)
+        return Layer(
+            overlaid(below.values, self.values),
+            below.sources | self.sources,
+            below.faults + self.faults,
+            below.references | self.references,
+        )
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

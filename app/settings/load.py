@@ -42,7 +42,7 @@ def load(
     file = config or environ.get(CONFIG_VARIABLE)
     if file:
         merged = yaml_layer(File(file), environ).over(merged)
-    merged = environment_layer(environ, merged.values).over(merged)
+    merged = environment_layer(environ, merged.values, merged.references).over(merged)
     given = Layer()
     for path, value in (arguments or {}).items():
         given.put(path, copy.deepcopy(value), f"--{path[-1]}")

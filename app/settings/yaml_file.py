@@ -106,6 +106,7 @@ class _Reading:
             if name is None:
                 self._refuse(path, f"{reference!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}", node)
                 return ""
+            self._layer.references.add(name)
             value = self._environ.get(name)
             if value is None and default is None:
                 self._refuse(path, f"the environment variable {name} is not set, and there is no default", node)
