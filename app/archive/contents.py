@@ -46,7 +46,12 @@ def result_output(content: object) -> str | list[Part]:
     if not isinstance(content, list):
         return "" if content is None else _json(content)
     parts = [_part(one, is_answer=False) for one in content]
-    return [one if one["type"].startswith("input_") else {**one, "type": "input_text"} for one in parts]
+    return [one if one["type"].startswith("input_") else _as_input(one) for one in parts]
+
+
+def _as_input(part: Part) -> Part:
+    """A part as a result may hold it: text, whatever it was."""
+    return {**part, "type": "input_text", "text": part.get("text") or part.get("refusal", "")}
 
 
 def reasoning_of(body: Body) -> Part | None:

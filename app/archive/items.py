@@ -171,7 +171,7 @@ def _call(call: Any, seq: int, index: int, status: str, sent: Mapping[str, Any])
             "name": _text(custom.get("name")),
             "input": _text(custom.get("input")),
         }
-        return "ctc", {**made, **sent}
+        return "ctc", {**made, "status": status, **sent}
     function = fields.get("function")
     if isinstance(function, Mapping):
         told = {"name": _text(function.get("name")), "arguments": _text(function.get("arguments"))}
@@ -189,8 +189,8 @@ def _result_items(entry: LogMessage, call: LogMessage | None) -> list[tuple[Item
     body = entry.message.body
     calls: Sequence[object] = call.message.tool_calls if call is not None else ()
     call_id = body.get("tool_call_id")
-    if not isinstance(call_id, str) and call is not None:
-        call_id = made_up_call_id(call.seq)
+    if not isinstance(call_id, str):
+        call_id = made_up_call_id(call.seq) if call is not None else None
     customs = [one.get("id") for one in calls if isinstance(one, Mapping) and isinstance(one.get("custom"), Mapping)]
     is_custom = call_id is not None and call_id in customs
     item: Item = {
