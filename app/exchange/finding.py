@@ -55,7 +55,9 @@ class Finding:
         await self.catch_up_until(conversation, before_seq, math.inf)
 
     async def catch_up_until(self, conversation: Conversation, before_seq: int, deadline: float) -> bool:
-        """The same until a moment of `time.monotonic`. Whether all were indexed by then."""
+        """The same until a moment of `time.monotonic`. Whether all were indexed by then, or nothing ever is."""
+        if not self._store.searches_all:
+            return True
         end = min(before_seq, conversation.head_seq + 1)
         start = self.indexed_before(conversation)
         while start < end:
