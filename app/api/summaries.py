@@ -146,9 +146,7 @@ def summary_routes(summaries: Summaries, auth: Auth) -> APIRouter:
     async def edit_summary(
         conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
     ) -> Response:
-        edited = await summaries.edit(
-            caller, conversation_id, summary_id, text=edit.text, revision=edit.revision
-        )
+        edited = await summaries.edit(caller, conversation_id, summary_id, text=edit.text, revision=edit.revision)
         return json_response(edited)
 
     @routes.post(

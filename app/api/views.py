@@ -16,9 +16,7 @@ from app.exchange.request import Caller
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100
 Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
-Model = Annotated[
-    str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")
-]
+Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
 PolicyName = Annotated[
     str | None, Query(min_length=1, max_length=256, description="Left out: the one that a request would have.")
 ]

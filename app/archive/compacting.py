@@ -278,9 +278,7 @@ class Compactions:
             known = {chunk.id for chunk in (*view.outline.chunks, *view.outline.folds)}
             after = view
             if view.plan.to_summarize:
-                after = await self._compacting.compact(
-                    turn, view, on_start=progress.started, on_chunk=progress.made
-                )
+                after = await self._compacting.compact(turn, view, on_start=progress.started, on_chunk=progress.made)
             warnings = list(after.warnings)
             if after.plan.chunks:
                 warnings += await self._keep(caller, turn, after)
@@ -315,9 +313,7 @@ class Compactions:
             )
             try:
                 await self._store.append(
-                    Append(
-                        conversation=after, after_seq=conversation.head_seq, messages=(), fence=turn.place.lease
-                    )
+                    Append(conversation=after, after_seq=conversation.head_seq, messages=(), fence=turn.place.lease)
                 )
             except HeadMoved:
                 conversation = await self._records.of(caller, conversation.id)

@@ -44,9 +44,7 @@ class Standing:
         self._counting = counting
         self._turns = turns
 
-    async def turn(
-        self, caller: Caller, conversation: Conversation, wish: Wish, *, lease: Lease | None = None
-    ) -> Turn:
+    async def turn(self, caller: Caller, conversation: Conversation, wish: Wish, *, lease: Lease | None = None) -> Turn:
         """The turn that a request would be which adds nothing.
 
         Raises:

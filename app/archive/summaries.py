@@ -226,9 +226,7 @@ class Summaries:
         return conversation, chunks, _named(chunks, summary_id, conversation)
 
     async def _chunks(self, conversation: Conversation) -> list[Chunk]:
-        return await self._store.chunks(
-            tenant=conversation.tenant, root=conversation.root, path=conversation.path
-        )
+        return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
 
     async def _revisions(self, conversation: Conversation, chunk: Chunk) -> list[Chunk]:
         return await self._store.revisions(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)

@@ -37,9 +37,7 @@ async def test_a_short_conversation_would_be_sent_as_it_is(monkeypatch: pytest.M
 
 async def test_the_preview_is_what_the_next_request_brings_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = model()
-    async with world(
-        monkeypatch, upstream, window=WINDOW, policies={"additive": {"recall": "off"}}
-    ) as gateway:
+    async with world(monkeypatch, upstream, window=WINDOW, policies={"additive": {"recall": "off"}}) as gateway:
         await talk(gateway, 24)
         told = await done(gateway, "GET", "c/context", **{"include[]": "sent"})
         assert told["status"] == "summarized"
