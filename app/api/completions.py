@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -15,6 +15,7 @@ from app.api.resources import (
     After,
     Deleted,
     Described,
+    JsonRoute,
     Limit,
     Metadata,
     Order,
@@ -23,6 +24,7 @@ from app.api.resources import (
     page_of,
 )
 from app.archive.completions import Completions
+from app.exchange.request import Caller
 from app.store.base import CompletionQuery
 
 ModelName = Annotated[str | None, Query(description="Only those that were asked of this model, by the name asked for.")]
@@ -73,7 +75,10 @@ class CompletionMessagePage(Described):
 
 def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
     """Listing, reading, describing and forgetting."""
-    routes = APIRouter(prefix="/v1/chat/completions", tags=["stored completions"], responses=REFUSALS)
+    routes = APIRouter(
+        prefix="/v1/chat/completions", tags=["stored completions"], responses=REFUSALS, route_class=JsonRoute
+    )
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
 
     @routes.get(
         "",
@@ -82,21 +87,23 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
         openapi_extra=METADATA_FILTER,
     )
     async def list_completions(
-        request: Request, model: ModelName = None, after: After = None, limit: Limit = 20, order: Order = "asc"
+        request: Request,
+        model: ModelName = None,
+        after: After = None,
+        limit: Limit = 20,
+        order: Order = "asc",
+        caller: Caller = reads,
     ) -> Response:
-        caller = await auth.caller(dict(request.headers), "read")
         query = CompletionQuery(limit=limit, descending=order == "desc", model=model, metadata=metadata_filter(request))
         objects, has_more = await completions.page(caller, query, after)
         return json_response(page_of(objects, has_more=has_more))
 
     @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
-    async def get_completion(request: Request, completion_id: str) -> Response:
-        caller = await auth.caller(dict(request.headers), "read")
+    async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
         return json_response(await completions.get(caller, completion_id))
 
     @routes.post("/{completion_id}", summary="Replace a completion's metadata", responses={200: {"model": Completion}})
-    async def update_completion(request: Request, completion_id: str, change: CompletionChange) -> Response:
-        caller = await auth.caller(dict(request.headers), "manage")
+    async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
         return json_response(await completions.describe(caller, completion_id, change.metadata or {}))
 
     @routes.delete(
@@ -104,8 +111,7 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
         summary="Forget a completion; its conversation stays",
         responses={200: {"model": Deleted}},
     )
-    async def delete_completion(request: Request, completion_id: str) -> Response:
-        caller = await auth.caller(dict(request.headers), "manage")
+    async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:
         await completions.delete(caller, completion_id)
         return json_response({"object": "chat.completion.deleted", "id": completion_id, "deleted": True})
 
@@ -115,9 +121,8 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
         responses={200: {"model": CompletionMessagePage}},
     )
     async def list_completion_messages(
-        request: Request, completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc"
+        completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc", caller: Caller = reads
     ) -> Response:
-        caller = await auth.caller(dict(request.headers), "read")
         objects, has_more = await completions.messages(
             caller, completion_id, after=after, limit=limit, descending=order == "desc"
         )
