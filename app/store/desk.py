@@ -39,6 +39,8 @@ _CLAIM: Final = """
     SET digest = excluded.digest, holder = excluded.holder, state = excluded.state, conversation_id = NULL, seq = NULL,
         kept_seconds = excluded.kept_seconds, expires_at = excluded.expires_at
     WHERE request_keys.expires_at <= :now
+        OR (request_keys.holder = excluded.holder AND request_keys.digest = excluded.digest
+            AND request_keys.state = 'running')
     RETURNING 1"""
 _RUNNING: Final = "tenant = :tenant AND key = :key AND holder = :holder AND state = 'running'"
 _CLAIM_ATTEMPTS: Final = 3

@@ -78,7 +78,8 @@ class MemoryDesk:
     ) -> RequestKey:
         now = self._clock()
         known = self._claims.get((tenant, key))
-        renews = self._running(tenant, key, holder) is not None
+        ours = self._running(tenant, key, holder)
+        renews = ours is not None and ours.digest == digest
         if known is not None and known.expires_at > now and not renews:
             return known.found if known.digest == digest else RequestKey("differs")
         self._claims[tenant, key] = _Claim(digest, holder, now + timedelta(seconds=seconds), kept_seconds)
