@@ -47,7 +47,7 @@ class EncryptedStore:
     def __init__(self, inner: Store, cipher: Cipher) -> None:
         self.inner = inner
         self.sealing = Sealing(cipher)
-        self._unindexed = Unindexed(self)
+        self._unindexed = Unindexed(inner, self.sealing)
 
     @property
     def searches_all(self) -> bool:

@@ -1,0 +1,91 @@
+"""What encryption at rest costs: `python -m tests.benchmarks.encryption`. Medians over many runs, one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from app.conversation.messages import Conversation, LogMessage
+from app.conversation.terms import terms_of
+from app.store.base import Append, Store
+from app.store.ciphers import Cipher
+from app.store.encrypted import EncryptedStore
+from app.store.memory import MemoryStore
+from tests.store.logs import conversation_of, grown, log_of
+
+RUNS: Final = 200
+WORDS: Final = " ".join(f"word{number}" for number in range(180))
+"""Some 1,300 characters: 300 tokens."""
+META: Final = {"model": "m", "usage": {"prompt_tokens": 1}, "sent": {"operations": ["x" * 40] * 25}}
+STATE: Final = {"views": {"additive:8192": {"operations": ["x" * 40] * 25}}, "calibration": {"m": [1, 2]}}
+
+
+def stores() -> dict[str, Store]:
+    return {
+        "plain": MemoryStore(clock=_now),
+        "no key": EncryptedStore(MemoryStore(clock=_now), Cipher({}, None)),
+        "encrypted": EncryptedStore(MemoryStore(clock=_now), Cipher({"k": bytes(32)}, "k")),
+    }
+
+
+async def microseconds(work: Callable[[], Awaitable[object]], runs: int = RUNS) -> float:
+    taken = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        await work()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken) * 1e6
+
+
+async def filled(store: Store, messages: int) -> tuple[Conversation, list[LogMessage]]:
+    lines = [f"{'user' if number % 2 == 0 else 'assistant'} {number} {WORDS}" for number in range(messages)]
+    log = log_of("tenant", lines)
+    log = [replace(entry, meta=META) if entry.seq % 2 else entry for entry in log]
+    conversation = conversation_of("tenant", log, state=STATE)
+    await store.append(Append(conversation, -1, log, creates=True))
+    return conversation, log
+
+
+async def a_turn(store: Store, kept: Conversation, log: list[LogMessage]) -> None:
+    """The store's part of a turn: the conversation, the last message of its log, its tail, and what is added."""
+    found = await store.get(tenant="tenant", conversation_id=kept.id)
+    assert found is not None
+    await store.find(tenant="tenant", root=kept.root, links=[found.head_link], skeletons=[])
+    await store.read(found, found.head_seq - 15, found.head_seq + 1)
+    more = log_of("tenant", [f"user {WORDS}", f"assistant {WORDS}"], after=log[-1])
+    more = [replace(entry, seq=found.head_seq + 1 + place) for place, entry in enumerate(more)]
+    await store.append(Append(grown(replace(found, state=STATE), more), found.head_seq, more))
+
+
+async def main() -> None:
+    print(f"{'':12}{'a turn':>12}{'read 100':>12}{'read 2,000':>12}{'search 2,000':>14}   (milliseconds)")
+    for name, store in stores().items():
+        conversation, log = await filled(store, 2000)
+        if store.searches_all:
+            await store.index(conversation, log)
+        terms = terms_of("word17 1234")
+        columns = [
+            await microseconds(lambda: store.read(conversation, 0, 100)),  # noqa: B023 - awaited at once
+            await microseconds(lambda: store.read(conversation, 0, 2000), 20),  # noqa: B023
+            await microseconds(
+                lambda: store.search(conversation, terms=terms, from_seq=0, before_seq=2000, limit=8),  # noqa: B023
+                10,
+            ),
+            await microseconds(lambda: a_turn(store, conversation, log)),  # noqa: B023
+        ]
+        read, read_all, search, turn = (value / 1000 for value in columns)
+        print(f"{name:12}{turn:12.3f}{read:12.3f}{read_all:12.2f}{search:14.1f}")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
