@@ -13,20 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import orjson
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from msgspec.structs import replace
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from app.conversation.keys import ApiKey
+from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.connect import open_store
 from app.store.location import location_of
 from app.store.tables import SCHEMA_VERSION, is_on, metadata
 from migrations import run, upgrading
-from tests.store.logs import begin, chunk_over, fresh_tenant, lease_on, links
+from tests.store.logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links
 
 ROOT = Path(__file__).parents[2]
 STEPS = [
@@ -136,6 +140,30 @@ def test_each_step_runs_on_a_filled_database_and_loses_nothing(url: str) -> None
     assert with_connection(url, differences) == []
 
 
+def test_pins_become_marks_and_what_was_indexed_is_indexed_again(url: str) -> None:
+    upgrading.upgrade_schema(location_of(url), "2026_11_22_find_messages")
+    pins = [{"from_seq": 1, "to_seq": 2, "tokens": 7}]
+    states = {"a": {"pins": pins, "indexed": 64, "calibration": {"m": [1, 2]}}, "b": {"indexed": 3}, "c": {"x": "pins"}}
+    binary, yes = ("x'00'", 1) if location_of(url).backend == "sqlite" else ("'\\x00'::bytea", "true")
+    for name, state in states.items():
+        execute(
+            url,
+            f"""
+            INSERT INTO conversations (root, id, tenant, head_seq, head_link, head_skeleton, head_tokens_total,
+                answered, encoding, lineage, mode, chunk_count, state, metadata, created_at, updated_at)
+            VALUES ('r', '{name}', 't', 0, {binary}, {binary}, 0, {yes}, 'e', '[]', 'append', 0,
+                '{orjson.dumps(state).decode()}', '{{}}', '2026-11-21T12:00:00+00:00', '2026-11-21T12:00:00+00:00')""",
+        )
+    upgrading.upgrade_schema(location_of(url))
+    query = "SELECT id, state, marks, indexed_before FROM conversations ORDER BY id"
+    rows = with_connection(url, lambda connection: connection.exec_driver_sql(query).all())
+    assert [(name, orjson.loads(state), orjson.loads(marks), seq) for name, state, marks, seq in rows] == [
+        ("a", {"calibration": {"m": [1, 2]}}, {"pins": pins}, 0),
+        ("b", {}, {}, 0),
+        ("c", {"x": "pins"}, {}, 0),
+    ]
+
+
 async def fill(url: str) -> None:
     """Everything that a store can keep."""
     store = open_store(url)
@@ -143,7 +171,14 @@ async def fill(url: str) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, ["user hi", "assistant hello"], external_id="chat")
     fence = await lease_on(store, conversation.root)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk_over(conversation, log, 0, 2), fence=fence)
+    chunk = chunk_over(conversation, log, 0, 2)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.revise(tenant=tenant, root=conversation.root, chunk=replace(chunk, revision=2))
+    completion = StoredCompletion("chatcmpl-1", tenant, conversation.root, conversation.id, 1, "m", NOON)
+    await store.keep_completion(completion)
+    await store.claim_request(tenant=tenant, key="k", digest=b"d", holder="h", seconds=9, kept_seconds=9)
+    await store.add_key(ApiKey("key_1", "digest", "abcd", "mine", tenant, ("chat",), NOON))
+    await store.server_secret("pepper", proposed="secret")
     await store.index(conversation, log)
     assert len(await store.search(conversation, terms=["hello"], from_seq=0, before_seq=2, limit=9)) == 2
     await store.learn(model="provider/model", facts={"window": 8192})
