@@ -24,6 +24,7 @@ from tests.behaviour.steps.setting import *  # noqa: F403
 from tests.behaviour.steps.showing import *  # noqa: F403
 from tests.behaviour.steps.storing import *  # noqa: F403
 from tests.behaviour.steps.summarizing import *  # noqa: F403
+from tests.behaviour.steps.viewing import *  # noqa: F403
 from tests.behaviour.steps.working import *  # noqa: F403
 from tests.behaviour.talk import Talk
 
