@@ -55,23 +55,24 @@ async def test_a_key_at_both_at_once_and_later_is_answered_once(
     streamed: bool, replicas: list[Gateway], model: Simulated
 ) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
-        asked = [say(client, replicas[number % 2], "Hi", "k", stream=streamed) for number in range(4)]
+        key = f"streamed-{streamed}"
+        asked = [say(client, replicas[number % 2], "Hi", key, stream=streamed) for number in range(4)]
         answers = await asyncio.gather(*asked)
-        later = [await say(client, replica, "Hi", "k", again=True, stream=streamed) for replica in replicas]
+        later = [await say(client, replica, "Hi", key, again=True, stream=streamed) for replica in replicas]
         assert {answer.status_code for answer in [*answers, *later]} == {200}
         assert len({answer.headers["x-conversation-id"] for answer in [*answers, *later]}) == 1
         fresh = [answer for answer in answers if "idempotent-replayed" not in answer.headers]
         assert len(fresh) == 1
-        refused = await say(client, replicas[1], "Something else", "k")
+        refused = await say(client, replicas[1], "Something else", key)
         assert refused.status_code == 422
     assert len(model.requests()) == 1
 
 
 async def test_what_a_replica_leaves_unanswered_another_may_answer(replicas: list[Gateway], model: Simulated) -> None:
     async with httpx.AsyncClient(timeout=60) as client:
-        asking = asyncio.ensure_future(say(client, replicas[0], "Hi", "k", stream=True))
+        asking = asyncio.ensure_future(say(client, replicas[0], "Hi", "left", stream=True))
         await until(lambda: bool(model.requests()))
-        waiting = asyncio.ensure_future(say(client, replicas[1], "Hi", "k", stream=True))
+        waiting = asyncio.ensure_future(say(client, replicas[1], "Hi", "left", stream=True))
         await asyncio.sleep(0.1)
         asking.cancel()
         answer = await waiting
