@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.conversation.messages import Conversation
-from app.errors import ConversationBusy, StoreUnavailable
+from app.errors import ConversationBusy, StoreUnavailable, StoreUnreadable
 from app.store.base import ListQuery, Store
 from app.store.leases import LeaseKeeper
 
@@ -149,10 +149,17 @@ class Retention:
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
             async with self._leases.hold(conversation.root, conversation_id, 0):
-                now = await self._store.get(tenant=tenant, conversation_id=conversation_id)
+                now = await self._as_it_is(conversation)
                 if now is not None and (now.updated_at is None or now.updated_at >= before):
                     return False
                 await self._store.delete(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:
             return False
         return True
+
+    async def _as_it_is(self, listed: Conversation) -> Conversation | None:
+        try:
+            return await self._store.get(tenant=listed.tenant, conversation_id=listed.id)
+        except StoreUnreadable:
+            # Its key is gone, so nobody can have gone on with it since it was listed.
+            return listed

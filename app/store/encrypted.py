@@ -141,7 +141,7 @@ class EncryptedStore:
 
     async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
         found = await self.inner.conversations(tenant=tenant, query=query)
-        return await self._each(found, self.sealing.open_conversation, 0)
+        return [self.sealing.open_later(conversation) for conversation in found]
 
     async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         described = await self.inner.describe(tenant=tenant, conversation_id=conversation_id, metadata=metadata)

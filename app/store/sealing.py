@@ -7,7 +7,7 @@ Messages are bound to tenant and link and not to their conversation: erasing one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -59,6 +59,13 @@ class Sealing:
         place = _place("state", conversation.tenant, conversation.id)
         state = self._open_json(conversation.state, place)
         return conversation if state is conversation.state else replace(conversation, state=state)
+
+    def open_later(self, conversation: Conversation) -> Conversation:
+        """A conversation of a list, whose state is opened when somebody looks: one that cannot be read does not keep
+        the others from being listed, and itself from being erased."""
+        if ENCRYPTED not in conversation.state:
+            return conversation
+        return replace(conversation, state=_Later(lambda: self.open_conversation(conversation).state))
 
     def seal_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
         if not self.is_active:
@@ -117,6 +124,28 @@ class Sealing:
             return value
         plain = self._cipher.open(stored, place)
         return value if plain is stored else orjson.loads(plain)
+
+
+class _Later(Mapping[str, Any]):
+    """A mapping that is made when somebody looks into it."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made: Mapping[str, Any] | None = None
+
+    def _look(self) -> Mapping[str, Any]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, name: str) -> Any:
+        return self._look()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._look())
+
+    def __len__(self) -> int:
+        return len(self._look())
 
 
 def _sealed_text(value: Mapping[str, Any]) -> bytes | None:

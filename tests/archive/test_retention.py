@@ -12,6 +12,8 @@ from app.conversation.keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.base import ListQuery
+from app.store.ciphers import Cipher
+from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.memory import MemoryStore
 from tests.store.logs import Clock, begin, bodies, branch_off, fresh_tenant, go_on, lease_on
@@ -148,6 +150,14 @@ async def test_a_conversation_that_went_on_meanwhile_stays(store: MemoryStore, c
     await go_on(store, conversation, log, ["user I am back"])
     assert not await retention_of(store, clock).erase(conversation, before)
     assert await kept(store) == {conversation.id}
+
+
+async def test_what_cannot_be_read_any_more_is_erased_all_the_same(store: MemoryStore, clock: Clock) -> None:
+    await begin(
+        EncryptedStore(store, Cipher({"k": bytes(32)}, "k")), fresh_tenant(), TALK, state={"instructions": ["x"]}
+    )
+    clock.forward(31 * DAY)
+    assert await retention_of(EncryptedStore(store, Cipher({}, None)), clock).sweep() == Swept(erased=1)
 
 
 async def test_more_than_one_batch_is_erased_with_pauses_between(store: MemoryStore, clock: Clock) -> None:

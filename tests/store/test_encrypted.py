@@ -305,6 +305,29 @@ async def test_what_cannot_be_read_is_named_and_the_rest_is_written(inner: Store
     await everything_is_there(encrypted(inner, "new", new=NEW), conversation, log)
 
 
+async def test_what_cannot_be_read_is_listed_and_can_be_erased(inner: Store) -> None:
+    lost, _ = await tell_secrets(encrypted(inner))
+    store = encrypted(inner, "new", new=NEW)
+    (listed,) = await store.conversations(tenant=lost.tenant, query=ListQuery(limit=9))
+    assert listed.id == lost.id
+    with pytest.raises(StoreUnreadable):
+        listed.state.get("instructions")
+    with pytest.raises(StoreUnreadable):
+        await store.get(tenant=lost.tenant, conversation_id=lost.id)
+    assert await store.delete(tenant=lost.tenant, conversation_id=lost.id)
+    assert await raw_texts(inner) == []
+
+
+async def test_a_listed_conversation_has_its_state(inner: Store) -> None:
+    store = encrypted(inner)
+    conversation, _ = await tell_secrets(store)
+    (listed,) = await store.conversations(tenant=conversation.tenant, query=ListQuery(limit=9))
+    assert {**listed.state} == conversation.state
+    assert replace(listed, state={**listed.state}) == await store.get(
+        tenant=conversation.tenant, conversation_id=conversation.id
+    )
+
+
 async def test_searches_find_messages_without_an_index(inner: Store) -> None:
     store = encrypted(inner)
     conversation, log = await tell_secrets(store)
