@@ -136,6 +136,7 @@ class _Parts:
     compactor: Compactor
     tasks: Tasks
     providers: tuple[Provider, ...]
+    auth: Auth
 
 
 def serve(settings: Settings) -> int:
@@ -227,7 +228,8 @@ def create_app(settings: Settings) -> Front:
         clock=_utc_now,
         random=random.random,
     )
-    parts = _Parts(store, leases, retention, preparing, compactor, tasks, tuple(providers.values()))
+    auth = _auth(settings, store)
+    parts = _Parts(store, leases, retention, preparing, compactor, tasks, tuple(providers.values()), auth)
     quoting = Quoting(views=views, finding=finding, counting=counting, tasks=tasks)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     turns = Turns(
@@ -260,7 +262,6 @@ def create_app(settings: Settings) -> Front:
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
     )
     extra_headers = SIMULATED_HEADER if settings.uses_simulated_model else {}
-    auth = _auth(settings, store)
     attempts = Attempts(
         exchange=exchange,
         keys=RequestKeys(
@@ -382,6 +383,7 @@ async def _lifespan(
 ) -> AsyncIterator[None]:
     """Open what needs the event loop; at the end finish what runs, then close it in reverse."""
     await parts.store.open()
+    await parts.auth.open()
     parts.leases.start()
     parts.retention.start()
     await asyncio.to_thread(_warm_up, settings)

@@ -47,7 +47,8 @@ async def test_appending_and_resending_give_the_same_log_and_the_same_views(
     logs, views, calls = [], [], []
     for appends in (True, False):
         upstream = ScriptedUpstream(default=answering)
-        async with world(monkeypatch, upstream, window=window, policies=policies) as gateway:
+        auth = {"pepper": "the same for both of them"}
+        async with world(monkeypatch, upstream, window=window, policies=policies, auth=auth) as gateway:
             conversation_id = await _played(gateway, questions, appends=appends)
             logs.append(await _log(gateway, conversation_id))
             views.append([json.dumps(view) for view in shown(upstream)])

@@ -122,7 +122,7 @@ async def everything(database: str, conversation_id: str) -> list[dict[str, Any]
     store = open_store(database)
     await store.open()
     try:
-        tenant = open_caller(AUTHORIZATION, None, "").tenant
+        tenant = open_caller(AUTHORIZATION, None, await store.server_secret("pepper", proposed="")).tenant
         found = await store.get(tenant=tenant, conversation_id=conversation_id)
         assert found is not None
         log = await store.read(found, 0, found.head_seq + 1)
