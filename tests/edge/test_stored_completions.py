@@ -195,6 +195,25 @@ async def test_a_deleted_conversation_takes_its_completions_along(monkeypatch: p
             await client.chat.completions.retrieve(answer["id"])
 
 
+@pytest.mark.parametrize(("erase", "mark"), [("false", "[deleted]"), ("true", "[erased]")])
+async def test_an_answer_that_was_deleted_shows_its_mark_and_none_of_its_alternatives(
+    monkeypatch: pytest.MonkeyPatch, erase: str, mark: str
+) -> None:
+    two = completion("Swordfish.")
+    two.body["choices"].append({**two.body["choices"][0], "index": 1, "message": assistant("It is swordfish.")})
+    async with world(monkeypatch, ScriptedUpstream(two)) as w, client_of(w) as client:
+        answer = await w.say([user("The password?")], store=True, n=2)
+        whole = await client.chat.completions.retrieve(answer["id"])
+        place = f"{w.base_url}/conversations/{answer['conversation_id']}/items"
+        headers = {"authorization": "Bearer sk-one"}
+        (newest, *_) = (await w.client.get(place, headers=headers)).json()["data"]
+        gone = await w.client.delete(f"{place}/{newest['id']}", params={"erase": erase}, headers=headers)
+        assert gone.status_code == 200
+        marked = await client.chat.completions.retrieve(answer["id"])
+    assert [choice.message.content for choice in whole.choices] == ["Swordfish.", "It is swordfish."]
+    assert [choice.message.content for choice in marked.choices] == [mark]
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [
