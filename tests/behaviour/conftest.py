@@ -13,6 +13,7 @@ from tests.behaviour.steps.asking import *  # noqa: F403
 from tests.behaviour.steps.complaining import *  # noqa: F403
 from tests.behaviour.steps.entering import *  # noqa: F403
 from tests.behaviour.steps.facts import *  # noqa: F403
+from tests.behaviour.steps.hiding import *  # noqa: F403
 from tests.behaviour.steps.keeping import *  # noqa: F403
 from tests.behaviour.steps.pinning import *  # noqa: F403
 from tests.behaviour.steps.porting import *  # noqa: F403
