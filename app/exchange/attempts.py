@@ -364,9 +364,10 @@ class Attempt:
         self.seats.remove(seat)
         if self.seats:
             return
-        if not self._has_ended:
-            assert self._source is not None
-            await self._source.aclose()
+        try:
+            if self._source is not None:
+                await self._source.aclose()
+        finally:
             await self._end()
         self._attempts.left_behind(self)
 
