@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from app.store.leases import LeaseKeeper
 from app.store.memory import MemoryStore
 from app.store.reencrypting import Reencryption, Rewritten
 from app.store.unindexed import SEARCHED_MESSAGES
+from migrations.run import prepare
 from tests.store.logs import (
     NOON,
     Clock,
@@ -259,6 +261,21 @@ async def test_keys_are_changed_and_the_old_one_is_not_needed_any_more(inner: St
     only_new = encrypted(inner, "new", new=NEW)
     await everything_is_there(only_new, conversation, log)
     assert bodies(await only_new.read(branch, 0, 99)) == bodies(whole)
+
+
+async def test_keys_are_changed_in_postgresql(empty_postgres_url: str, clock: Clock) -> None:
+    await asyncio.to_thread(prepare, empty_postgres_url, auto_migrate=True)
+    inner = open_store(empty_postgres_url, clock=clock)
+    await inner.open()
+    plain, plain_log = await begin(inner, fresh_tenant(), TALK)
+    await inner.index(plain, plain_log)
+    conversation, log = await tell_secrets(encrypted(inner))
+    done = await rewrite_all(rotating(inner))
+    assert (done.messages, done.summaries, done.completions, done.conversations) == (8, 2, 1, 2)
+    assert await key_names(inner) == {"new"}
+    await everything_is_there(encrypted(inner, "new", new=NEW), conversation, log)
+    assert await inner.search_all(tenant=plain.tenant, terms=["hunter2"], limit=9) == []
+    await inner.close()
 
 
 async def test_changing_keys_again_changes_nothing(inner: Store) -> None:
