@@ -11,6 +11,7 @@ GatewayError
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
 │   ├── SummaryNotFound            404
+│   ├── ViewNotFound               404  nothing is known of what the model saw
 │   ├── CompletionNotFound         404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
@@ -117,6 +118,10 @@ class ConversationNotFound(NotFound):
 
 class ItemNotFound(NotFound):
     code = "item_not_found"
+
+
+class ViewNotFound(NotFound):
+    code = "view_not_found"
 
 
 class CompletionNotFound(NotFound):

@@ -363,7 +363,7 @@ def create_app(settings: Settings) -> Front:
         wait_seconds=settings.compaction.wait_seconds,
     )
     pins = Pins(store=store, records=records, listing=listing, standing=standing, views=views, pinning=pinning)
-    application.include_router(view_routes(looking, auth))
+    application.include_router(view_routes(looking, auth, policies=sorted(turns.policies)))
     application.include_router(summary_routes(summaries, auth))
     application.include_router(compact_routes(compactions, auth))
     application.include_router(pin_routes(pins, auth))

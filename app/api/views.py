@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -17,9 +18,6 @@ MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100
 Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
 Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
-PolicyName = Annotated[
-    str | None, Query(min_length=1, max_length=256, description="Left out: the one that a request would have.")
-]
 Include = Annotated[
     list[Literal["sent"]] | None,
     Query(alias="include[]", description="`sent`: the messages as they are sent to the model, all of them."),
@@ -112,8 +110,10 @@ class SeenObject(ViewObject):
     exact: bool
 
 
-def view_routes(looking: Looking, auth: Auth) -> APIRouter:
-    """Both views."""
+def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> APIRouter:
+    """Both views. `policies` are the names of those that there are."""
+    left_out = "Left out: the one that a request would have."
+    named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
     routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=REFUSALS)
     reads = Depends(auth.requires("read"))
 
@@ -126,7 +126,7 @@ def view_routes(looking: Looking, auth: Auth) -> APIRouter:
     async def preview_context(
         conversation_id: str,
         model: Model = None,
-        policy: PolicyName = None,
+        policy: str | None = named,
         limit: Messages = DEFAULT_MESSAGES,
         after: After = None,
         order: Order = "desc",

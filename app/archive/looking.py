@@ -14,7 +14,7 @@ from app.archive.standing import Standing, Wish, asked_of
 from app.archive.telling import message_row, preview_body, ranges_of, seen_body, view_summary
 from app.context.outline import Plan
 from app.conversation.messages import Conversation
-from app.errors import InvalidRequest, ItemNotFound
+from app.errors import ItemNotFound, ViewNotFound
 from app.exchange.pinning import pins_of
 from app.exchange.preview import Preview, preview, rows
 from app.exchange.request import Caller
@@ -48,7 +48,7 @@ class Looking:
 
         Raises:
             ConversationNotFound, ItemNotFound: there is none, or no such message to go on after.
-            InvalidRequest, PolicyNotFound, ModelNotFound: as `Standing.turn`.
+            PolicyNotFound, ModelNotFound: as `Standing.turn`.
         """
         conversation = await self._records.of(caller, conversation_id)
         turn = await self._standing.turn(caller, conversation, wish)
@@ -71,15 +71,14 @@ class Looking:
 
         Raises:
             ConversationNotFound, ItemNotFound: there is none.
-            InvalidRequest: the item is no answer of this gateway.
+            ViewNotFound: the item is no answer of this gateway.
         """
         conversation = await self._records.of(caller, conversation_id)
         answer, _ = await self._records.entry(conversation, item_id)
         view = await seen(self._store, conversation, answer)
         if view is None:
-            raise InvalidRequest(
+            raise ViewNotFound(
                 f"Item {item_id!r} is no answer that this gateway gave, so no view is known for it.",
-                code="not_an_answer",
                 param="item_id",
                 hint="Ask for the context of an assistant's message that came through the gateway.",
             )

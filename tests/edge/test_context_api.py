@@ -188,8 +188,8 @@ async def test_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, model(), window=WINDOW) as gateway:
         await talk(gateway, 1)
         question_id = (await done(gateway, "GET", "c/context"))["messages"]["data"][-1]["id"]
-        error = await refused(gateway, 400, "GET", f"c/items/{question_id}/context")
-        assert (error["code"], error["param"]) == ("not_an_answer", "item_id")
+        error = await refused(gateway, 404, "GET", f"c/items/{question_id}/context")
+        assert (error["code"], error["param"]) == ("view_not_found", "item_id")
         error = await refused(gateway, 404, "GET", "c/items/msg_unheard_of/context")
         assert error["code"] == "item_not_found"
 
@@ -198,8 +198,8 @@ async def test_a_conversation_without_an_answer_needs_a_model(monkeypatch: pytes
     upstream = ScriptedUpstream(Reply({"error": {"message": "No."}}, 400))
     async with world(monkeypatch, upstream, window=WINDOW) as gateway:
         await gateway.post([user("Hello")], conversation="c")
-        error = await refused(gateway, 400, "GET", "c/context")
-        assert error["param"] == "model"
+        error = await refused(gateway, 404, "GET", "c/context")
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
         told = await done(gateway, "GET", "c/context", model="m")
         assert [row["text"] for row in told["messages"]["data"]] == ["Hello"]
 
