@@ -161,6 +161,14 @@ def test_conversations_of_chatgpt_without_a_message_are_passed_over() -> None:
         read(orjson.dumps([empty]))
 
 
+def test_where_the_current_path_says_nothing_another_is_taken() -> None:
+    nodes = {
+        "q": node(None, chatgpt_message("user", "Q", 1)),
+        "empty": node(None, chatgpt_message("system", "", 2)),
+    }
+    assert [body["content"] for body in bodies(only([chatgpt_conversation(nodes, "empty")]))] == ["Q"]
+
+
 def test_more_branches_than_can_be_are_told() -> None:
     nodes = {"q": node(None, chatgpt_message("user", "Q", 0))}
     nodes |= {f"a{n}": node("q", chatgpt_message("assistant", f"A{n}", n)) for n in range(70)}

@@ -66,7 +66,7 @@ def _conversation(told: Mapping[str, Any], where: str) -> Imported:
         warnings.append(noticed(where, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept."))
     title = told.get("title")
     return Imported(
-        messages=tuple(paths[0]),
+        messages=tuple(paths[0]) if paths else (),
         where=where,
         title=title if isinstance(title, str) and title else None,
         created_at=time_of(told.get("create_time")),
@@ -76,16 +76,12 @@ def _conversation(told: Mapping[str, Any], where: str) -> Imported:
 
 
 def _paths(tree: _Tree, current: str) -> tuple[list[list[ImportedMessage]], int]:
-    """The current path and, oldest first, those to the other leaves, as chat messages; and how many were too many."""
-    others = [leaf for leaf in tree.leaves if leaf != current]
-    paths = [tree.messages_to(current)]
-    seen = {_key(paths[0])}
-    for leaf in others[:MAX_BRANCHES]:
-        path = tree.messages_to(leaf)
-        if path and _key(path) not in seen:
-            seen.add(_key(path))
-            paths.append(path)
-    return paths, max(0, len(others) - MAX_BRANCHES)
+    """The current path and, oldest first, those to the other leaves, as chat messages; and how many were too many.
+    Paths on which nothing is said are none, and those that say the same are one."""
+    leaves = [current, *(leaf for leaf in tree.leaves if leaf != current)]
+    paths = {_key(path): path for leaf in leaves if (path := tree.messages_to(leaf))}
+    kept = list(paths.values())[: MAX_BRANCHES + 1]
+    return kept, len(paths) - len(kept)
 
 
 def _key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
@@ -96,7 +92,7 @@ def _branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[Branch]:
     """Each further path as a branch of that before it with which it shares most; one that is but the beginning of
     another is part of it already."""
     branches: list[Branch] = []
-    standing = [paths[0]]
+    standing = list(paths[:1])
     for path in paths[1:]:
         shared = [_shared(path, other) for other in standing]
         if max(shared) == len(path):
