@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.exchange.frames import spliced
 from app.exchange.placement import PENDING
 from tests.edge.kept import World, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
@@ -185,18 +186,29 @@ async def test_an_error_chunk_at_the_start_is_told_in_the_stream(monkeypatch: py
 
 
 async def test_a_fault_of_our_own_in_a_stream_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    upstream = ScriptedUpstream(Reply(pieces=[*BEGUN, chunk({}, "stop"), DONE]))
+    upstream = ScriptedUpstream(Reply(pieces=[BEGUN[0], 0.05, *BEGUN[1:], chunk({}, "stop"), DONE]))
     async with world(monkeypatch, upstream) as w:
-        answer = await broken(monkeypatch, w)
+        answer = await broken(monkeypatch, w, good_chunks=1)
     events = chunks(answer)
     assert check_failed(events)["code"] == "internal_error"
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
 
 
-async def broken(monkeypatch: pytest.MonkeyPatch, w: World) -> httpx.Response:
-    def fault(*_: object) -> bytes:
-        raise ZeroDivisionError("secret")
+async def test_a_fault_of_our_own_before_a_stream_began_is_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        answer = await broken(monkeypatch, w, good_chunks=0)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+
+
+async def broken(monkeypatch: pytest.MonkeyPatch, w: World, *, good_chunks: int) -> httpx.Response:
+    left = iter(range(good_chunks))
+
+    def fault(data: bytes, fields: bytes) -> bytes:
+        if next(left, None) is None:
+            raise ZeroDivisionError("secret")
+        return spliced(data, fields)
 
     monkeypatch.setattr("app.exchange.relay.spliced", fault)
     return await w.post([user("x")], stream=True)
