@@ -69,6 +69,11 @@ _SEARCH_ALL: Final = f"""
 _INSERT_FOR_TENANT: Final = "INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) VALUES (?, ?, ?)"
 _INSERT_SCOPE: Final = """
     INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id) VALUES (?, ?, ?, ?)"""
+_NEW_TERMS: Final = """
+    SELECT value FROM json_each(?1) q WHERE NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2 AND term = q.value)"""
+_POST_ALL: Final = """
+    INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
+    SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2"""
 _MOVE_ON: Final = """
     UPDATE conversations SET indexed_before = ?
     WHERE root = ? AND id = ? AND tenant = ? AND indexed_before BETWEEN ? AND ?"""
@@ -97,23 +102,31 @@ def index(
     row = connection.execute(_MARKS, (root, conversation.id, tenant)).fetchone()
     redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED, ()))
     stored = set()
+    posted: dict[str, list[tuple[int, int]]] = {}
     for (place, entry), terms in zip(kept, keys, strict=True):
         if place in ours and connection.execute(_IS_KEPT, (root, place, entry.seq, entry.link)).fetchone():
             stored.add(entry.seq)
-            if entry.seq not in redacted:
-                _post(connection, tenant, root, place, entry.seq, terms)
+            if entry.seq not in redacted and terms:
+                posted.setdefault(place, []).extend((term, entry.seq) for term in terms)
+    for place, pairs in posted.items():
+        _post(connection, tenant, root, place, pairs)
     start, end = run_of(entries)
     if end and stored.issuperset(range(start, end)):
         connection.execute(_MOVE_ON, (end, root, conversation.id, tenant, start, end - 1))
 
 
-def _post(connection: sqlite3.Connection, tenant: str, root: str, place: str, seq: int, terms: Sequence[int]) -> None:
-    if not terms:
-        return
+def _post(connection: sqlite3.Connection, tenant: str, root: str, place: str, pairs: Sequence[tuple[int, int]]) -> None:
+    """Post terms of messages of one conversation; for the tenant those that are new in it. What lies together in the
+    conversation's part of the index lies far apart in the tenant's, where each term costs a page."""
     scope, tenant_scope = scope_of(root, place), tenant_scope_of(tenant)
-    connection.executemany(_INSERT, [(scope, term, seq) for term in terms])
-    connection.executemany(_INSERT_FOR_TENANT, [(tenant_scope, term, scope) for term in terms])
-    connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, place))
+    is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, place)).rowcount == 1
+    asked = orjson.dumps(sorted({term for term, _ in pairs})).decode()
+    new = connection.execute(_NEW_TERMS, (asked, scope)).fetchall()
+    connection.executemany(_INSERT, [(scope, term, seq) for term, seq in pairs])
+    if is_first:
+        connection.execute(_POST_ALL, (tenant_scope, scope))
+    else:
+        connection.executemany(_INSERT_FOR_TENANT, [(tenant_scope, term, scope) for (term,) in new])
 
 
 def search(
@@ -181,12 +194,7 @@ class SqliteWords:
             return
         inheriting = scope_of(root, heir)
         yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
-        yield (
-            """
-            INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
-            SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2""",
-            (tenant_scope, inheriting),
-        )
+        yield _POST_ALL, (tenant_scope, inheriting)
         yield (
             """
             INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
