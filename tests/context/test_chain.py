@@ -32,6 +32,11 @@ def test_a_models_summary_goes_before_a_mechanical_one_then_the_oldest() -> None
     assert active_chain([mechanical])[0] == (mechanical,)
 
 
+def test_a_summary_that_was_revised_goes_before_an_older_one() -> None:
+    older, revised = chunk_of(5, id="a"), chunk_of(6, id="b", revision=2, kind="edited", **later(9))
+    assert active_chain([older, revised])[0] == (revised,)
+
+
 def test_the_id_settles_what_time_does_not() -> None:
     assert active_chain([chunk_of(6, id="b"), chunk_of(5, id="a")])[0][0].id == "a"
 
