@@ -224,6 +224,7 @@ def create_app(settings: Settings) -> Front:
         store=store,
         leases=leases,
         days=settings.retention.days,
+        end_users=settings.auth.end_users,
         sweep_seconds=settings.retention.sweep_seconds,
         clock=_utc_now,
         random=random.random,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from app.conversation.keys import application_of
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable, StoreUnreadable
 from app.store.base import ListQuery, Store
@@ -46,6 +47,9 @@ class Rule:
     tenant: str | None = None
     others: Collection[str] = ()
 
+    def means(self, tenant: str) -> bool:
+        return self.tenant in (None, tenant) and tenant not in self.others
+
 
 class Retention:
     """Erases what is old, every now and then or at once."""
@@ -56,6 +60,7 @@ class Retention:
         store: Store,
         leases: LeaseKeeper,
         days: int | None,
+        end_users: bool = False,
         sweep_seconds: float,
         clock: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -64,12 +69,14 @@ class Retention:
         """
         Args:
             days: how long a conversation may rest where no key of its tenant says otherwise; None: for ever.
+            end_users: whether a tenant's may be kept under tenants of its end users: everybody's are looked through then.
             sweep_seconds: between two sweeps, give or take a tenth.
             random: uniform in [0, 1).
         """
         self._store = store
         self._leases = leases
         self._days = days
+        self._end_users = end_users
         self._sweep_seconds = sweep_seconds
         self._clock = clock
         self._sleep = sleep
@@ -133,9 +140,9 @@ class Retention:
         after: tuple[datetime, str] | None = None
         while True:
             query = ListQuery(limit=BATCH, descending=False, after=after, updated_before=rule.before)
-            page = await self._store.conversations(tenant=rule.tenant, query=query)
+            page = await self._store.conversations(tenant=None if self._end_users else rule.tenant, query=query)
             for conversation in page:
-                if conversation.tenant not in rule.others:
+                if rule.means(application_of(conversation.tenant)):
                     yield conversation
             if len(page) < BATCH:
                 return

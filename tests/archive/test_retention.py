@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.api.tenants import tenant_of_end_user
 from app.archive.retention import BATCH, LEASE, Retention, Swept
 from app.conversation.keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
@@ -74,6 +75,21 @@ async def test_a_conversation_rests_from_its_last_message_on(store: MemoryStore,
     assert await retention_of(store, clock).sweep() == Swept()
     clock.forward(2 * DAY)
     assert await retention_of(store, clock).sweep() == Swept(erased=1)
+
+
+async def test_what_holds_for_an_application_holds_for_its_end_users(store: MemoryStore, clock: Clock) -> None:
+    short, long = fresh_tenant(), fresh_tenant()
+    await key_for(store, clock, short, 10)
+    await key_for(store, clock, long, 50)
+    applications = {name: tenant_of_end_user(name, b"anna", "") for name in (short, long, fresh_tenant())}
+    conversations = {name: await talk(store, tenant) for name, tenant in applications.items()}
+    clock.forward(11 * DAY)
+    retention = retention_of(store, clock, end_users=True)
+    assert await retention.sweep() == Swept(erased=1)
+    assert await kept(store) == {one.id for name, one in conversations.items() if name != short}
+    clock.forward(20 * DAY)
+    assert await retention.sweep() == Swept(erased=1)
+    assert await kept(store) == {conversations[long].id}
 
 
 async def test_without_a_rule_everything_is_kept(store: MemoryStore, clock: Clock) -> None:
