@@ -21,6 +21,8 @@ from app.store.base import CompletionQuery, Store
 
 READS_AT_ONCE: Final = 8
 """How many answers of a page are read at the same time."""
+NUL: Final = "\0"
+"""No id or name that is stored holds it: PostgreSQL could not keep it."""
 PARAMETERS: Final = (
     "request_id",
     "tool_choice",
@@ -55,6 +57,8 @@ class Completions:
         Raises:
             NotFound: there is no completion `after`.
         """
+        if NUL in (query.model or ""):
+            return [], False
         if after is not None:
             last = await self._of(caller, after, "after")
             query = replace(query, after=(last.created_at, last.id))
@@ -85,10 +89,9 @@ class Completions:
         Raises:
             NotFound: there is none.
         """
-        tenant = caller.tenant
-        if not await self._store.describe_completion(tenant=tenant, completion_id=completion_id, metadata=metadata):
-            raise _not_found(completion_id)
-        return await self.get(caller, completion_id)
+        completion = await self._of(caller, completion_id)
+        await self._store.describe_completion(tenant=caller.tenant, completion_id=completion.id, metadata=metadata)
+        return await self.get(caller, completion.id)
 
     async def delete(self, caller: Caller, completion_id: str) -> None:
         """Forget a completion; its conversation stays.
@@ -96,7 +99,8 @@ class Completions:
         Raises:
             NotFound: there is none.
         """
-        if not await self._store.delete_completion(tenant=caller.tenant, completion_id=completion_id):
+        completion = await self._of(caller, completion_id)
+        if not await self._store.delete_completion(tenant=caller.tenant, completion_id=completion.id):
             raise _not_found(completion_id)
 
     async def messages(
@@ -131,10 +135,11 @@ class Completions:
         return {entry.seq: entry.message for entry in entries}
 
     async def _of(self, caller: Caller, completion_id: str, param: str | None = None) -> StoredCompletion:
-        found = await self._store.completion(tenant=caller.tenant, completion_id=completion_id)
-        if found is None:
-            raise _not_found(completion_id, param)
-        return found
+        if NUL not in completion_id:
+            found = await self._store.completion(tenant=caller.tenant, completion_id=completion_id)
+            if found is not None:
+                return found
+        raise _not_found(completion_id, param)
 
     async def _conversation(self, completion: StoredCompletion) -> Conversation | None:
         return await self._store.get(tenant=completion.tenant, conversation_id=completion.conversation_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -26,6 +26,9 @@ REPEATED_FIELDS: Final = (
     "user",
 )
 """Fields of a request that OpenAI's object of a stored completion repeats."""
+NUL: Final = "\0"
+"""PostgreSQL keeps no text with it."""
+MAX_ID_CHARS: Final = 256
 
 
 class Storing:
@@ -45,12 +48,12 @@ class Storing:
         """
         await self._store.keep_completion(
             StoredCompletion(
-                id=completion_id or _id_for(conversation),
+                id=completion_id if _can_be_kept(completion_id) else _id_for(conversation),
                 tenant=conversation.tenant,
                 root=conversation.root,
                 conversation_id=conversation.id,
                 seq=conversation.head_seq,
-                model=request.model,
+                model=request.model.replace(NUL, ""),
                 created_at=self._now(),
                 metadata=_metadata(request),
                 parameters=_parameters(request),
@@ -59,8 +62,12 @@ class Storing:
         )
 
 
+def _can_be_kept(completion_id: str | None) -> TypeGuard[str]:
+    return bool(completion_id) and NUL not in str(completion_id) and len(str(completion_id)) <= MAX_ID_CHARS
+
+
 def _id_for(conversation: Conversation) -> str:
-    """The id of a completion whose provider gave it none: its place."""
+    """The id of a completion whose provider gave it none that can be kept: its place."""
     return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
 
 

@@ -68,6 +68,20 @@ def test_the_text_of_a_message_stays_as_it_is() -> None:
         assert [one.message.raw for one in only(data).messages] == [raw]
 
 
+def test_metadata_is_kept_as_far_as_it_can_be() -> None:
+    told = {"a": "x" * 600, "n" * 70: "long name", "null": None, "number": 1.5, "inside": {"a": [1]}, "nul": "a\0b"}
+    found = only({"metadata": {**told, **{f"k{n}": "v" for n in range(20)}}, "messages": HISTORY}).metadata
+    assert len(found) <= 16
+    assert found["a"] == "x" * 512
+    assert found["n" * 64] == "long name"
+    assert {name: found[name] for name in ("number", "inside", "nul")} == {
+        "number": "1.5",
+        "inside": '{"a":[1]}',
+        "nul": "ab",
+    }
+    assert "null" not in found
+
+
 def test_a_chatgpt_conversation_is_its_current_path_with_other_paths_as_branches() -> None:
     nodes = {
         "root": node(None),

@@ -87,9 +87,12 @@ async def test_a_stream_that_broke_off_is_no_completion(monkeypatch: pytest.Monk
         assert [one async for one in client.chat.completions.list()] == []
 
 
-async def test_an_answer_without_an_id_is_listed_under_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [None, "", "\0", "x" * 5000])
+async def test_an_answer_without_an_id_is_listed_under_one_of_ours(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
     nameless = completion("Fine.")
-    del nameless.body["id"]
+    nameless.body["id"] = given
     async with world(monkeypatch, ScriptedUpstream(nameless)) as w, client_of(w) as client:
         await w.say([user("Hello")], store=True)
         (listed,) = [one async for one in client.chat.completions.list()]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Coroutine
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
+import pytest
 
 from app.archive.completions import Completions
 from app.archive.exporting import Exporting
@@ -13,6 +16,7 @@ from app.archive.importing import Importing
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import StoredCompletion
+from app.errors import NotFound
 from app.exchange.counting import Counting
 from app.exchange.request import Caller
 from app.exchange.tasks import Tasks
@@ -98,3 +102,20 @@ async def test_completions_are_paged_by_creation_and_show_their_log(store: Store
     assert shown["choices"][0]["message"]["content"] == "A"
     asked, has_more = await completions.messages(caller, "c3", after=None, limit=2, descending=True)
     assert ([one["content"] for one in asked], has_more) == (["Q", "S"], False)
+
+
+@pytest.mark.parametrize("name", ["\0", "c\0", "\ud7ff", "c" * 10_000])
+async def test_names_that_nothing_can_have_find_nothing(store: Store, name: str) -> None:
+    completions, caller = Completions(store), Caller(tenant=TENANT)
+    assert await completions.page(caller, CompletionQuery(limit=2, model=name), None) == ([], False)
+    assert await completions.page(caller, CompletionQuery(limit=2, metadata={name: name}), None) == ([], False)
+    attempts: list[Coroutine[Any, Any, object]] = [
+        completions.get(caller, name),
+        completions.describe(caller, name, {}),
+        completions.delete(caller, name),
+        completions.page(caller, CompletionQuery(limit=2), name),
+        completions.messages(caller, name, after=None, limit=2, descending=False),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NotFound):
+            await attempt

@@ -135,7 +135,7 @@ def metadata_of(value: object, where: str) -> dict[str, str]:
     """
     pairs = list(value.items()) if isinstance(value, dict) else []
     return {
-        str(name)[:MAX_NAME_CHARS]: (one if isinstance(one, str) else written(one, where))[:MAX_VALUE_CHARS]
+        _kept(str(name), MAX_NAME_CHARS): _kept(one if isinstance(one, str) else written(one, where), MAX_VALUE_CHARS)
         for name, one in pairs[:MAX_PAIRS]
         if one is not None
     }
@@ -145,4 +145,9 @@ def with_note(metadata: Mapping[str, str], name: str, value: str | None) -> dict
     """Metadata with one more pair, if there is room for it and it says nothing of that name yet."""
     if value is None or name in metadata or len(metadata) >= MAX_PAIRS:
         return dict(metadata)
-    return {**metadata, name: value[:MAX_VALUE_CHARS]}
+    return {**metadata, name: _kept(value, MAX_VALUE_CHARS)}
+
+
+def _kept(text: str, most_chars: int) -> str:
+    """A text as metadata can hold it."""
+    return text.replace("\0", "")[:most_chars]
