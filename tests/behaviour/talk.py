@@ -90,6 +90,8 @@ class Talk:
     """The texts that the gateway has counted, in order."""
     file: bytes = b""
     """What is to be imported …"""
+    begun: list[str] = field(default_factory=list)
+    """Conversations that were begun by hand."""
     received: httpx.Response | None = None
     """… and what was said to it."""
     store: Store | None = None
