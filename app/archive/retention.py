@@ -16,7 +16,7 @@ from typing import Final
 
 from app.conversation.keys import application_of
 from app.conversation.messages import Conversation
-from app.errors import ConversationBusy, StoreUnavailable, StoreUnreadable
+from app.errors import ConversationBusy, StoreUnavailable
 from app.store.base import ListQuery, Store
 from app.store.leases import LeaseKeeper
 
@@ -69,7 +69,7 @@ class Retention:
         """
         Args:
             days: how long a conversation may rest where no key of its tenant says otherwise; None: for ever.
-            end_users: whether a tenant's may be kept under tenants of its end users: everybody's are looked through then.
+            end_users: whether end users have tenants of their own: everybody's are looked through then.
             sweep_seconds: between two sweeps, give or take a tenth.
             random: uniform in [0, 1).
         """
@@ -156,17 +156,10 @@ class Retention:
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
             async with self._leases.hold(conversation.root, conversation_id, 0):
-                now = await self._as_it_is(conversation)
+                now = await self._store.get(tenant=tenant, conversation_id=conversation_id)
                 if now is not None and (now.updated_at is None or now.updated_at >= before):
                     return False
                 await self._store.delete(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:
             return False
         return True
-
-    async def _as_it_is(self, listed: Conversation) -> Conversation | None:
-        try:
-            return await self._store.get(tenant=listed.tenant, conversation_id=listed.id)
-        except StoreUnreadable:
-            # Its key is gone, so nobody can have gone on with it since it was listed.
-            return listed
