@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.edge.kept import World, until, user, world
+from tests.edge.kept import World, is_summary, until, user, world
+from tests.edge.wire import SUMMARY, long_talk, summarizing
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, stream
 
 RETRY = {"x-stainless-retry-count": "1"}
@@ -224,6 +225,26 @@ async def test_a_stream_is_joined_from_its_beginning_and_outlives_its_first_clie
         said = [(entry.message.text, entry.incomplete) for entry in entries]
     assert said == [("Hi", False), ("Once upon a time.", False)]
     assert tap.calls == 1
+
+
+async def test_a_stream_that_waits_for_a_summary_is_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = completion(SUMMARY)
+    gate = held(slow)
+    async with world(monkeypatch, summarizing(summary=slow)) as w:
+        talk: dict[str, Any] = {"model": "m", "messages": long_talk(), "stream": True}
+        headers = {"authorization": "Bearer sk-one"}
+        url = f"{w.base_url}/chat/completions"
+        async with w.client.stream("POST", url, json=talk, headers=headers) as first:
+            await anext(first.aiter_lines())
+            joining = asyncio.ensure_future(w.client.post(url, json=talk, headers={**headers, **RETRY}))
+            await asyncio.sleep(NOTICED_SECONDS)
+        await asyncio.sleep(NOTICED_SECONDS)
+        gate.set()
+        joined = await joining
+        assert words_of(joined) == "Fine."
+        assert joined.text.count("compaction_started") == joined.text.count("compaction_completed") == 1
+        assert len([body for body in w.upstream.requests if not is_summary(body)]) == 1
+        assert w.rows() == len(talk["messages"]) + 1
 
 
 async def test_who_joins_a_stream_and_leaves_takes_nothing_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
