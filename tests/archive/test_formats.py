@@ -69,8 +69,15 @@ def test_the_text_of_a_message_stays_as_it_is() -> None:
 
 
 def test_metadata_is_kept_as_far_as_it_can_be() -> None:
-    told = {"a": "x" * 600, "n" * 70: "long name", "null": None, "number": 1.5, "inside": {"a": [1]}, "nul": "a\0b"}
-    found = only({"metadata": {**told, **{f"k{n}": "v" for n in range(20)}}, "messages": HISTORY}).metadata
+    told: dict[str, Any] = {
+        "a": "x" * 600,
+        "n" * 70: "long name",
+        "null": None,
+        "number": 1.5,
+        "inside": {"a": [1]},
+        "nul": "a\0b",
+    }
+    found = only({"metadata": told | {f"k{n}": "v" for n in range(20)}, "messages": HISTORY}).metadata
     assert len(found) <= 16
     assert found["a"] == "x" * 512
     assert found["n" * 64] == "long name"
