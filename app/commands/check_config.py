@@ -22,6 +22,10 @@ def summary(settings: Settings) -> Iterator[str]:
     yield f"keeps conversations in {settings.database.location}"
     who = "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
     yield f"lets in {who}" + (", end users apart" if settings.auth.end_users else "")
+    if settings.encryption.active is not None:
+        yield f"encrypts what it keeps with the key {settings.encryption.active!r}"
+    if settings.retention.days is not None:
+        yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
         own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
         yield f"provider {name}: {provider.base_url}, called with {'its own' if own_key else 'the client’s'} key"

@@ -81,7 +81,7 @@ class EncryptedStore:
         return self._opened(await self.inner.look_up(conversation_id))
 
     def _opened(self, found: Conversation | None) -> Conversation | None:
-        return None if found is None else self.sealing.open_conversation(found)
+        return None if found is None else self.sealing.open_later(found)
 
     async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         await self.inner.point(tenant=tenant, external_id=external_id, conversation=conversation)

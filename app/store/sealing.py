@@ -61,8 +61,8 @@ class Sealing:
         return conversation if state is conversation.state else replace(conversation, state=state)
 
     def open_later(self, conversation: Conversation) -> Conversation:
-        """A conversation of a list, whose state is opened when somebody looks: one that cannot be read does not keep
-        the others from being listed, and itself from being erased."""
+        """A conversation whose state is opened when somebody looks: one that cannot be read is listed among the others
+        all the same, and can be erased."""
         if ENCRYPTED not in conversation.state:
             return conversation
         return replace(conversation, state=_Later(lambda: self.open_conversation(conversation).state))

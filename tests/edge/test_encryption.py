@@ -117,6 +117,14 @@ async def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
         resent = [user("Keep this."), first["choices"][0]["message"], user("And this.")]
         assert (await world.say(resent))["context_status"] == "degraded"
         assert (await world.say([user("Something new.")]))["context_status"] == "full"
+        mine = {"authorization": "Bearer sk-one"}
+        listed = (await world.client.get(f"{world.base_url}/conversations", headers=mine)).json()["data"]
+        assert len(listed) == 2
+        path = f"{world.base_url}/conversations/{first['conversation_id']}"
+        items = await world.client.get(f"{path}/items", headers=mine)
+        assert items.json()["error"]["code"] == "store_unreadable"
+        assert (await world.client.delete(path, headers=mine)).status_code == 200
+        assert (await world.client.get(path, headers=mine)).status_code == 404
 
 
 async def test_without_any_key_what_is_encrypted_is_not_taken_for_text(tmp_path: Path) -> None:
@@ -147,6 +155,26 @@ async def test_a_resent_history_is_recognised(tmp_path: Path) -> None:
         first = await world.say([user("One.")])
         answer = await world.say([user("One."), assistant("You said: One."), user("Two.")])
         assert answer["conversation_id"] == first["conversation_id"]
+
+
+def test_checking_a_configuration_says_what_is_encrypted_and_erased(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", config_in(tmp_path, encryption=UNDER_NEW, retention={"days": 30})]) == 0
+    told = capsys.readouterr().out
+    assert "encrypts what it keeps with the key 'k2'" in told
+    assert "erases conversations that rest for 30 days" in told
+    assert OLD not in told
+    assert NEW not in told
+
+
+async def test_commands_read_what_is_encrypted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with at_rest(tmp_path, ScriptedUpstream(default=answering), encryption=UNDER_OLD) as world:
+        said = await world.say([user("Keep the marmalade.")])
+    config = config_in(tmp_path, encryption=UNDER_OLD)
+    shown = ["show-plan", said["conversation_id"], "--config", config, "--window", "8192"]
+    assert await asyncio.to_thread(main, shown) == 0
+    assert "marmalade" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("key", ["", "short", "00" * 31, "not base64 !" * 4])
