@@ -13,6 +13,7 @@ import msgspec
 from app.conversation.messages import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
 from app.exchange.answer import Answer
+from app.exchange.placement import REDACTED
 from app.exchange.replay import replayed
 from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
@@ -204,6 +205,8 @@ class RequestKeys:
         assert found.seq is not None
         conversation = await self._store.get(tenant=request.caller.tenant, conversation_id=found.conversation_id)
         if conversation is None or conversation.head_seq < found.seq:
+            return None
+        if found.seq in conversation.marks.get(REDACTED, ()):
             return None
         (entry,) = await self._store.read(conversation, found.seq, found.seq + 1)
         return None if entry.meta is None else replayed(entry, conversation.id, request)

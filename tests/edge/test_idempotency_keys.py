@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from app.conversation.messages import Message
 from app.errors import StoreUnavailable
 from app.store.base import RequestKey
 from app.store.memory import MemoryStore
@@ -210,11 +212,17 @@ async def test_waiting_for_another_process_has_an_end(monkeypatch: pytest.Monkey
         assert w.upstream.bodies == []
 
 
-async def test_a_key_whose_answer_was_erased_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["the conversation", "its words"])
+async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream(completion("The answer."), completion("Another."))) as w:
         await w.say([user("Hi")], headers=KEY)
         (conversation,) = w.conversations()
-        await w.store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+        if what == "the conversation":
+            await w.store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+        else:
+            (answer,) = await w.store.read(conversation, 1, 2)
+            erased = replace(answer, message=Message.of({"role": "assistant", "content": "[erased]"}))
+            await w.store.redact(conversation, [erased])
         assert text_of(await w.say([user("Hi")], headers=KEY)) == "Another."
 
 
