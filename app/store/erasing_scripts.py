@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
@@ -28,6 +29,14 @@ _CHUNKS_READ_BY: Final = f"""
 _ERASE_REVISIONS: Final = """
     DELETE FROM chunk_revisions WHERE root = :root AND NOT EXISTS (
         SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
+
+
+class Redacted(msgspec.Struct, frozen=True):
+    """What a redaction took away."""
+
+    chunks: list[Chunk]
+    texts: list[str]
+    """Bodies of messages and texts of chunks as they were."""
 
 
 def delete(dialect: Dialect, words: Words, doomed: Conversation) -> Script[bool]:
@@ -76,19 +85,20 @@ def _settle_completions(dialect: Dialect, doomed: Conversation, plan: Erasure) -
 
 def redact(
     dialect: Dialect, words: Words, conversation: Conversation, entries: Sequence[LogMessage]
-) -> Script[list[Chunk]]:
+) -> Script[Redacted]:
     """As `Store.redact`."""
     root, tenant = conversation.root, conversation.tenant
     places = yield from _places(dialect, conversation, entries)
     family = yield from _family(dialect, conversation, list(dict.fromkeys(place for place, _ in places)))
-    changes = []
+    changes, replaced = [], []
     for place, entry in places:
         rows = yield dialect.say(
-            f"SELECT link, tokens FROM messages WHERE {_PLACE}", root=root, place=place, seq=entry.seq
+            f"SELECT link, tokens, body FROM messages WHERE {_PLACE}", root=root, place=place, seq=entry.seq
         )
         if not rows or rows[0][0] != entry.link:
             raise HeadMoved
         changes.append(Change(place, entry.seq, entry.tokens - rows[0][1]))
+        replaced.append(rows[0][2])
     for place, entry in places:
         yield dialect.say(
             f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_PLACE}",
@@ -105,7 +115,8 @@ def redact(
     shared = sharing(changes, {member: lineage for member, (lineage, _) in family.items()})
     for member, theirs in shared.items():
         yield from _move_totals(dialect, root, member, family[member][1], theirs)
-    return (yield from _settle_chunks(dialect, tenant, root, shared))
+    gone = yield from _settle_chunks(dialect, tenant, root, shared)
+    return Redacted(gone, [*replaced, *(chunk.text for chunk in gone)])
 
 
 def _places(

@@ -278,7 +278,7 @@ class PostgresStore(Desk):
 
     async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
         script = erasing_scripts.redact(POSTGRES, _WORDS, conversation, entries)
-        return await self._run(script, alone_in=conversation.root)
+        return (await self._run(script, alone_in=conversation.root)).chunks
 
     async def rewrite(
         self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()

@@ -31,10 +31,9 @@ from app.store.sqlite_lanes import (
     commit_together,
     open_file,
     read_each,
-    rebuild,
-    truncate_log,
     unavailable,
 )
+from app.store.sqlite_remains import ERASURE_BYTES, REDACTION_BYTES, holds_remains, rebuild, truncate_log
 from app.store.tables import SCHEMA_VERSION
 
 Result = TypeVar("Result")
@@ -138,10 +137,11 @@ class SqliteStore(Desk):
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         root = root_of_conversation(conversation_id)
-        erased = await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
-        if erased:
-            await self._forget_log()
-        return erased
+        texts = await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
+        if texts is None:
+            return False
+        await self._leave_nothing(texts, ERASURE_BYTES)
+        return True
 
     async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         root = root_of_conversation(conversation_id)
@@ -153,9 +153,9 @@ class SqliteStore(Desk):
         await self._run(lambda: erasing_scripts.mark(SQLITE, conversation, marks))
 
     async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
-        gone = await self._run(lambda: erasing_scripts.redact(SQLITE, writes.WORDS, conversation, entries))
-        await self._forget_log()
-        return gone
+        redacted = await self._run(lambda: erasing_scripts.redact(SQLITE, writes.WORDS, conversation, entries))
+        await self._leave_nothing(redacted.texts, REDACTION_BYTES)
+        return redacted.chunks
 
     async def rewrite(
         self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
@@ -217,6 +217,13 @@ class SqliteStore(Desk):
         except sqlite3.Error as error:
             raise unavailable(error) from error
         await self._forget_log()
+
+    async def _leave_nothing(self, texts: Sequence[str], budget_bytes: int) -> None:
+        """Make sure that erased texts are nowhere in the files, as far as that can be done in a short time."""
+        await self._forget_log()
+        search = partial(holds_remains, self._path, self._options, texts, budget_bytes=budget_bytes)
+        if await asyncio.to_thread(search):
+            await self.scrub()
 
     async def _forget_log(self) -> None:
         """Empty the write-ahead log, in which erased text may stand."""

@@ -25,9 +25,6 @@ Outcome = tuple[Any, BaseException | None]
 Work = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
 
 MAX_BATCH: Final = 256
-TRUNCATE_ATTEMPTS: Final = 5
-TRUNCATE_WAIT_MS: Final = 50
-"""How long readers are waited for in each attempt; writers wait meanwhile."""
 
 _UNAVAILABLE: Final = frozenset(
     {
@@ -73,25 +70,6 @@ def open_file(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_size_limit = 67108864")
     sqlite_search.prepare(connection)
     return connection
-
-
-def truncate_log(path: Path, options: SqliteOptions) -> None:
-    """Carry the write-ahead log over into the file and empty it. Readers may prevent that for a while: the next time
-    does it then, or closing the file."""
-    for _ in range(TRUNCATE_ATTEMPTS):
-        with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(open_file(path, options)) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {TRUNCATE_WAIT_MS}")
-            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if not is_busy:
-                return
-
-
-def rebuild(path: Path, options: SqliteOptions) -> None:
-    """Write the file anew. Only so is it sure that nothing deleted is left: where rows were moved between pages, copies
-    stay in what is free of a page, which `secure_delete` does not overwrite."""
-    with contextlib.closing(open_file(path, options)) as connection:
-        connection.execute("PRAGMA temp_store = FILE")
-        connection.execute("VACUUM")
 
 
 def unavailable(error: BaseException) -> BaseException:

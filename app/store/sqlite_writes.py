@@ -15,6 +15,7 @@ from app.store.base import Append, HeadMoved, Lease, LeaseLost
 from app.store.rows import as_json, as_optional_json, as_text, conversation_of, lineage_json
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.sqlite_reads import SQL, get
+from app.store.sqlite_remains import PIECE_CHARS
 from app.store.sqlite_search import SqliteWords
 
 Result = TypeVar("Result")
@@ -160,9 +161,15 @@ def run(connection: sqlite3.Connection, script: Script[Result]) -> Result:
         rows = connection.execute(*query).fetchall()
 
 
-def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None) -> bool:
+def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None) -> list[str] | None:
+    """Erase a conversation; how its messages began, None if there is none."""
     doomed = get(connection, tenant, conversation_id, root)
-    return doomed is not None and run(connection, erasing_scripts.delete(SQLITE, WORDS, doomed))
+    if doomed is None:
+        return None
+    begins = "SELECT substr(body, 1, ?) FROM messages WHERE root = ? AND conversation_id = ?"
+    texts = connection.execute(begins, (PIECE_CHARS, doomed.root, doomed.id)).fetchall()
+    run(connection, erasing_scripts.delete(SQLITE, WORDS, doomed))
+    return [text for (text,) in texts]
 
 
 def point(connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation) -> None:

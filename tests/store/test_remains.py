@@ -1,0 +1,115 @@
+"""Erased text is nowhere in the files of SQLite."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from app.conversation.messages import LogMessage, Message
+from app.store import sqlite_remains
+from app.store.base import Store
+from app.store.connect import open_store
+from tests.store.logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on
+
+
+@pytest.fixture
+async def store(sqlite_url: str, clock: Clock) -> AsyncIterator[Store]:
+    opened = open_store(sqlite_url, clock=clock)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def left_of(directory: Path, words: Collection[str]) -> list[str]:
+    """Which of the words stand in any file."""
+    content = b"".join(path.read_bytes() for path in directory.iterdir())
+    return [word for word in words if word.encode() in content]
+
+
+def overwritten(entry: LogMessage) -> LogMessage:
+    return replace(entry, message=Message.of({"role": "user", "content": "[erased]"}), tokens=2, meta=None)
+
+
+async def test_a_redacted_text_is_gone_with_its_summaries_and_words(store: Store, tmp_path: Path) -> None:
+    tenant = fresh_tenant()
+    lines = ["user hi", f"assistant sesame {'long ' * 3000}", "user thanks", "assistant abracadabra"]
+    conversation, log = await begin(store, tenant, lines)
+    await branch_off(store, conversation, log, 2, ["assistant else"])
+    await store.index(conversation, log)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 3, text="They said xyzzy.")
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    edited = replace(chunk, text="They said plugh.", revision=2)
+    await store.revise(tenant=tenant, root=conversation.root, chunk=edited)
+    words = {"sesame", "xyzzy", "plugh"}
+    assert set(left_of(tmp_path, words)) == words
+    await store.redact(conversation, [overwritten(log[1])])
+    assert left_of(tmp_path, words) == []
+    assert left_of(tmp_path, ["abracadabra"]) == ["abracadabra"]
+    await store.delete(tenant=tenant, conversation_id=conversation.id)
+    assert left_of(tmp_path, ["abracadabra"]) == []
+
+
+async def test_a_deleted_summary_is_gone(store: Store, tmp_path: Path) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, ["user hi", "assistant hello"])
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 2, text="They said xyzzy.")
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.delete_chunk(tenant=tenant, root=conversation.root, chunk_id=chunk.id)
+    assert left_of(tmp_path, ["xyzzy"]) == []
+
+
+async def test_nothing_is_left_where_rows_were_moved_between_pages(store: Store, tmp_path: Path) -> None:
+    """With these numbers SQLite leaves a copy in the free space of a page: without a search one word stays."""
+    chance, tenant = random.Random(2), fresh_tenant()
+    alive, gone = [], set()
+    for number in range(40):
+        words = [f"sekret{chance.getrandbits(60):x}z" for _ in range(10)]
+        lines = [f"user {word} {'w ' * chance.choice([5, 50, 300, 3000])}" for word in words]
+        conversation, log = await begin(store, tenant, lines)
+        alive.append((conversation, log, words))
+        if number % 2:
+            place = chance.randrange(len(alive))
+            conversation, log, words = alive[place]
+            seq = chance.randrange(len(log))
+            await store.redact(conversation, [overwritten(log[seq])])
+            gone.add(words[seq])
+            assert left_of(tmp_path, gone) == []
+        if number % 5 == 0:
+            conversation, _, words = alive.pop(chance.randrange(len(alive)))
+            await store.delete(tenant=tenant, conversation_id=conversation.id)
+            gone.update(words)
+            assert left_of(tmp_path, gone) == []
+
+
+async def test_what_others_said_too_is_no_remains(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("written anew for nothing")
+
+    monkeypatch.setattr("app.store.sqlite.rebuild", refused)
+    tenant = fresh_tenant()
+    first, log = await begin(store, tenant, ["user we all say this", "assistant sesame"])
+    second, _ = await begin(store, tenant, ["user we all say this", "assistant hello"])
+    await store.redact(first, [overwritten(log[0])])
+    await store.delete(tenant=tenant, conversation_id=first.id)
+    assert left_of(tmp_path, ["sesame"]) == []
+    assert await store.get(tenant=tenant, conversation_id=second.id) is not None
+
+
+async def test_a_large_file_is_left_to_whoever_scrubs_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.sqlite.REDACTION_BYTES", 1)
+    monkeypatch.setattr(sqlite_remains, "_found_in", None)
+    conversation, log = await begin(store, fresh_tenant(), ["user sesame", "assistant hello"])
+    await store.redact(conversation, [overwritten(log[0])])
+    await go_on(store, conversation, log, ["user more"])
+    await store.scrub()
+    assert left_of(tmp_path, ["sesame"]) == []
