@@ -12,6 +12,7 @@ import pytest
 from tests.edge.control import KEY, call, done, every_message, question, refused, talk
 from tests.edge.kept import World, answering, assistant, is_summary, result, shown, summaries_asked, until, user, world
 from tests.edge.kept import call as tool_call
+from tests.edge.test_keys import locked
 from tests.live import Reply, ScriptedUpstream, completion
 
 WINDOW = 32_000
@@ -328,3 +329,34 @@ async def test_others_cannot_compact_or_pin(monkeypatch: pytest.MonkeyPatch) -> 
         ):
             error = await refused(gateway, 404, method, f"{conversation.id}/{path}", key="sk-two")
             assert error["code"] == "conversation_not_found"
+
+
+async def test_a_key_compacts_with_its_own_models_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with locked(monkeypatch, window=WINDOW) as gateway:
+        everything, _ = await gateway.key(tenant="us")
+        chats = [{"model": "m", "messages": [user(question(n))], "conversation": "c"} for n in range(12)]
+        for chat in chats:
+            assert (await gateway.ask("POST", "/chat/completions", everything, json=chat)).status_code == 200
+        reading, _ = await gateway.key(tenant="us", scopes=("read",), models=("other",))
+        told = await gateway.ask("GET", "/conversations/c/context", reading)
+        assert (told.status_code, told.json()["model"]) == (200, "m")
+        assert (await gateway.ask("POST", "/conversations/c/compact", reading)).status_code == 403
+        bound, _ = await gateway.key(tenant="us", scopes=("read", "manage"), models=("other",))
+        for wish in ({}, {"model": "m"}, {"dry_run": True}):
+            refusal = await gateway.ask("POST", "/conversations/c/compact", bound, json=wish)
+            assert (refusal.status_code, refusal.json()["error"]["param"]) == (403, "model")
+        done_by_other = await gateway.ask("POST", "/conversations/c/compact", bound, json={"model": "other"})
+        assert done_by_other.json()["ran"] is True
+        (summary,) = done_by_other.json()["summaries"]
+        place = f"/conversations/c/summaries/{summary['id']}/regenerate"
+        assert (await gateway.ask("POST", place, bound)).status_code == 403
+        assert (await gateway.ask("POST", place, bound, json={"model": "other"})).json()["revision"] == 2
+
+
+async def test_a_key_s_own_policy_is_the_one_that_is_looked_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with locked(monkeypatch, window=WINDOW) as gateway:
+        fading, _ = await gateway.key(tenant="us", policy="fade")
+        chat = {"model": "m", "messages": [user("Hello")], "conversation": "c"}
+        await gateway.ask("POST", "/chat/completions", fading, json=chat)
+        told = await gateway.ask("GET", "/conversations/c/context", fading)
+        assert told.json()["policy"] == "fade"
