@@ -225,16 +225,24 @@ class PostgresStore(Desk):
         return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
 
     async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
-        rows = await self._connections.fetch(
-            postgres_search.SEARCH_ALL, tenant_scope_of(tenant), tenant, keys_of_terms(terms), limit
+        keys = keys_of_terms(terms)
+        rows = await self._connections.fetch(postgres_search.SEARCH_ALL, tenant_scope_of(tenant), tenant, keys, limit)
+        found = [conversation_of(row[1:]) for row in rows]
+        best = await self._connections.fetch(
+            postgres_search.BEST,
+            [one.root for one in found],
+            [one.id for one in found],
+            [scope_prefix(one.root, one.id) for one in found],
+            [own_from(one) for one in found],
+            [one.head_seq + 1 for one in found],
+            keys,
         )
-        found = []
-        for weights, *row in rows:
-            conversation = conversation_of(row)
-            start, end = own_from(conversation), conversation.head_seq + 1
-            hits = await self.search(conversation, terms=terms, from_seq=start, before_seq=end, limit=1)
-            found += [FoundAnywhere(conversation, hit.message, score(weights)) for hit in hits if hit.score is not None]
-        return found
+        messages = {row[0]: log_message_of(row[1:]) for row in best}
+        return [
+            FoundAnywhere(conversation, messages[place], score(rows[place - 1][0]))
+            for place, conversation in enumerate(found, start=1)
+            if place in messages
+        ]
 
     async def append(self, write: Append) -> None:
         now = self._clock()
