@@ -21,7 +21,9 @@ def _key(name: str) -> str:
 
 def _run(talk: Talk, *command: str) -> None:
     """A command with the gateway's own configuration."""
-    sections: dict[str, Any] = {name: talk.settings[name] for name in ("encryption", "retention") if name in talk.settings}
+    sections: dict[str, Any] = {
+        name: talk.settings[name] for name in ("encryption", "retention") if name in talk.settings
+    }
     file = talk.folder / "config.yaml"
     file.write_text(yaml.safe_dump({"database": {"url": talk.database}, **sections}))
     talk.patch.setattr("app.main.open_store", open_store)
