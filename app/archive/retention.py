@@ -120,7 +120,7 @@ class Retention:
                         in_use += 1
             swept = Swept(erased, in_use, await self._store.purge_requests())
         if erased or in_use:
-            log.info("erased old conversations", extra={"erased": erased, "in_use": in_use})
+            log.info("%d old conversations erased, %d in use and left", erased, in_use)
         return swept
 
     async def rules(self) -> list[Rule]:
