@@ -16,7 +16,8 @@ from app.api.errors import error_body, error_headers, unexpected
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
-from app.exchange.attempts import Attempts, Seat
+from app.exchange.attempt import Seat
+from app.exchange.attempts import Attempts
 from app.exchange.frames import error_frames
 from app.observability.log import log_scope
 
@@ -62,8 +63,9 @@ class ChatEndpoint:
         headers = headers_of(scope)
         request_id = self._new_request_id()
         try:
+            caller = await self._auth.caller(headers, "chat")
             body = await read_body(receive, headers, self._body_limit_bytes)
-            request = parse_chat_request(body, headers, await self._auth.caller(headers, "chat"), request_id)
+            request = parse_chat_request(body, headers, caller, request_id)
             request = self._auth.admit(request, headers)
             seat = self._attempts.seat(request, functools.partial(_has_left, receive))
         except ClientDisconnected:

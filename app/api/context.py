@@ -41,8 +41,9 @@ def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> 
     )
     async def count(request: Request) -> Response:
         headers = dict(request.headers)
+        caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
-        parsed = parse_chat_request(body, headers, await auth.caller(headers, "chat"), request_id="")
+        parsed = parse_chat_request(body, headers, caller, request_id="")
         measured = await exchange.measure(auth.admit(parsed, headers))
         return Response(orjson.dumps(measured), media_type="application/json")
 

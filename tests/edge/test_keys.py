@@ -94,6 +94,16 @@ async def test_nothing_is_answered_without_a_key(
         assert (await gateway.ask(method, path, chatter, json=body)).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/context/count", "/embeddings"])
+async def test_no_body_is_read_of_somebody_who_is_not_let_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with locked(monkeypatch) as gateway, asyncio.timeout(10):
+        address = httpx.URL(gateway.gateway.base_url)
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(f"POST /v1{path} HTTP/1.1\r\nhost: here\r\ncontent-length: 1000000\r\n\r\n{{".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        writer.close()
+
+
 async def test_what_anybody_may_see_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     async with locked(monkeypatch) as gateway:
         root = gateway.gateway.base_url.removesuffix("/v1")
