@@ -77,6 +77,7 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
         (401, "The key is missing, unknown or no longer valid."),
         (403, "The key does not allow this."),
         (404, "There is no such thing, or it is another tenant's."),
+        (413, "The request is larger than the gateway accepts."),
         (503, "The store is away; try again."),
     )
 }
