@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
-from app.exchange.attempts import Attempts, Seat
+from app.exchange.attempt import Seat
+from app.exchange.attempts import Attempts
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.tasks import Tasks

@@ -1,0 +1,288 @@
+"""One run of a request through the exchange, and the places of those who wait for what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from app.conversation.messages import Conversation
+from app.errors import GatewayError, UpstreamUnavailable
+from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
+from app.exchange.frames import DONE_FRAME, error_frames
+from app.exchange.replay import REPLAYED
+from app.exchange.request import ChatRequest
+from app.exchange.request_keys import Claim
+
+
+class Register(Protocol):
+    """Where attempts are known, and what answers them."""
+
+    async def run(self, attempt: Attempt) -> Answer: ...
+
+    async def ended(self, attempt: Attempt) -> None: ...
+
+    def left_behind(self, attempt: Attempt) -> None: ...
+
+
+class Seat:
+    """One client's place at an attempt."""
+
+    __slots__ = ("_attempt", "_has_left", "_is_first", "_request", "has_hung_up", "task")
+
+    def __init__(self, attempt: Attempt, request: ChatRequest, has_left: Callable[[], bool], *, is_first: bool) -> None:
+        self._attempt = attempt
+        self._request = request
+        self._has_left = has_left
+        self._is_first = is_first
+        self.has_hung_up = False
+        """Known to be gone, and no longer waited for."""
+        self.task = asyncio.current_task()
+        attempt.seats.append(self)
+
+    @property
+    def is_left(self) -> bool:
+        return self.has_hung_up or self._has_left()
+
+    async def answer(self) -> Answer:
+        """The attempt's answer. Whoever has the first seat asks for it.
+
+        Raises:
+            GatewayError: as the exchange says; to everybody at the attempt.
+        """
+        attempt = self._attempt
+        if self._is_first:
+            await attempt.open(self)
+        else:
+            await attempt.opened(self)
+        answer = attempt.answer
+        assert answer is not None
+        headers = answer.headers
+        if not self._is_first or attempt.repeats:
+            headers = {**headers, "x-request-id": self._request.request_id, **REPLAYED}
+        if isinstance(answer, StreamedAnswer):
+            return StreamedAnswer(headers, attempt.frames_for(self))
+        return answer if headers is answer.headers else replace(answer, headers=headers)
+
+    def hand_over(self) -> None:
+        """A whole answer is about to be sent: note whether there is anybody to receive it."""
+        self._attempt.handed_over(self, is_delivered=not self._has_left())
+
+    def hang_up(self) -> None:
+        """The client is gone. Ends its task, unless that is what brings others their answer."""
+        self._attempt.hung_up(self)
+
+
+class Attempt:
+    """One run of a request through the exchange.
+
+    It has no task of its own: who needs the next piece of a stream fetches it, and the others read what has come. So a
+    slow client holds up nobody, and one alone costs hardly more than the list of what it was sent.
+
+    Attributes:
+        is_alone: no other attempt at the very same ran beside it.
+        repeats: the answer was given before.
+        is_complete: the answer is whole.
+        is_settled: its client's key leads to it in the store.
+        is_delivered: somebody was there to receive it.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_driver",
+        "_failure",
+        "_frames",
+        "_has_ended",
+        "_source",
+        "_waiting",
+        "answer",
+        "claim",
+        "is_alone",
+        "is_complete",
+        "is_delivered",
+        "is_settled",
+        "name",
+        "repeats",
+        "request",
+        "seats",
+    )
+
+    def __init__(self, attempts: Register, name: Hashable, request: ChatRequest) -> None:
+        self._attempts = attempts
+        self._driver: Seat | None = None
+        self._failure: Exception | None = None
+        self._frames: list[bytes] = []
+        self._has_ended = False
+        self._source: AsyncGenerator[bytes, None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self.answer: Answer | None = None
+        self.claim: Claim | None = None
+        self.is_alone = True
+        self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
+        self.name = name
+        self.request = request
+        self.seats: list[Seat] = []
+
+    @property
+    def can_be_joined(self) -> bool:
+        """A stream that everybody has left is being closed; a whole answer is finished all the same."""
+        return not self._has_ended and not (self.request.stream and all(seat.has_hung_up for seat in self.seats))
+
+    @property
+    def is_left(self) -> bool:
+        return all(seat.is_left for seat in self.seats)
+
+    @property
+    def is_only_here(self) -> bool:
+        """Its client's key is to lead to it, and in the store it does not."""
+        return self.request.idempotency_key is not None and not self.is_settled
+
+    @property
+    def is_lost_without_trace(self) -> bool:
+        """If its client did not get it after all, a retry would not find it in the store: the question has no place of
+        its own there. (Nobody retries a stream that has begun; of several at once nobody knows which is retried.)"""
+        request = self.request
+        return self.is_alone and not (request.stream or request.idempotency_key or request.conversation_id)
+
+    @property
+    def size_bytes(self) -> int:
+        body = self.answer.body if isinstance(self.answer, WholeAnswer) else b""
+        return len(self.request.body) + len(body) + sum(map(len, self._frames))
+
+    async def open(self, seat: Seat) -> None:
+        """Ask for the answer; of a stream, until it has begun: only then does closing it clean up behind it."""
+        self._driver = seat
+        try:
+            answer = await self._attempts.run(self)
+            if isinstance(answer, StreamedAnswer):
+                self._source = answer.frames
+                self._frames.append(await anext(answer.frames))
+            else:
+                self.is_complete = True
+        except BaseException as error:
+            self.seats.remove(seat)
+            await self._end(error)
+            raise
+        self.answer = answer
+        if self._source is None:
+            await self._end()
+        else:
+            self._let_go()
+
+    async def opened(self, seat: Seat) -> None:
+        """Wait for the answer that another asks for."""
+        try:
+            while self.answer is None:
+                if self._failure is not None:
+                    raise self._failure
+                await self._changed()
+        except BaseException:
+            self.seats.remove(seat)
+            raise
+
+    async def answered(self, conversation: Conversation | None) -> None:
+        """The answer is whole, and if it is stored, is the last message of this conversation."""
+        self.is_complete = True
+        if conversation is not None and self.claim is not None:
+            self.is_settled = await self.claim.settle(conversation)
+
+    async def frames_for(self, seat: Seat) -> AsyncGenerator[bytes, None]:
+        """All frames of a stream, those that came before this seat was taken included."""
+        frames, sent = self._frames, 0
+        try:
+            while True:
+                while sent < len(frames) and not seat.has_hung_up:
+                    yield frames[sent]
+                    sent += 1
+                if self._failure is not None:
+                    yield error_frames(_told(self._failure))
+                    return
+                if self._has_ended or seat.has_hung_up:
+                    break
+                if self._driver is None:
+                    await self._fetch(seat)
+                else:
+                    await self._changed()
+            if self.is_complete and not seat.has_hung_up and not frames[-1].endswith(DONE_FRAME):
+                yield DONE_FRAME
+        finally:
+            self.is_delivered = self.is_delivered or (self.is_complete and sent == len(frames))
+            await self._leave(seat)
+
+    def handed_over(self, seat: Seat, *, is_delivered: bool) -> None:
+        self.is_delivered = self.is_delivered or is_delivered
+        self.seats.remove(seat)
+        if not self.seats:
+            self._attempts.left_behind(self)
+
+    def hung_up(self, seat: Seat) -> None:
+        """Let a client's task end; if others are there and it fetches for them, when it has fetched."""
+        seat.has_hung_up = True
+        for one in self._leaving(seat):
+            if one.task is not None:
+                one.task.cancel()
+
+    def _leaving(self, seat: Seat) -> list[Seat]:
+        """Whose tasks end now that the client of `seat` is gone."""
+        if all(one.has_hung_up for one in self.seats):
+            return self.seats
+        return [] if self._driver is seat else [seat]
+
+    async def _fetch(self, seat: Seat) -> None:
+        """The next frame from the exchange, for everybody."""
+        assert self._source is not None
+        self._driver = seat
+        try:
+            self._frames.append(await anext(self._source))
+        except StopAsyncIteration:
+            await self._end()
+        except BaseException as error:
+            await self._end(error)
+            raise
+        self._let_go()
+
+    async def _leave(self, seat: Seat) -> None:
+        self.seats.remove(seat)
+        if self.seats:
+            return
+        try:
+            if self._source is not None:
+                await self._source.aclose()
+        finally:
+            await self._end()
+        self._attempts.left_behind(self)
+
+    async def _end(self, error: BaseException | None = None) -> None:
+        """Nothing more comes: all is there, or this error."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if error is not None and not (self.is_complete and self.answer is not None):
+            self._failure = error if isinstance(error, Exception) else _stopped()
+        self._source = None
+        self._let_go()
+        await self._attempts.ended(self)
+
+    def _let_go(self) -> None:
+        """The next may fetch, and whoever waits has something to see."""
+        self._driver = None
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                if not one.done():
+                    one.set_result(None)
+
+    async def _changed(self) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        await waiting
+
+
+def _stopped() -> GatewayError:
+    return UpstreamUnavailable("The attempt that this request had joined was ended.", status=503)
+
+
+def _told(error: Exception) -> GatewayError:
+    return error if isinstance(error, GatewayError) else _stopped()
