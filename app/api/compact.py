@@ -18,7 +18,8 @@ from app.api.request_ids import REQUEST_ID
 from app.api.resources import REFUSALS, Described, JsonRoute, json_response
 from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
-from app.archive.compacting import Compaction, Compactions, CompactionWish
+from app.archive.compacting import Compactions, CompactionWish
+from app.archive.watching import Compaction
 from app.errors import GatewayError
 from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.request import Caller

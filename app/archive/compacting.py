@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +14,7 @@ from app.archive.places import item_ids
 from app.archive.records import Records
 from app.archive.standing import Standing, Wish, place_of
 from app.archive.telling import ranges_of, summary_object
+from app.archive.watching import Compaction, Progress
 from app.context.outline import last_view
 from app.conversation.messages import Chunk, Conversation
 from app.errors import InvalidRequest
@@ -27,8 +27,6 @@ from app.exchange.views import Turn, View, Views, last_view_of, with_view
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
-HEARTBEAT_SECONDS: Final = 5.0
-"""Between two events of a compaction: the shortest client read timeout seen is 60 s."""
 TRIES: Final = 4
 """Of storing what comes of a compaction, while the conversation goes on beside it."""
 NOTHING: Final = "Everything before the newest turns is summarized already, or a summary of it would gain nothing."
@@ -54,77 +52,6 @@ class _Planned:
     """What is to be summarized, every summary there is being shown."""
     before_tokens: int
     """What would be sent without it."""
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What its watcher is told of a compaction."""
-
-    conversation_id: str
-    seconds: Callable[[], float]
-    ranges: int
-    window: int
-    input_tokens: int
-    began: float
-    done: int = 0
-    events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
-
-    def started(self) -> None:
-        told = {"input_tokens": self.input_tokens, "context_window": self.window, "ranges": self.ranges}
-        self.events.put_nowait({"type": "compaction_started", "conversation_id": self.conversation_id, **told})
-
-    def made(self, chunk: Chunk) -> None:
-        self.done += 1
-        self.ranges = max(self.ranges, self.done)
-        told = {"from_seq": chunk.from_seq, "to_seq": chunk.to_seq, "tokens": chunk.tokens, "kind": chunk.kind}
-        self.events.put_nowait({"type": "summary_completed", "id": chunk.id, **told, **self._so_far()})
-
-    def waiting(self) -> dict[str, Any]:
-        elapsed_ms = round((self.seconds() - self.began) * 1000)
-        return {"type": "compaction_progress", "elapsed_ms": elapsed_ms, **self._so_far()}
-
-    def _so_far(self) -> dict[str, int]:
-        return {"done": self.done, "ranges": self.ranges}
-
-
-class Compaction:
-    """A compaction under way. That its client hangs up does not end it."""
-
-    def __init__(self, task: asyncio.Task[dict[str, Any]], progress: _Progress) -> None:
-        self._task = task
-        self._progress = progress
-        task.add_done_callback(self._ended)
-
-    async def result(self) -> dict[str, Any]:
-        """The object that tells of it.
-
-        Raises:
-            GatewayError: it failed.
-        """
-        return await asyncio.shield(self._task)
-
-    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """What happens, as it happens, and something every few seconds; at last the object that tells of it.
-
-        Raises:
-            GatewayError: it failed.
-        """
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    event = await self._progress.events.get()
-            except TimeoutError:
-                yield self._progress.waiting()
-                continue
-            if event is None:
-                break
-            yield event
-        yield {"type": "compaction_completed", **await self.result()}
-
-    def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
-        if not task.cancelled():
-            task.exception()
-        self._progress.events.put_nowait(None)
 
 
 class Compactions:
@@ -203,7 +130,7 @@ class Compactions:
             planned = await self._planned(caller, conversation, wish)
             turn = replace(planned.turn, place=replace(planned.turn.place, lease=lease))
             view = planned.view
-            progress = _Progress(
+            progress = Progress(
                 conversation_id=conversation.id,
                 seconds=self._seconds,
                 ranges=len(view.plan.to_summarize),
@@ -270,7 +197,7 @@ class Compactions:
         turn: Turn,
         view: View,
         before_tokens: int,
-        progress: _Progress,
+        progress: Progress,
         stack: AsyncExitStack,
     ) -> dict[str, Any]:
         """Summarize, keep what came of it, tell. Closes `stack`."""
