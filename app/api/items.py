@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -43,12 +43,13 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
 
     @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY})
     async def create_items(
+        request: Request,
         conversation_id: str,
         new: NewItems,
         include: Include = None,
         caller: Caller = manages,
     ) -> Response:
-        conversation, items = await adding.add(caller, conversation_id, new.items)
+        conversation, items = await adding.add(caller, conversation_id, new.items, is_retry=_is_retry(request))
         return _about(conversation, page_of(items, has_more=False))
 
     @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
@@ -91,6 +92,11 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         return conversation_response(await records.told(changed))
 
     return routes
+
+
+def _is_retry(request: Request) -> bool:
+    """Whether the client's SDK says that this is not its first attempt."""
+    return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def _about(conversation: Conversation, body: dict[str, Any]) -> Response:

@@ -81,9 +81,12 @@ class Adding:
         return await self._records.of(caller, begun.id)
 
     async def add(
-        self, caller: Caller, conversation_id: str, items: Sequence[object]
+        self, caller: Caller, conversation_id: str, items: Sequence[object], *, is_retry: bool = False
     ) -> tuple[Conversation, list[Item]]:
         """Add items to the end of a conversation; what it then is, and the items as they stand in it.
+
+        Args:
+            is_retry: the client asks again, having heard nothing: items that stand at the end already are not added.
 
         Raises:
             ConversationNotFound: the caller has none with this id.
@@ -97,6 +100,9 @@ class Adding:
         for _ in range(ATTEMPTS):
             async with self._leases.hold(conversation.root, conversation.id, self._wait_seconds) as lease:
                 before = await self._records.of(caller, conversation.id)
+                was = await self._before_these(before, items) if is_retry else None
+                if was is not None:
+                    return before, await self._added(was, before)
                 try:
                     after = await self._append(before, items, lease)
                 except HeadMoved:
@@ -126,6 +132,19 @@ class Adding:
             if entry.seq > before.head_seq:
                 items += items_of(entry, call=call)
         return items
+
+    async def _before_these(self, now: Conversation, items: Sequence[object]) -> Conversation | None:
+        """The conversation as it was before these very items were added at its end; None if they were not."""
+        raws = [one.message.raw for one in read_items(items, open_calls=None)]
+        told = [raw.encode() for raw in now.state.get(INSTRUCTIONS, ())]
+        after_head = now.head_seq + 1
+        tail = await self._store.read(now, max(0, after_head - len(raws)), after_head)
+        logged = [entry.message.raw for entry in tail]
+        if [*told, *logged][-len(raws) :] != raws:
+            return None
+        as_told = len(raws) - len(logged)
+        state = {**now.state, INSTRUCTIONS: now.state.get(INSTRUCTIONS, ())[: len(told) - as_told], CALLS_OPEN: True}
+        return replace(now, head_seq=now.head_seq - len(logged), state=state)
 
     async def _open_calls(self, conversation: Conversation) -> Collection[str] | None:
         """Ids of the calls at the end of the log; None where they have none."""

@@ -239,3 +239,29 @@ async def test_items_wait_for_the_answer_that_is_under_way_and_give_up(monkeypat
         await w.store.release_lease(lease)
         assert (await ask(w, "POST", f"/conversations/{mine}/items", json={"items": [user("x")]})).status_code == 200
         assert await w.log(mine) == [user("x")]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [user("x"), user("y")],
+        [{"role": "system", "content": "Be kind."}],
+        [{"role": "system", "content": "Be kind."}, user("x")],
+        [
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "42"},
+        ],
+    ],
+)
+async def test_a_retry_adds_nothing_that_was_added(monkeypatch: pytest.MonkeyPatch, items: Any) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        mine = await begun(w)
+        path, retried = f"/conversations/{mine}/items", {"x-stainless-retry-count": "1"}
+        first = await told(w, "POST", path, json={"items": items}, headers=retried)
+        again = await told(w, "POST", path, json={"items": items}, headers=retried)
+        assert again == first
+        assert len((await told(w, "GET", path))["data"]) == len(items)
+        await told(w, "POST", path, json={"items": [user("z")]}, headers=retried)
+        assert len((await told(w, "GET", path))["data"]) == len(items) + 1
+        await told(w, "POST", path, json={"items": [user("z")]})
+        assert len((await told(w, "GET", path))["data"]) == len(items) + 2
