@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -21,6 +21,10 @@ from app.exchange.request import Caller
 from app.exchange.seen import messages_seen, seen
 from app.exchange.views import Views
 from app.store.base import Store
+
+
+STRETCH_MESSAGES: Final = 64
+"""Read at a time for a page, which keeps an excerpt of each: messages may be long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +111,11 @@ class Looking:
             first = 0 if past is None else past + 1
             last = min(end, first + page.limit)
             has_more = last < end
-        found = await rows(self._store, conversation, plan, first, last)
         pinned = {seq for pin in pins_of(conversation.marks) for seq in range(pin.from_seq, pin.to_seq)}
-        told = [message_row(entry, row, is_pinned=row.seq in pinned) for entry, row in found]
+        told: list[dict[str, Any]] = []
+        for seq in range(first, last, STRETCH_MESSAGES):
+            found = await rows(self._store, conversation, plan, seq, min(last, seq + STRETCH_MESSAGES))
+            told += [message_row(entry, row, is_pinned=row.seq in pinned) for entry, row in found]
         if page.newest_first:
             told.reverse()
         return {
