@@ -22,7 +22,6 @@ from app.exchange.seen import messages_seen, seen
 from app.exchange.views import Views
 from app.store.base import Store
 
-
 STRETCH_MESSAGES: Final = 64
 """Read at a time for a page, which keeps an excerpt of each: messages may be long."""
 
