@@ -65,7 +65,8 @@ class Append(msgspec.Struct, frozen=True):
 
     `conversation` is the conversation as it will stand after the write: its head fields describe the last of
     `messages`, its state, mode and chunk_count replace what is stored. `creates` says that it does not exist yet.
-    Without messages only those fields change.
+    Without messages only those fields change. Running totals of tokens move along if a message before was redacted
+    since the write was prepared.
     """
 
     conversation: Conversation

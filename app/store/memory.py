@@ -29,7 +29,7 @@ from app.store.base import (
 from app.store.lineage import deepest_first, erasure, expected_count, own_from, placed, run_of, stretches
 from app.store.memory_chunks import MemoryChunks, Place
 from app.store.memory_desk import MemoryDesk
-from app.store.redacting import REDACTED, Change, covers, marked, sharing, shift_of, shifts, total
+from app.store.redacting import REDACTED, Change, beginning_at, covers, marked, sharing, shift_of, shifts, total
 from app.store.search import found_in, score, told
 
 _Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
@@ -311,6 +311,7 @@ class MemoryStore(MemoryChunks, MemoryDesk):
             stored = self._conversations.get(here)
             if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
                 raise HeadMoved
+            write = beginning_at(write, stored.head_tokens_total)
             self._conversations[here] = _advanced(stored, write, now)
         for message in write.messages:
             self._keep(here, message if message.created_at is not None else replace(message, created_at=now))

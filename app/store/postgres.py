@@ -36,6 +36,7 @@ from app.store.desk import Desk
 from app.store.lineage import deepest_first, expected_count, own_from, placed, run_of, stretches
 from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
+from app.store.redacting import beginning_at, total_before
 from app.store.rows import (
     MESSAGE_COLUMNS,
     as_json,
@@ -246,6 +247,19 @@ class PostgresStore(Desk):
 
     async def append(self, write: Append) -> None:
         now = self._clock()
+        if await self._appended(write, now):
+            return
+        after = write.conversation
+        rows = [] if write.creates else await self._connections.fetch(SQL.by_id, after.root, after.id, after.tenant)
+        if not rows:
+            raise HeadMoved
+        stored = conversation_of(rows[0])
+        is_where_it_was = stored.head_seq == write.after_seq and stored.head_tokens_total != total_before(write)
+        if not is_where_it_was or not await self._appended(beginning_at(write, stored.head_tokens_total), now):
+            raise HeadMoved
+
+    async def _appended(self, write: Append, now: datetime) -> bool:
+        """Whether the log ended where the write expects it to, with that total."""
         fence = write.fence
         sql = statements.append_sql(
             creates=write.creates,
@@ -265,8 +279,7 @@ class PostgresStore(Desk):
         moved, held = rows[0]
         if not held:
             raise LeaseLost
-        if not moved:
-            raise HeadMoved
+        return bool(moved)
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         doomed = await self.get(tenant=tenant, conversation_id=conversation_id)
@@ -427,6 +440,7 @@ def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
         after.id,
         after.tenant,
         write.after_seq,
+        total_before(write),
         after.head_seq,
         after.head_link,
         after.head_skeleton,

@@ -94,11 +94,12 @@ def append_sql(
         SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
     else:
         head_columns = MARKED_HEAD if marks else HEAD
-        arguments = ("root", "id", "tenant", "after_seq", *head_columns)
+        arguments = ("root", "id", "tenant", "after_seq", "total_before", *head_columns)
         parts.append(f"""
     moved AS (
         UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in head_columns)}
-        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq{held}
+        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
+          AND head_tokens_total = :total_before{held}
         RETURNING 1)""")
     if message_count:
         parts.append(f"""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from app.conversation.messages import Chunk
+from app.store.base import Append
 from app.store.rows import Lineage
 
 REDACTED: Final = "redacted"
@@ -52,6 +54,27 @@ def shifts(member: str, changes: Iterable[Change]) -> list[tuple[int, int]]:
         from_seq = change.seq if change.keeper == member else 0
         moved[from_seq] = moved.get(from_seq, 0) + change.delta
     return [(from_seq, delta) for from_seq, delta in sorted(moved.items()) if delta]
+
+
+def total_before(write: Append) -> int:
+    """The running total at which an append's messages begin."""
+    if not write.messages:
+        return write.conversation.head_tokens_total
+    first = write.messages[0]
+    return first.tokens_total - first.tokens
+
+
+def beginning_at(write: Append, tokens_total: int) -> Append:
+    """An append whose running totals begin at another: messages before it were redacted while it was prepared."""
+    shift = tokens_total - total_before(write)
+    if not shift:
+        return write
+    after = write.conversation
+    return replace(
+        write,
+        conversation=replace(after, head_tokens_total=after.head_tokens_total + shift),
+        messages=[replace(message, tokens_total=message.tokens_total + shift) for message in write.messages],
+    )
 
 
 def total(changes: Iterable[Change]) -> int:

@@ -12,6 +12,7 @@ import orjson
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store import chunk_scripts, erasing_scripts
 from app.store.base import Append, HeadMoved, Lease, LeaseLost
+from app.store.redacting import beginning_at, total_before
 from app.store.rows import as_json, as_optional_json, as_text, conversation_of, lineage_json
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.sqlite_reads import SQL, get
@@ -43,7 +44,7 @@ def append(connection: sqlite3.Connection, write: Append, now: datetime) -> None
     if write.creates:
         _create(connection, write, moment)
     else:
-        _advance(connection, write, moment)
+        write = _advance(connection, write, moment)
     if write.messages:
         root, conversation_id = write.conversation.root, write.conversation.id
         rows = [_message_row(root, conversation_id, message, moment) for message in write.messages]
@@ -96,13 +97,28 @@ def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) ->
     return bool(heads[-1] >= branch.lineage[-1][1])
 
 
-def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> None:
+def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> Append:
+    """Move the head; the append as it is done."""
+    if _moves(connection, write, moment):
+        return write
+    after = write.conversation
+    row = connection.execute(SQL.by_id, (after.root, after.id, after.tenant)).fetchone()
+    if row is None:
+        raise HeadMoved
+    write = beginning_at(write, conversation_of(row).head_tokens_total)
+    if not _moves(connection, write, moment):
+        raise HeadMoved
+    return write
+
+
+def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
     after = write.conversation
     values: tuple[Any, ...] = (
         after.root,
         after.id,
         after.tenant,
         write.after_seq,
+        total_before(write),
         after.head_seq,
         after.head_link,
         after.head_skeleton,
@@ -117,8 +133,7 @@ def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> None
         cursor = connection.execute(SQL.advance, values)
     else:
         cursor = connection.execute(SQL.advance_marked, (*values, as_json(write.marks)))
-    if cursor.rowcount != 1:
-        raise HeadMoved
+    return cursor.rowcount == 1
 
 
 def _message_row(root: str, conversation_id: str, message: LogMessage, moment: str) -> tuple[Any, ...]:

@@ -206,7 +206,7 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
     )
 
 
-_ADVANCED: Final = ("root", "id", "of_tenant", "after_seq")
+_ADVANCED: Final = ("root", "id", "of_tenant", "after_seq", "total_before")
 
 
 def _advance(head: Sequence[str]) -> ClauseElement:
@@ -216,6 +216,7 @@ def _advance(head: Sequence[str]) -> ClauseElement:
             *_this_conversation,
             conversations.c.tenant == bindparam("of_tenant"),
             conversations.c.head_seq == bindparam("after_seq"),
+            conversations.c.head_tokens_total == bindparam("total_before"),
         )
         .values({name: bindparam(name) for name in head})
     )

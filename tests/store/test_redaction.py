@@ -81,6 +81,18 @@ async def test_a_conversation_goes_on_after_a_redaction(store: Store) -> None:
     assert len(whole) == 7
 
 
+async def test_an_append_that_was_prepared_before_a_redaction_counts_from_what_is_stored(store: Store) -> None:
+    conversation, log = await begin(store, fresh_tenant(), CHAT)
+    await store.redact(conversation, [overwritten(log[2])])
+    after, whole = await go_on(store, conversation, log, ["user one", "assistant two"])
+    assert (await fresh(store, after)).head_tokens_total == 51
+    assert (await totals(store, after))[5:] == [37, 44, 51]
+    await store.append(Append(replace(after, state={"a": 1}), after.head_seq, []))
+    assert (await fresh(store, after)).head_tokens_total == 51
+    await go_on(store, after, whole, ["user three"])
+    assert (await totals(store, replace(after, head_seq=8)))[6:] == [44, 51, 58]
+
+
 async def test_a_message_that_branches_share_is_overwritten_for_all_of_them(store: Store) -> None:
     tenant = fresh_tenant()
     trunk, log = await begin(store, tenant, CHAT)
