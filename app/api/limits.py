@@ -44,7 +44,7 @@ class BodyLimit:
             f"The request body is larger than {self._limit_bytes} bytes.",
             hint="Raise `server.body_limit_bytes` to allow it.",
         )
-        await error_response(refusal, {"connection": "close"})(scope, receive, send)
+        await error_response(refusal)(scope, receive, send)
 
 
 class _Reading:
