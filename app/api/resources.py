@@ -24,7 +24,7 @@ Metadata = Annotated[
         Annotated[str, Field(max_length=64, pattern=_WITHOUT_NUL)],
         Annotated[str, Field(max_length=512, pattern=_WITHOUT_NUL)],
     ],
-    Field(max_length=16),
+    Field(max_length=16, json_schema_extra={"additionalProperties": False}),
 ]
 """OpenAI's: at most 16 pairs, names of 64 and values of 512 characters."""
 _METADATA_QUERY: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)

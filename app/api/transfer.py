@@ -40,7 +40,6 @@ _HISTORY: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"messages": {"type": "array", "items": _MESSAGE, "minItems": 1}},
     "required": ["messages"],
-    "additionalProperties": False,
 }
 _FILE: Final[dict[str, Any]] = {
     "requestBody": {
