@@ -3,7 +3,7 @@
 Works behind a pooler in transaction mode: no session state, no LISTEN, no session locks. Leases run on the database's
 clock, which all processes share.
 
-What is erased is in no row and no index any more; the server's files keep dead rows until VACUUM has been there, and its
+What is erased is in no row and no index any more; the server's files keep dead rows until VACUUM has been there, its
 write-ahead log and backups for as long as they are kept.
 """
 

@@ -44,7 +44,7 @@ def in_order(conversations: list[Conversation], *, descending: bool) -> list[str
 
 async def test_pages_have_no_gaps_and_no_repeats_at_equal_times(store: Store, clock: Clock) -> None:
     tenant = fresh_tenant()
-    made = []
+    made: list[Conversation] = []
     for moment in (0, 0, 0, 1, 1, 2, 0, 0, 3):
         created_at = NOON + timedelta(microseconds=moment)
         made.append((await begin(store, tenant, [f"user {len(made)}"], created_at=created_at))[0])
