@@ -17,6 +17,7 @@ GatewayError
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
 ├── RevisionConflict               409  what was to be changed is another revision by now
+├── ModelRequired                  409  the conversation has no answer yet that would name a model
 ├── IdempotencyKeyInUse            409  the request with this key is still being answered elsewhere
 ├── RequestTooLarge                413
 ├── UpstreamUnavailable            502 / 503 / 504
@@ -167,6 +168,12 @@ class RevisionConflict(GatewayError):
     status = 409
     type = "invalid_request_error"
     code = "revision_conflict"
+
+
+class ModelRequired(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "model_required"
 
 
 class RequestTooLarge(GatewayError):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.resources import REFUSALS, After, Described, Order, json_response
+from app.api.resources import REFUSALS, After, Described, ErrorBody, Order, json_response
 from app.archive.looking import Looking, PageWish
 from app.archive.standing import Wish
 from app.exchange.request import Caller
@@ -121,7 +121,10 @@ def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> API
         "/context",
         summary="What would be sent now",
         description="Plans the next request without making it: no model is called.",
-        responses={200: {"model": PreviewObject}},
+        responses={
+            200: {"model": PreviewObject},
+            409: {"model": ErrorBody, "description": "There is no answer yet that would name a model."},
+        },
     )
     async def preview_context(
         conversation_id: str,

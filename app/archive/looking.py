@@ -51,7 +51,7 @@ class Looking:
 
         Raises:
             ConversationNotFound, ItemNotFound: there is none, or no such message to go on after.
-            PolicyNotFound, ModelNotFound: as `Standing.turn`.
+            ModelRequired, PolicyNotFound, ModelNotFound: as `Standing.turn`.
         """
         conversation = await self._records.of(caller, conversation_id)
         turn = await self._standing.turn(caller, conversation, wish)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.context.outline import Summarize
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.errors import ModelNotFound
+from app.errors import ModelRequired
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS, Recollection
 from app.exchange.request import Caller, ChatRequest
@@ -48,13 +48,14 @@ class Standing:
         """The turn that a request would be which adds nothing.
 
         Raises:
-            PolicyNotFound, ModelNotFound: there is none of that name, or no answer yet that would name one.
+            ModelRequired: neither the wish nor an answer names a model.
+            PolicyNotFound, ModelNotFound: there is none of that name.
             StoreUnavailable: the last answer cannot be read.
         """
         asked = {} if wish.model and wish.policy else asked_of(await self.last_answer(conversation))
         model = wish.model or asked.get("model")
         if model is None:
-            raise ModelNotFound(
+            raise ModelRequired(
                 f"Conversation {conversation.id!r} has no answer yet that would name a model.",
                 param="model",
                 hint="Name one with `model`.",

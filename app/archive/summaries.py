@@ -144,7 +144,7 @@ class Summaries:
         Raises:
             ConversationNotFound, SummaryNotFound: there is none.
             InvalidRequest: the policy writes no summaries, or it folds some that are gone.
-            PolicyNotFound, ModelNotFound: as `Standing.turn`.
+            ModelRequired, PolicyNotFound, ModelNotFound: as `Standing.turn`.
             ConversationBusy: the same stretch is being summarized by somebody else.
             UpstreamUnavailable: no model gave a summary that can be used.
             RevisionConflict: it was changed meanwhile.

@@ -198,8 +198,8 @@ async def test_a_conversation_without_an_answer_needs_a_model(monkeypatch: pytes
     upstream = ScriptedUpstream(Reply({"error": {"message": "No."}}, 400))
     async with world(monkeypatch, upstream, window=WINDOW) as gateway:
         await gateway.post([user("Hello")], conversation="c")
-        error = await refused(gateway, 404, "GET", "c/context")
-        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        error = await refused(gateway, 409, "GET", "c/context")
+        assert (error["code"], error["param"]) == ("model_required", "model")
         told = await done(gateway, "GET", "c/context", model="m")
         assert [row["text"] for row in told["messages"]["data"]] == ["Hello"]
 
