@@ -52,7 +52,7 @@ class Pinning:
             return place
         stored = [msgspec.to_builtins(pins[seq]) for seq in sorted(pins)]
         marks = {**place.conversation.marks, PINS: stored}
-        return replace(place, conversation=replace(place.conversation, marks=marks), marks=marks)
+        return replace(place, conversation=replace(place.conversation, marks=marks), pins=stored)
 
     async def round_at(self, place: Recollection, seq: int) -> Pin:
         """The round that a message is part of: a call with all its results, or the message alone."""

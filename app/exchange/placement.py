@@ -51,8 +51,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The stored answer, where the client's own retry asks again what was answered meanwhile."""
     asked_tokens: int = 0
     """Of the new messages, once they are stored."""
-    marks: Mapping[str, Any] | None = None
-    """The conversation's, where this request changes them."""
+    pins: Sequence[Mapping[str, Any]] | None = None
+    """The conversation's pinned rounds, where this request changes them."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
 

@@ -4,7 +4,7 @@ byte reaches the client. Whoever comes second finds the head moved and goes on a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,9 +15,12 @@ from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.history import Remembered
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, Recollection, lineage_through
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, lineage_through
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
+
+PIN_TRIES: Final = 5
+"""Others may mark messages of the same conversation at the same time; pins are not worth an answer's failing."""
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -55,8 +58,11 @@ class Remember:
             ConversationBusy: an append's lease was lost to another request.
             StoreUnavailable: nothing was stored.
         """
-        if not turn.keeps or (not turn.new and not turn.creates):
+        if not turn.keeps:
             return turn
+        if not turn.new and not turn.creates:
+            await self._pin(turn)
+            return replace(turn, pins=None)
         after = _after_question(turn)
         try:
             await self._store.append(
@@ -66,7 +72,6 @@ class Remember:
                     messages=turn.new,
                     creates=turn.creates,
                     fence=turn.lease,
-                    marks=turn.marks,
                 )
             )
         except HeadMoved as moved:
@@ -79,11 +84,13 @@ class Remember:
             )
         except LeaseLost as lost:
             raise _lost() from lost
+        if not turn.creates:
+            await self._pin(turn)
         if turn.remembers is not None:
             position = Position(after.head_link, after.head_skeleton, False)
             self._prefixes.remember(turn.remembers, Remembered(after.root, position))
         asked_tokens = sum(entry.tokens for entry in turn.new)
-        return replace(turn, conversation=after, creates=False, new=(), marks=None, asked_tokens=asked_tokens)
+        return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
 
     async def answer(self, turn: Recollection, given: Given) -> Conversation:
         """Store an answer after its question; returns the conversation that holds it.
@@ -123,7 +130,6 @@ class Remember:
                     messages=[entry],
                     fence=turn.lease,
                     releases=turn.lease is not None,
-                    marks=turn.marks,
                 )
             )
         except HeadMoved as moved:
@@ -138,6 +144,19 @@ class Remember:
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
+
+    async def _pin(self, turn: Recollection) -> None:
+        """Store what a request pins, beside what others have marked meanwhile."""
+        for _ in range(PIN_TRIES if turn.pins is not None else 0):
+            conversation = turn.conversation
+            stored = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+            if stored is None:
+                return
+            try:
+                await self._store.mark(stored, {**stored.marks, PINS: turn.pins})
+            except HeadMoved:
+                continue
+            return
 
     async def _create(self, write: Append) -> None:
         """Begin a branch, or a conversation beside one that took the client's id first.

@@ -64,7 +64,8 @@ class Append(msgspec.Struct, frozen=True):
     """Messages to add to a log, all or none.
 
     `conversation` is the conversation as it will stand after the write: its head fields describe the last of
-    `messages`, its state, mode and chunk_count replace what is stored. `creates` says that it does not exist yet.
+    `messages`, its state, mode and chunk_count replace what is stored; its marks do only
+    where it `creates` it. `creates` says that it does not exist yet.
     Without messages only those fields change. Running totals of tokens move along if a message before was redacted
     since the write was prepared.
     """
@@ -76,9 +77,6 @@ class Append(msgspec.Struct, frozen=True):
     fence: Lease | None = None
     releases: bool = False
     """Release the fence's lease together with the write."""
-    marks: Mapping[str, Any] | None = None
-    """Replaces `Conversation.marks` where it changes; None leaves what is stored. A conversation that is created has
-    those of `conversation`."""
 
 
 class ListQuery(msgspec.Struct, frozen=True):

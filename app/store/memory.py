@@ -486,6 +486,5 @@ def _advanced(stored: Conversation, write: Append, now: datetime) -> Conversatio
         mode=after.mode,
         chunk_count=after.chunk_count,
         state=after.state,
-        marks=stored.marks if write.marks is None else write.marks,
         updated_at=now,
     )

@@ -268,7 +268,6 @@ class PostgresStore(Desk):
             creates=write.creates,
             names=write.creates and write.conversation.external_id is not None and not write.conversation.lineage,
             branches=write.creates and bool(write.conversation.lineage),
-            marks=not write.creates and write.marks is not None,
             message_count=min(len(write.messages), 2),
             fenced=fence is not None,
             releases=write.releases and fence is not None,
@@ -437,7 +436,6 @@ def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
 
 def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
     after = write.conversation
-    marks = () if write.marks is None else (as_json(write.marks),)
     return (
         after.root,
         after.id,
@@ -453,7 +451,6 @@ def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
         after.chunk_count,
         as_json(after.state),
         now,
-        *marks,
     )
 
 

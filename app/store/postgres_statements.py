@@ -13,7 +13,7 @@ from typing import Final
 from app.conversation.identity import LINK_BYTES
 from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.scripts import POSTGRES
-from app.store.statements import HEAD, MARKED_HEAD, MatchSource, matches, numbered
+from app.store.statements import HEAD, MatchSource, matches, numbered
 
 SQL: Final = POSTGRES.sql
 
@@ -54,14 +54,13 @@ _NAMED: Final = """
 
 @cache
 def append_sql(
-    *, creates: bool, names: bool, branches: bool, marks: bool, message_count: int, fenced: bool, releases: bool
+    *, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool
 ) -> str:
     """One statement: fence, head, messages, release. Returns (moved, held).
 
     Args:
         names: the new conversation brings the client's own id.
         branches: the new conversation must find its ancestors where its lineage says.
-        marks: the conversation's marks change too.
         message_count: 0, 1, or 2 for any number.
 
     A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
@@ -93,11 +92,10 @@ def append_sql(
         INSERT INTO external_ids (tenant, external_id, root, conversation_id)
         SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
     else:
-        head_columns = MARKED_HEAD if marks else HEAD
-        arguments = ("root", "id", "tenant", "after_seq", "total_before", *head_columns)
+        arguments = ("root", "id", "tenant", "after_seq", "total_before", *HEAD)
         parts.append(f"""
     moved AS (
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in head_columns)}
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
         WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
           AND head_tokens_total = :total_before{held}
         RETURNING 1)""")

@@ -113,7 +113,7 @@ def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> Appe
 
 def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
     after = write.conversation
-    values: tuple[Any, ...] = (
+    values = (
         after.root,
         after.id,
         after.tenant,
@@ -129,11 +129,7 @@ def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
         as_json(after.state),
         moment,
     )
-    if write.marks is None:
-        cursor = connection.execute(SQL.advance, values)
-    else:
-        cursor = connection.execute(SQL.advance_marked, (*values, as_json(write.marks)))
-    return cursor.rowcount == 1
+    return connection.execute(SQL.advance, values).rowcount == 1
 
 
 def _message_row(root: str, conversation_id: str, message: LogMessage, moment: str) -> tuple[Any, ...]:

@@ -41,8 +41,6 @@ HEAD: Final = (
     "updated_at",
 )
 """What an append replaces of its conversation."""
-MARKED_HEAD: Final = (*HEAD, "marks")
-"""The same where it changes marks."""
 
 
 def numbered(sql: str, names: Sequence[str], mark: str) -> str:
@@ -86,7 +84,6 @@ class Statements:
     insert_message: str
     insert_external_id: str
     advance: str
-    advance_marked: str
     family: str
     erase_messages: str
     hand_over_messages: str
@@ -160,7 +157,6 @@ def compiled(dialect: Dialect, mark: str) -> Statements:
             "conversation_id",
         ),
         advance=sql(_advance(HEAD), *_ADVANCED, *HEAD),
-        advance_marked=sql(_advance(MARKED_HEAD), *_ADVANCED, *MARKED_HEAD),
         family=sql(
             select(conversations.c.id, conversations.c.lineage).where(
                 conversations.c.root == bindparam("root"), conversations.c.lineage.like(bindparam("naming"))

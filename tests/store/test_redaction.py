@@ -258,13 +258,11 @@ async def test_marks_are_replaced_only_where_they_are_what_was_read(store: Store
     assert (await fresh(store, now)).marks == {}
 
 
-async def test_an_append_leaves_marks_alone_unless_it_brings_some(store: Store) -> None:
+async def test_an_append_leaves_marks_alone(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT, marks={"pins": []}, indexed_before=3)
     after, log = await go_on(store, replace(conversation, marks={"pins": ["stale"]}, indexed_before=1), log, ["user x"])
     now = await fresh(store, after)
     assert (now.marks, now.indexed_before) == ({"pins": []}, 3)
-    await store.append(Append(now, now.head_seq, [], marks={"pins": [{"from_seq": 1}]}))
-    assert (await fresh(store, after)).marks == {"pins": [{"from_seq": 1}]}
 
 
 async def test_things_are_rewritten_where_they_still_are_what_they_were(store: Store) -> None:
