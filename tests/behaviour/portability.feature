@@ -19,7 +19,7 @@ Feature: Portability: conversations come in and go out as chat messages
       | assistant | It hangs on the hook. |
     When the user imports the file
     And the user says "Thank you." in the imported conversation
-    Then the model saw:
+    Then the model saw the messages:
       | system    | Be brief.             |
       | user      | Where is the key?     |
       | assistant | It hangs on the hook. |

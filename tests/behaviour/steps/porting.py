@@ -70,7 +70,7 @@ def _(talk: Talk) -> None:
     assert talk.answer.body["conversation_id"] == _imported(talk)["id"]
 
 
-@then("the model saw:")
+@then("the model saw the messages:")
 def _(talk: Talk, datatable: Table) -> None:
     assert [[one["role"], one["content"]] for one in talk.answer.view] == [list(row) for row in datatable]
 
