@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "app").rglob("*.py"))
 
 LINES = [
-    {"main", "server", "__main__", "commands"},
+    {"main", "server", "__main__", "commands", "assembly"},
     {"api"},
     {"archive"},
     {"exchange"},
@@ -28,14 +28,14 @@ BESIDE_THE_HOUSE = {
     "settings": {"settings"},
     "simulator": {"simulator", "context", "conversation", "upstream.base", "errors"},
 }
-READ_SETTINGS = {"main", "__main__", "commands", "settings"}
+READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
 HOME_OF_LIBRARY = {
     "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
     "cryptography": {"store"},
-    "fastapi": {"api", "main"},
+    "fastapi": {"api", "main", "assembly"},
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},

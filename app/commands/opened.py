@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.main import store_of
+from app.assembly.engine import store_of
 from app.settings import Settings
 from app.store.base import Store
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from app.archive.standing import Wish, bare_request, place_of
 from app.archive.telling import excerpt
+from app.assembly.models import policy_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.compaction.summarizer import input_tokens
@@ -31,7 +32,6 @@ from app.exchange.preview import Preview, preview, rows
 from app.exchange.request import Caller
 from app.exchange.seen import Seen, messages_seen, seen
 from app.exchange.views import Turn, Views, calibration_of
-from app.main import policy_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of

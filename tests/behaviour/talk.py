@@ -200,8 +200,8 @@ class Talk:
             return
         if self._upstream is None:
             self._upstream = ScriptedUpstream(default=self.model)
-            self.patch.setattr("app.main.open_store", self._opened)
-            self.patch.setattr("app.main.Counting", self._counting)
+            self.patch.setattr("app.assembly.engine.open_store", self._opened)
+            self.patch.setattr("app.assembly.engine.Counting", self._counting)
         values = {"models": {"*": {"provider": "upstream", "context_window": self.window}}, **self.settings}
         address = await self._stack.enter_async_context(serving(self._upstream, lifespan="off"))
         for _ in range(self.gateways):

@@ -103,7 +103,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A gateway over a store in memory."""
     kept = store or MemoryStore(clock=lambda: datetime.now(UTC))
-    monkeypatch.setattr("app.main.open_store", lambda *_, **__: kept)
+    monkeypatch.setattr("app.assembly.engine.open_store", lambda *_, **__: kept)
     async with (
         serving(upstream, lifespan="off") as address,
         gateway(address, **options) as base_url,

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app import main as main_module
 from app.__main__ import main
 from app.archive.issuing import Issuing, Wish
+from app.assembly import models
 from app.conversation.keys import ApiKey
 from app.errors import StoreUnavailable
 from app.store.memory import MemoryStore
@@ -125,9 +125,9 @@ async def test_a_key_of_ours_never_reaches_a_provider(monkeypatch: pytest.Monkey
 
 
 async def test_a_provider_without_a_key_is_called_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = main_module._provider
+    made = models._provider
     monkeypatch.setattr(
-        main_module, "_provider", lambda name, section: made(name, section.model_copy(update={"api_key": None}))
+        models, "_provider", lambda name, section: made(name, section.model_copy(update={"api_key": None}))
     )
     async with locked(monkeypatch) as gateway:
         secret, _ = await gateway.key()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose database holds an old conversation of each of two tenants, and a young one with a branch off."""
     upstream = ScriptedUpstream(default=answering)
     with monkeypatch.context() as patched:
-        patched.setattr("app.main.open_store", lambda url, **options: open_store(url, clock=long_ago, **options))
+        opened = partial(open_store, clock=long_ago)
+        patched.setattr("app.assembly.engine.open_store", opened)
         async with at_rest(tmp_path, upstream) as world:
             await world.say([user("Speak of marmalade.")])
             await world.say([user("Speak of quinine.")], key="sk-two")

@@ -13,8 +13,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from app.assembly.models import policy_of
 from app.context.policy import Policy
-from app.main import policy_of
 from app.settings import load
 from tests.benchmarks.quality.texts import Prose
 from tests.context.worlds import Body, World, assistant, calls, result, user

@@ -1,0 +1,249 @@
+"""What one process is made of: every part built once, and given to whoever needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from app.api.auth import Auth, AuthRules
+from app.archive.retention import Retention
+from app.assembly.models import counter_for, policy_of, providers_of, router_of, routes_of, windows_of
+from app.compaction.compactor import Compactor
+from app.compaction.summarizer import Summarizer
+from app.context.calibration import Calibration
+from app.conversation.identity import PrefixMemory
+from app.exchange.ask import Ask
+from app.exchange.attempts import Attempts
+from app.exchange.compacting import Compacting
+from app.exchange.counting import Counting
+from app.exchange.delivery import Delivery
+from app.exchange.finding import Finding
+from app.exchange.history import Remembered
+from app.exchange.pinning import Pinning
+from app.exchange.preparing import Preparing
+from app.exchange.quoting import Quoting
+from app.exchange.recall import Recall
+from app.exchange.recalling import Recalling
+from app.exchange.remember import Remember
+from app.exchange.request_keys import RequestKeys
+from app.exchange.stored import Storing
+from app.exchange.story import Clocks, Exchange
+from app.exchange.tasks import Tasks
+from app.exchange.turns import Turns
+from app.exchange.views import Views
+from app.settings import Settings
+from app.store.base import Store
+from app.store.ciphers import Cipher
+from app.store.connect import open_store
+from app.store.encrypted import EncryptedStore
+from app.store.leases import LeaseKeeper
+from app.upstream.base import Provider
+from app.upstream.router import Router
+from app.upstream.windows import Windows
+
+LAST_WRITES_SECONDS: Final = 5.0
+"""After the drain, which the server has waited for already: what is left are writes."""
+_ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
+"""For ids, which must not collide but may be guessed: a tenant's are of no use to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The parts that endpoints are made from."""
+
+    store: Store
+    leases: LeaseKeeper
+    tasks: Tasks
+    counting: Counting
+    providers: Mapping[str, Provider]
+    router: Router
+    windows: Windows
+    seeds: dict[str, Calibration]
+    """Calibrations of other conversations, by `provider/model`."""
+    views: Views
+    finding: Finding
+    pinning: Pinning
+    turns: Turns
+    compactor: Compactor
+    compacting: Compacting
+    preparing: Preparing
+    retention: Retention
+    exchange: Exchange
+    attempts: Attempts
+    auth: Auth
+
+    async def open(self) -> None:
+        """Connect, and begin what runs in the background."""
+        await self.store.open()
+        await self.auth.open()
+        self.leases.start()
+        self.retention.start()
+        self.windows.prefetch(tuple(self.providers.values()))
+        for model_key, facts in (await self.store.model_facts()).items():
+            if "window" in facts:
+                self.windows.learned(model_key, int(facts["window"]))
+            if "calibration" in facts:
+                self.seeds[model_key] = Calibration.from_dict(facts["calibration"])
+
+    async def aclose(self) -> None:
+        """Finish what runs, then close everything in reverse."""
+        await self.retention.aclose()
+        await self.preparing.aclose()
+        await self.tasks.aclose(LAST_WRITES_SECONDS)
+        await self.compactor.aclose()
+        await self.windows.aclose()
+        await self.leases.aclose()
+        for provider in self.providers.values():
+            await provider.aclose()
+        await self.store.close()
+
+
+def engine_of(settings: Settings) -> Engine:
+    """Everything for one process, not yet connected to anything."""
+    store, tasks, counting = store_of(settings), Tasks(), Counting(counter_for)
+    leases = LeaseKeeper(store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds)
+    providers, routes, windows = providers_of(settings), routes_of(settings), windows_of(settings)
+    router, summary_router = (router_of(settings, routes, providers) for _ in range(2))
+    views, finding = Views(store=store, counting=counting), Finding(store)
+    pinning = Pinning(store=store, counting=counting)
+    seeds: dict[str, Calibration] = {}
+    compactor = Compactor(
+        store=store,
+        leases=leases,
+        summarizer=Summarizer(router=summary_router, windows=windows, counter_for=counter_for),
+        counter_for=counter_for,
+    )
+    prefixes: PrefixMemory[Remembered] = PrefixMemory()
+    recall = Recall(
+        store=store,
+        leases=leases,
+        counting=counting,
+        prefixes=prefixes,
+        random_bytes=random_bytes,
+        wait_seconds=settings.compaction.wait_seconds,
+        serves_degraded=settings.degraded_mode == "serve",
+    )
+    compacting = Compacting(
+        views=views, compactor=compactor, recall=recall, tasks=tasks, wait_seconds=settings.compaction.wait_seconds
+    )
+    preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
+    ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds)
+    recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
+    remember = Remember(store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=random_bytes)
+    turns = Turns(
+        router=router,
+        windows=windows,
+        policies={name: policy_of(settings, name) for name in settings.policies},
+        default_policy=settings.policy_of_every_model,
+        model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
+        calibration_seeds=seeds,
+    )
+    exchange = Exchange(
+        recall=recall,
+        views=views,
+        compacting=compacting,
+        remember=remember,
+        delivery=Delivery(
+            remember=remember,
+            ask=ask,
+            recalling=recalling,
+            preparing=preparing,
+            storing=Storing(store, now=utc_now),
+            tasks=tasks,
+        ),
+        recalling=recalling,
+        quoting=Quoting(views=views, finding=finding, counting=counting, tasks=tasks),
+        pinning=pinning,
+        turns=turns,
+        tasks=tasks,
+        clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
+    )
+    return Engine(
+        store=store,
+        leases=leases,
+        tasks=tasks,
+        counting=counting,
+        providers=providers,
+        router=router,
+        windows=windows,
+        seeds=seeds,
+        views=views,
+        finding=finding,
+        pinning=pinning,
+        turns=turns,
+        compactor=compactor,
+        compacting=compacting,
+        preparing=preparing,
+        retention=_retention_of(settings, store, leases),
+        exchange=exchange,
+        attempts=_attempts_of(settings, store, exchange, tasks),
+        auth=_auth_of(settings, store),
+    )
+
+
+def store_of(settings: Settings) -> Store:
+    """The configured store, not yet connected; what is said in it is encrypted while a key is active."""
+    store = open_store(
+        settings.database.url.get_secret_value(),
+        synchronous=settings.database.synchronous,
+        timeout_seconds=settings.database.timeout_seconds,
+        pool_size=settings.database.pool_size,
+        statement_cache_size=settings.database.statement_cache_size,
+    )
+    return EncryptedStore(store, Cipher(settings.encryption.key_bytes, settings.encryption.active))
+
+
+def _retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Retention:
+    return Retention(
+        store=store,
+        leases=leases,
+        days=settings.retention.days,
+        end_users=settings.auth.end_users,
+        sweep_seconds=settings.retention.sweep_seconds,
+        clock=utc_now,
+        random=random.random,
+    )
+
+
+def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Tasks) -> Attempts:
+    keys = RequestKeys(
+        store=store,
+        tasks=tasks,
+        new_holder=lambda: random_bytes(16).hex(),
+        wait_seconds=settings.compaction.wait_seconds,
+        clock=time.monotonic,
+        sleep=asyncio.sleep,
+        random=random.random,
+    )
+    return Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic)
+
+
+def _auth_of(settings: Settings, store: Store) -> Auth:
+    section = settings.auth
+    rules = AuthRules(
+        mode=section.mode,
+        pepper=section.pepper.get_secret_value() if section.pepper else None,
+        cache_seconds=section.cache_seconds,
+        end_user_header=section.end_user_header.lower() if section.end_users else None,
+    )
+    return Auth(store, rules, now=utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def random_bytes(count: int) -> bytes:
+    """For ids."""
+    return _ids.randbytes(count)
+
+
+def _new_completion_id() -> str:
+    return f"chatcmpl-{random_bytes(14).hex()}"

@@ -1,0 +1,136 @@
+"""From settings to models: providers, what each name stands for, policies, token counters."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.context.policy import ClearReasoning, ClearToolResults, Policy, SummarizerPolicy, Trigger
+from app.context.tokenizers import tokenizer_for
+from app.context.tokens import TokenCounter
+from app.context.vocabulary import encoding_for
+from app.settings import Settings
+from app.settings.sections import EVERY_MODEL
+from app.settings.sections import Deployment as DeploymentSettings
+from app.settings.sections import Provider as ProviderSettings
+from app.simulator.options import SimulatorOptions
+from app.simulator.provider import SimulatedProvider
+from app.simulator.simulator import Simulator
+from app.simulator.window import window_of
+from app.upstream import registry
+from app.upstream.base import Provider, Quirks
+from app.upstream.openai import OpenAIProvider, Timeouts
+from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
+from app.upstream.windows import Windows
+
+SIMULATOR: Final = "simulator"
+POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
+    "trigger": Trigger,
+    "clear_tool_results": ClearToolResults,
+    "clear_reasoning": ClearReasoning,
+    "summarizer": SummarizerPolicy,
+}
+
+
+def policy_of(settings: Settings, name: str) -> Policy:
+    """A configured policy as the planner takes it."""
+    values = dict(settings.policies[name])
+    for part, made in POLICY_PARTS.items():
+        values[part] = made(**dict(values[part]))
+    return Policy(name=name, **values)
+
+
+def windows_of(settings: Settings) -> Windows:
+    """What is known of context windows before anybody is asked."""
+    return Windows(
+        default_tokens=settings.window_default,
+        known=_simulated_window if settings.uses_simulated_model else registry.find,
+        clock=time.monotonic,
+    )
+
+
+def router_of(settings: Settings, routes: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> Router:
+    """A router with breakers of its own: summaries that fail must not keep a client from its answer."""
+    return Router(
+        routes,
+        providers,
+        RetryPolicy(**settings.retries.model_dump()),
+        sleep=asyncio.sleep,
+        clock=time.monotonic,
+        random=random.random,
+    )
+
+
+def providers_of(settings: Settings) -> dict[str, Provider]:
+    """Every configured provider by name; the simulated model where there is none."""
+    if settings.uses_simulated_model:
+        simulator = Simulator(SimulatorOptions(), _counter_for_model, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+        return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
+    return {name: _provider(name, section) for name, section in settings.providers.items()}
+
+
+def _provider(name: str, section: ProviderSettings) -> Provider:
+    timeouts = section.timeouts
+    return OpenAIProvider(
+        name,
+        section.base_url,
+        section.api_key.get_secret_value() if section.api_key else None,
+        Timeouts(
+            connect_seconds=timeouts.connect_seconds,
+            first_byte_seconds=timeouts.first_byte_seconds,
+            between_bytes_seconds=timeouts.between_bytes_seconds,
+            whole_seconds=timeouts.total_seconds,
+        ),
+        headers={header: value.get_secret_value() for header, value in section.headers.items()},
+        auth_header=section.auth_header,
+    )
+
+
+def routes_of(settings: Settings) -> dict[str, ModelRoute]:
+    """What each model name stands for."""
+    if settings.uses_simulated_model:
+        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR),))}
+    return {
+        name: ModelRoute(
+            tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks
+        )
+        for name, model in settings.served_models.items()
+    }
+
+
+def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
+    quirks = deployment.quirks.over(settings.providers[deployment.provider].quirks)
+    return Place(
+        provider=deployment.provider,
+        model=deployment.model,
+        context_window=deployment.context_window,
+        max_output_tokens=deployment.max_output_tokens,
+        encoding=deployment.encoding,
+        quirks=Quirks(**quirks.model_dump()),
+    )
+
+
+def _simulated_window(model: str) -> tuple[int, None, None]:
+    return window_of(model), None, None
+
+
+def warm_up(settings: Settings) -> None:
+    """Load the tokenizers in use: the first count with each takes half a second that no request should wait for."""
+    deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
+    named = {deployment.encoding or encoding_for(deployment.model or "") for deployment in deployments}
+    for encoding in named or {encoding_for("")}:
+        counter_for(encoding).count("warm")
+
+
+def _counter_for_model(model: str) -> TokenCounter:
+    return counter_for(encoding_for(model))
+
+
+@functools.cache
+def counter_for(encoding: str) -> TokenCounter:
+    return TokenCounter(tokenizer_for(encoding))

@@ -1,0 +1,157 @@
+"""The endpoints beside chat completions, each with what it needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import secrets
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+from fastapi import APIRouter
+
+from app.api.admin import admin_routes
+from app.api.auth import check_model
+from app.api.compact import compact_routes
+from app.api.completions import completion_routes
+from app.api.context import context_routes
+from app.api.conversations import conversation_routes
+from app.api.health import health_routes
+from app.api.items import item_routes
+from app.api.models import model_routes
+from app.api.passthrough import passthrough_routes
+from app.api.pins import pin_routes
+from app.api.search import search_routes
+from app.api.summaries import summary_routes
+from app.api.transfer import transfer_routes
+from app.api.views import view_routes
+from app.archive.adding import Adding
+from app.archive.compacting import Compactions
+from app.archive.completions import Completions
+from app.archive.erasing import Erasing
+from app.archive.exporting import Exporting
+from app.archive.importing import Importing
+from app.archive.issuing import Issuing
+from app.archive.listing import Listing
+from app.archive.looking import Looking
+from app.archive.pins import Pins
+from app.archive.records import Records
+from app.archive.searching import Searching
+from app.archive.standing import Standing
+from app.archive.summaries import Summaries
+from app.assembly.engine import Engine, random_bytes, utc_now
+from app.assembly.models import counter_for
+from app.context.vocabulary import encoding_for
+from app.settings import Settings
+from app.settings.sections import EVERY_MODEL
+from app.upstream.catalogue import Catalogue
+
+VERSION: Final = importlib.metadata.version("concertina")
+
+
+def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
+    """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
+    auth, body_limit_bytes = engine.auth, settings.server.body_limit_bytes
+    yield health_routes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
+    yield model_routes(_catalogue(engine, settings), auth)
+    yield context_routes(engine.exchange, auth, body_limit_bytes=body_limit_bytes)
+    yield completion_routes(Completions(engine.store), auth)
+    issuing = Issuing(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
+    yield admin_routes(issuing, auth)
+    records = Records(engine.store)
+    yield from _routes_of_conversations(engine, settings, records)
+    yield from _routes_of_views(engine, settings, records)
+    yield passthrough_routes(
+        engine.router, tuple(engine.providers.values()), auth, body_limit_bytes=body_limit_bytes
+    )
+
+
+def _catalogue(engine: Engine, settings: Settings) -> Catalogue:
+    return Catalogue(
+        router=engine.router,
+        windows=engine.windows,
+        providers=tuple(engine.providers.values()),
+        names=[name for name in settings.served_models if name != EVERY_MODEL],
+        created=int(time.time()),
+    )
+
+
+def _routes_of_conversations(engine: Engine, settings: Settings, records: Records) -> Iterator[APIRouter]:
+    """What is kept: conversations and their items, moved in and out, searched."""
+    auth, store = engine.auth, engine.store
+    importing = Importing(
+        store=store,
+        counting=engine.counting,
+        tasks=engine.tasks,
+        random_bytes=random_bytes,
+        encoding=encoding_for(""),
+    )
+    yield transfer_routes(
+        Exporting(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes
+    )
+    searching = Searching(store=store, finding=engine.finding, tasks=engine.tasks, clock=utc_now)
+    yield search_routes(searching, records, auth)
+    adding = Adding(
+        store=store,
+        records=records,
+        leases=engine.leases,
+        counting=engine.counting,
+        random_bytes=random_bytes,
+        encoding=encoding_for(""),
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    yield conversation_routes(records, adding, auth)
+    erasing = Erasing(
+        store=store,
+        records=records,
+        leases=engine.leases,
+        counting=engine.counting,
+        clock=utc_now,
+        new_chunk_id=lambda: f"sum_{uuid.uuid4().hex}",
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    yield item_routes(records, adding, Listing(store, records), erasing, auth)
+
+
+def _routes_of_views(engine: Engine, settings: Settings, records: Records) -> Iterator[APIRouter]:
+    """What a model is shown of a conversation, and what people do about it."""
+    auth, store, views = engine.auth, engine.store, engine.views
+    standing = Standing(store=store, counting=engine.counting, turns=engine.turns)
+    looking = Looking(store=store, records=records, standing=standing, views=views)
+    yield view_routes(looking, auth, policies=sorted(engine.turns.policies))
+    summaries = Summaries(
+        store=store,
+        records=records,
+        standing=standing,
+        views=views,
+        compacting=engine.compacting,
+        counter_for=counter_for,
+        allow=check_model,
+        clock=utc_now,
+        tasks=engine.tasks,
+    )
+    yield summary_routes(summaries, auth)
+    compactions = Compactions(
+        store=store,
+        leases=engine.leases,
+        records=records,
+        standing=standing,
+        views=views,
+        pinning=engine.pinning,
+        compacting=engine.compacting,
+        allow=check_model,
+        seconds=time.monotonic,
+        tasks=engine.tasks,
+        wait_seconds=settings.compaction.wait_seconds,
+    )
+    yield compact_routes(compactions, auth)
+    pins = Pins(
+        store=store,
+        records=records,
+        listing=Listing(store, records),
+        standing=standing,
+        views=views,
+        pinning=engine.pinning,
+    )
+    yield pin_routes(pins, auth)
