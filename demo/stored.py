@@ -32,7 +32,8 @@ async def read(database_url: str, conversation_id: str) -> Stored:
         if conversation is None:
             return Stored((), ())
         log = await store.read(conversation, 0, conversation.head_seq + 1)
-        chain, _ = active_chain(await store.chunks(root=conversation.root, path=conversation.path))
+        chunks = await store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
+        chain, _ = active_chain(chunks)
     finally:
         await store.close()
     return Stored(log, chain)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib
 import sqlite3
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -25,6 +26,7 @@ from app.store.sqlite_lanes import unavailable as unavailable_sqlite
 from app.store.tables import SCHEMA_VERSION, is_on, metadata
 
 TIMEOUT_SECONDS: Final = 10.0
+LOCKED_PAUSE_SECONDS: Final = 0.02
 
 _VERSION_TABLE: Final = """
     CREATE TABLE alembic_version (
@@ -154,7 +156,7 @@ def _created(path: Path) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_write_ahead_log(connection)
             connection.execute("BEGIN IMMEDIATE")
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
                 return False
@@ -167,6 +169,20 @@ def _created(path: Path) -> bool:
     except OSError as error:
         raise StoreUnavailable(f"The directory of {str(path)!r} cannot be made: {error}.") from error
     return True
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for others when it changes the journal; each of those that start together wants to."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCKED_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _all_tables() -> list[str]:

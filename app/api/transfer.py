@@ -38,7 +38,7 @@ _MESSAGE: Final[dict[str, Any]] = {
 }
 _HISTORY: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"messages": {"type": "array", "items": _MESSAGE, "minItems": 1}},
+    "properties": {"messages": {"type": "array", "items": _MESSAGE}},
     "required": ["messages"],
 }
 _FILE: Final[dict[str, Any]] = {
