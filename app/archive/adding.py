@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from app.archive.incoming import Incoming, read_items
 from app.archive.items import SENT, Item, instruction_items, items_of
 from app.archive.records import Records
-from app.context.tokens import is_long
-from app.conversation.identity import Position, new_conversation_id, root_of, start_of, walk
+from app.conversation.identity import Position, new_conversation_id, root_of, start_of
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, leaves_calls_open
 from app.errors import ConversationBusy
 from app.exchange.counting import Counting
+from app.exchange.growing import empty_log, ending_with, entries_behind
 from app.exchange.history import root_of_log
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING
 from app.exchange.request import Caller
@@ -59,18 +58,7 @@ class Adding:
         """
         incoming = read_items(items, open_calls=())
         tenant, start = caller.tenant, start_of(caller.tenant)
-        empty = Conversation(
-            id="",
-            root="",
-            tenant=tenant,
-            head_seq=-1,
-            head_link=start.link,
-            head_skeleton=start.skeleton,
-            head_tokens_total=0,
-            answered=False,
-            encoding=self._encoding,
-            metadata=metadata,
-        )
+        empty = replace(empty_log(tenant, self._encoding), metadata=metadata)
         begun, entries = await self._grown(empty, incoming)
         if begun.head_link == start.link:
             root = root_of(tenant, self._random_bytes(len(start.link)))
@@ -165,52 +153,16 @@ class Adding:
         if first:
             told = [message.raw.decode() for message in messages[:first]]
             state[INSTRUCTIONS] = [*state.get(INSTRUCTIONS, ()), *told]
-        entries = await self._entries(before, messages[first:], [one.sent for one in incoming[first:]])
+        entries = await entries_behind(before, messages[first:], self._counting)
+        entries = [
+            replace(entry, meta={SENT: one.sent}) if one.sent else entry
+            for entry, one in zip(entries, incoming[first:], strict=True)
+        ]
         if not entries:
             return replace(before, state=state), []
-        last = entries[-1]
         state.pop(PENDING, None)
-        state[CALLS_OPEN] = leaves_calls_open(last.message)
-        after = replace(
-            before,
-            state=state,
-            head_seq=last.seq,
-            head_link=last.link,
-            head_skeleton=last.skeleton,
-            head_tokens_total=last.tokens_total,
-            answered=last.answered,
-        )
-        return after, entries
-
-    async def _entries(
-        self, before: Conversation, messages: Sequence[Message], sent: Sequence[Mapping[str, Any]]
-    ) -> list[LogMessage]:
-        head = Position(before.head_link, before.head_skeleton, False)
-        counts = await self._counting.messages(messages, before.encoding)
-        if is_long(sum(len(message.raw) for message in messages)):
-            positions = await asyncio.to_thread(lambda: list(walk(messages, head)))
-        else:
-            positions = list(walk(messages, head))
-        entries: list[LogMessage] = []
-        link, total, answered = before.head_link, before.head_tokens_total, before.answered
-        for index, (message, position) in enumerate(zip(messages, positions, strict=True)):
-            total += counts[index]
-            answered = answered or (message.role == "assistant" and position.link != link)
-            link = position.link
-            entries.append(
-                LogMessage(
-                    seq=before.head_seq + 1 + index,
-                    message=message,
-                    link=link,
-                    skeleton=position.skeleton,
-                    in_skeleton=position.in_skeleton,
-                    tokens=counts[index],
-                    tokens_total=total,
-                    answered=answered,
-                    meta={SENT: sent[index]} if sent[index] else None,
-                )
-            )
-        return entries
+        state[CALLS_OPEN] = leaves_calls_open(entries[-1].message)
+        return replace(ending_with(before, entries), state=state), entries
 
 
 def _count_leading_instructions(messages: Sequence[Message]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from app.archive.formats.detect import Format, read
 from app.archive.formats.imported import Branch, Imported, ImportedMessage, noticed
@@ -20,7 +21,8 @@ from app.conversation.messages import Conversation
 from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.errors import StoreUnavailable
 from app.exchange.counting import Counting
-from app.exchange.placement import INSTRUCTIONS, lineage_through, marks_through, state_through
+from app.exchange.growing import branch_of, empty_log
+from app.exchange.placement import INSTRUCTIONS
 from app.exchange.tasks import Tasks
 from app.store.base import Store
 
@@ -111,16 +113,10 @@ class Importing:
         links = (position.link for position in walk((said.message for said in messages), start))
         first_link = next((link for link in links if link != start.link), None)
         root = root_of(tenant, first_link or self._random_bytes(len(start.link)))
-        return Conversation(
+        return replace(
+            empty_log(tenant, self._encoding),
             id=new_conversation_id(root, self._random_bytes),
             root=root,
-            tenant=tenant,
-            head_seq=-1,
-            head_link=start.link,
-            head_skeleton=start.skeleton,
-            head_tokens_total=0,
-            answered=False,
-            encoding=self._encoding,
             state={INSTRUCTIONS: [told.message.raw.decode() for told in one.instructions]} if one.instructions else {},
             metadata=one.found.metadata,
             created_at=one.found.created_at or _first_time(messages),
@@ -129,19 +125,8 @@ class Importing:
     async def _branch(self, parent: Conversation, last_seq: int, found: Imported, branch: Branch) -> Conversation:
         """A conversation that shares its parent's log through `last_seq`, and is still to get messages of its own."""
         (last,) = await self._store.read(parent, last_seq, last_seq + 1)
-        return Conversation(
-            id=new_conversation_id(parent.root, self._random_bytes),
-            root=parent.root,
-            tenant=parent.tenant,
-            head_seq=last.seq,
-            head_link=last.link,
-            head_skeleton=last.skeleton,
-            head_tokens_total=last.tokens_total,
-            answered=last.answered,
-            encoding=parent.encoding,
-            lineage=lineage_through(parent, last.seq),
-            state=state_through(parent.state, last.seq),
-            marks=marks_through(parent.marks, last.seq),
+        return replace(
+            branch_of(parent, last, new_conversation_id(parent.root, self._random_bytes)),
             metadata=found.metadata,
             created_at=_first_time(branch.messages) or parent.created_at,
         )

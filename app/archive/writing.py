@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from app.archive.formats.imported import ImportedMessage
-from app.conversation.identity import Position, walk
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy
 from app.exchange.counting import Counting
+from app.exchange.growing import ending_with, entries_behind
 from app.exchange.placement import CALLS_OPEN, PENDING
 from app.store.base import Append, HeadMoved, Store
 
@@ -70,24 +69,13 @@ class LogWriter:
         """A conversation with messages at its end, and these messages in their places."""
         if not log:
             return before, []
-        counts = await self._counting.messages([one.message for one in log], before.encoding)
-        head = Position(before.head_link, before.head_skeleton, False)
-        entries = _entries(before, log, counts, await asyncio.to_thread(positions_of, log, head))
-        last = entries[-1]
-        state: dict[str, Any] = {**before.state, CALLS_OPEN: leaves_calls_open(last.message)}
+        entries = await entries_behind(before, [one.message for one in log], self._counting)
+        entries = [replace(entry, created_at=one.created_at) for entry, one in zip(entries, log, strict=True)]
+        state: dict[str, Any] = {**before.state, CALLS_OPEN: leaves_calls_open(entries[-1].message)}
         pending = _pending(int(state.pop(PENDING, 0)), log)
         if pending:
             state[PENDING] = pending
-        after = replace(
-            before,
-            head_seq=last.seq,
-            head_link=last.link,
-            head_skeleton=last.skeleton,
-            head_tokens_total=last.tokens_total,
-            answered=last.answered,
-            state=state,
-        )
-        return after, entries
+        return replace(ending_with(before, entries), state=state), entries
 
 
 def _batches(log: Log) -> Iterator[Log]:
@@ -100,34 +88,6 @@ def _batches(log: Log) -> Iterator[Log]:
             begun, size = index + 1, 0
     if begun < len(log) or not log:
         yield log[begun:]
-
-
-def positions_of(log: Log, start: Position) -> list[Position]:
-    """Where the chains stand after each message."""
-    return list(walk((one.message for one in log), start))
-
-
-def _entries(before: Conversation, log: Log, counts: Sequence[int], positions: Sequence[Position]) -> list[LogMessage]:
-    entries = []
-    link, total, answered = before.head_link, before.head_tokens_total, before.answered
-    for index, (one, position) in enumerate(zip(log, positions, strict=True)):
-        total += counts[index]
-        answered = answered or (one.message.role == "assistant" and position.link != link)
-        link = position.link
-        entries.append(
-            LogMessage(
-                seq=before.head_seq + 1 + index,
-                message=one.message,
-                link=link,
-                skeleton=position.skeleton,
-                in_skeleton=position.in_skeleton,
-                tokens=counts[index],
-                tokens_total=total,
-                answered=answered,
-                created_at=one.created_at,
-            )
-        )
-    return entries
 
 
 def _pending(before: int, log: Log) -> int:

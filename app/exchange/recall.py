@@ -12,7 +12,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.canonical import canonical
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -20,23 +19,15 @@ from app.conversation.identity import (
     prefix_digests,
     root_of,
     root_of_conversation,
-    walk,
 )
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
+from app.exchange.growing import branch_of, empty_log, entries_behind
 from app.exchange.history import History, Reach, Remembered, Search, root_of_log
-from app.exchange.placement import (
-    CALLS_OPEN,
-    INSTRUCTIONS,
-    PENDING,
-    REDACTED,
-    Recollection,
-    lineage_through,
-    marks_through,
-    state_through,
-)
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, REDACTED, Recollection
+from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
@@ -64,6 +55,7 @@ class Recall:
     ) -> None:
         self._store = store
         self._search = Search(store)
+        self._repeating = Repeating(store)
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
@@ -176,9 +168,10 @@ class Recall:
         were erased the stored log is shown, and not the client's copy of it.
         """
         found, last = reach.match.conversation, reach.match.message
-        answer = await self._answer_after(found, last) if request.retry and not new else None
+        answer = await self._repeating.answer_after(found, last) if request.retry and not new else None
         branches = answer is None and found.head_seq != last.seq
-        conversation = self._branch(found, last) if branches else replace(found, mode="resend")
+        placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
+        conversation = replace(placed, mode="resend")
         check_messages(
             new,
             first_index=len(request.raws) - len(new),
@@ -187,7 +180,7 @@ class Recall:
         return Recollection(
             conversation=conversation,
             creates=branches,
-            new=await self._log_messages(conversation, new),
+            new=await self._entries(conversation, new),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
             client_log=None if conversation.marks.get(REDACTED) else log.raws,
@@ -197,26 +190,6 @@ class Recall:
             external_id=request.conversation_id,
             remembers=digest,
             replays=answer,
-        )
-
-    def _branch(self, parent: Conversation, last: LogMessage) -> Conversation:
-        """A new conversation that shares its parent's log through `last`."""
-        return Conversation(
-            id=new_conversation_id(parent.root, self._random_bytes),
-            root=parent.root,
-            tenant=parent.tenant,
-            head_seq=last.seq,
-            head_link=last.link,
-            head_skeleton=last.skeleton,
-            head_tokens_total=last.tokens_total,
-            answered=last.answered,
-            encoding=parent.encoding,
-            lineage=lineage_through(parent, last.seq),
-            mode="resend",
-            chunk_count=parent.chunk_count,
-            state=state_through(parent.state, last.seq),
-            marks=marks_through(parent.marks, last.seq),
-            indexed_before=min(parent.indexed_before, last.seq + 1),
         )
 
     async def _append(
@@ -246,12 +219,10 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
-        answer = await self._answer_to(conversation, messages) if request.retry else None
-        if answer is not None or await self._is_pending(conversation, messages):
+        answer = await self._repeating.answer_to(conversation, messages) if request.retry else None
+        if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
-        check_messages(
-            messages, first_index=len(instructions), calls_open=bool(conversation.state.get(CALLS_OPEN))
-        )
+        check_messages(messages, first_index=len(instructions), calls_open=bool(conversation.state.get(CALLS_OPEN)))
         if not instructions:
             instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ()))
         mode = "append" if conversation.mode == "unknown" else conversation.mode
@@ -259,7 +230,7 @@ class Recall:
         return Recollection(
             conversation=conversation,
             creates=False,
-            new=await self._log_messages(conversation, messages),
+            new=await self._entries(conversation, messages),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
             client_log=None,
@@ -270,32 +241,6 @@ class Recall:
             replays=answer,
         )
 
-    async def _is_pending(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
-        """Whether the log ends with exactly these messages, stored by an attempt that got no answer."""
-        count = len(messages)
-        if not count or int(conversation.state.get(PENDING, 0)) < count:
-            return False
-        tail = await self._store.read(conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1)
-        return [_form(entry.message) for entry in tail] == [_form(message) for message in messages]
-
-    async def _answer_to(self, conversation: Conversation, messages: Sequence[Message]) -> LogMessage | None:
-        """The last answer, if it is whole and these very messages are what it answers."""
-        if not messages or conversation.state.get(PENDING):
-            return None
-        first = conversation.head_seq - len(messages)
-        tail = await self._store.read(conversation, first, conversation.head_seq + 1)
-        if len(tail) <= len(messages) or not _is_whole_answer(tail[-1]):
-            return None
-        same = [_form(entry.message) for entry in tail[:-1]] == [_form(message) for message in messages]
-        return tail[-1] if same else None
-
-    async def _answer_after(self, conversation: Conversation, last: LogMessage) -> LogMessage | None:
-        """The answer to a history that ends with `last`, if it is whole and the conversation has not gone on since."""
-        if conversation.head_seq != last.seq + 1:
-            return None
-        (answer,) = await self._store.read(conversation, last.seq + 1, last.seq + 2)
-        return answer if _is_whole_answer(answer) else None
-
     async def _begin(
         self,
         request: ChatRequest,
@@ -305,27 +250,21 @@ class Recall:
         named: Conversation | None = None,
     ) -> Recollection:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
-        tenant, start = request.caller.tenant, log.start
+        tenant = request.caller.tenant
         positions = await log.positions()
         check_messages(log.messages, first_index=len(instructions), calls_open=False)
-        root = root_of_log(tenant, start, positions)
-        conversation = Conversation(
+        root = root_of_log(tenant, log.start, positions)
+        conversation = replace(
+            empty_log(tenant, encoding),
             id=new_conversation_id(root, self._random_bytes),
             root=root,
-            tenant=tenant,
-            head_seq=-1,
-            head_link=start.link,
-            head_skeleton=start.skeleton,
-            head_tokens_total=0,
-            answered=False,
-            encoding=encoding,
             external_id=request.conversation_id if named is None else None,
             mode="append" if request.mode == "append" else "resend" if _holds_answer(log.raws) else "unknown",
         )
         return Recollection(
             conversation=conversation,
             creates=True,
-            new=await self._log_messages(conversation, log.messages, positions),
+            new=await self._entries(conversation, log.messages, positions),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, encoding),
             client_log=log.raws,
@@ -344,37 +283,13 @@ class Recall:
         placed = await self._begin(request, instructions, log, encoding)
         return replace(placed, keeps=False, points=False, remembers=None)
 
-    async def _log_messages(
-        self,
-        conversation: Conversation,
-        messages: Sequence[Message],
-        positions: Sequence[Position] | None = None,
+    async def _entries(
+        self, conversation: Conversation, messages: Sequence[Message], positions: Sequence[Position] | None = None
     ) -> tuple[LogMessage, ...]:
         """New messages in their places after the conversation's head."""
-        if not messages:
-            return ()
-        counts = await self._counting.messages(messages, conversation.encoding)
-        if positions is None:
-            head = Position(conversation.head_link, conversation.head_skeleton, False)
-            positions = list(walk(messages, head))
-        entries = []
-        seq, total, answered = conversation.head_seq, conversation.head_tokens_total, conversation.answered
-        for message, position, tokens in zip(messages, positions, counts, strict=True):
-            seq += 1
-            total += tokens
-            answered = answered or (seq >= FOREIGN_ANSWERS_FROM_SEQ and message.role == "assistant")
-            entries.append(
-                LogMessage(
-                    seq=seq,
-                    message=message,
-                    link=position.link,
-                    skeleton=position.skeleton,
-                    in_skeleton=position.in_skeleton,
-                    tokens=tokens,
-                    tokens_total=total,
-                    answered=answered,
-                )
-            )
+        entries = await entries_behind(
+            conversation, messages, self._counting, positions=positions, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
+        )
         return tuple(entries)
 
 
@@ -412,17 +327,7 @@ def _names_ours(request: ChatRequest) -> bool:
     return request.conversation_id is not None and root_of_conversation(request.conversation_id) is not None
 
 
-def _is_whole_answer(entry: LogMessage) -> bool:
-    """Whether a message is an answer that was given here, to its end."""
-    return not entry.incomplete and entry.meta is not None and "id" in entry.meta
-
-
 def _points(request: ChatRequest, conversation: Conversation) -> bool:
     """Whether a client's own id has to be made to mean this conversation."""
     wanted = request.conversation_id
     return wanted is not None and root_of_conversation(wanted) is None and conversation.external_id != wanted
-
-
-def _form(message: Message) -> bytes:
-    """What a message is compared by: its canonical form, its text where the chain looks through it."""
-    return canonical(message.body) or message.raw

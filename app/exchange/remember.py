@@ -3,17 +3,18 @@ byte reaches the client. Whoever comes second finds the head moved and goes on a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.identity import Position, PrefixMemory, new_conversation_id
+from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.counting import Counting
+from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, lineage_through
 from app.store.base import Append, HeadMoved, LeaseLost, Store
@@ -103,26 +104,13 @@ class Remember:
         if not turn.keeps:
             return conversation
         message = Message.of(given.message)
-        head = Position(conversation.head_link, conversation.head_skeleton, False)
-        (position,) = walk([message], head)
-        (tokens,) = await self._counting.messages([message], conversation.encoding)
-        entry = LogMessage(
-            seq=conversation.head_seq + 1,
-            message=message,
-            link=position.link,
-            skeleton=position.skeleton,
-            in_skeleton=position.in_skeleton,
-            tokens=tokens,
-            tokens_total=conversation.head_tokens_total + tokens,
-            answered=conversation.answered or position.link != head.link,
-            incomplete=given.incomplete,
-            meta=given.meta,
-        )
+        (entry,) = await entries_behind(conversation, [message], self._counting)
+        entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
         base = replace(conversation, state=state, chunk_count=max(conversation.chunk_count, given.chunk_count))
         try:
-            after = _with_head(base, [entry])
+            after = ending_with(base, [entry])
             await self._store.append(
                 Append(
                     conversation=after,
@@ -135,7 +123,7 @@ class Remember:
         except HeadMoved as moved:
             if turn.appends:
                 raise _lost() from moved
-            after = _with_head(self._branch(base), [entry])
+            after = ending_with(self._branch(base), [entry])
             await self._create(Append(conversation=after, after_seq=base.head_seq, messages=[entry], creates=True))
         except LeaseLost as lost:
             raise _lost() from lost
@@ -203,19 +191,7 @@ def _after_question(turn: Recollection) -> Conversation:
     }
     if turn.appends and turn.instructions:
         state[INSTRUCTIONS] = [message.raw.decode() for message in turn.instructions]
-    return _with_head(replace(conversation, state=state), turn.new)
-
-
-def _with_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
-    last = entries[-1]
-    return replace(
-        conversation,
-        head_seq=last.seq,
-        head_link=last.link,
-        head_skeleton=last.skeleton,
-        head_tokens_total=last.tokens_total,
-        answered=last.answered,
-    )
+    return ending_with(replace(conversation, state=state), turn.new)
 
 
 def _lost() -> ConversationBusy:

@@ -1,0 +1,113 @@
+"""Logs that begin, branch and grow: new messages take their places behind the last one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from app.context.tokens import is_long
+from app.conversation.identity import Position, start_of, walk
+from app.conversation.messages import Conversation, LogMessage, Message
+from app.exchange.counting import Counting
+from app.exchange.placement import lineage_through, marks_through, state_through
+
+
+def empty_log(tenant: str, encoding: str) -> Conversation:
+    """A conversation before its first message, still without an id and a root."""
+    start = start_of(tenant)
+    return Conversation(
+        id="",
+        root="",
+        tenant=tenant,
+        head_seq=-1,
+        head_link=start.link,
+        head_skeleton=start.skeleton,
+        head_tokens_total=0,
+        answered=False,
+        encoding=encoding,
+    )
+
+
+def branch_of(parent: Conversation, last: LogMessage, branch_id: str) -> Conversation:
+    """A new conversation that shares its parent's log through `last`."""
+    return Conversation(
+        id=branch_id,
+        root=parent.root,
+        tenant=parent.tenant,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+        encoding=parent.encoding,
+        lineage=lineage_through(parent, last.seq),
+        chunk_count=parent.chunk_count,
+        state=state_through(parent.state, last.seq),
+        marks=marks_through(parent.marks, last.seq),
+        indexed_before=min(parent.indexed_before, last.seq + 1),
+    )
+
+
+async def entries_behind(
+    before: Conversation,
+    messages: Sequence[Message],
+    counting: Counting,
+    *,
+    positions: Sequence[Position] | None = None,
+    answers_from_seq: int = 0,
+) -> list[LogMessage]:
+    """Messages in their places behind the last one of `before`, counted.
+
+    Args:
+        positions: where the chains stand after each message, if that is known already.
+        answers_from_seq: an assistant's message makes the log recognisable from this place on.
+    """
+    if not messages:
+        return []
+    counts = await counting.messages(messages, before.encoding)
+    entries: list[LogMessage] = []
+    link, total, answered = before.head_link, before.head_tokens_total, before.answered
+    for seq, (message, position, tokens) in enumerate(
+        zip(messages, positions or await _walked(before, messages), counts, strict=True), start=before.head_seq + 1
+    ):
+        total += tokens
+        # A message that the chain looks through cannot be told from the one before it.
+        if message.role == "assistant" and seq >= answers_from_seq and position.link != link:
+            answered = True
+        link = position.link
+        entries.append(
+            LogMessage(
+                seq=seq,
+                message=message,
+                link=link,
+                skeleton=position.skeleton,
+                in_skeleton=position.in_skeleton,
+                tokens=tokens,
+                tokens_total=total,
+                answered=answered,
+            )
+        )
+    return entries
+
+
+def ending_with(before: Conversation, entries: Sequence[LogMessage]) -> Conversation:
+    """A conversation whose log ends with the last of these entries."""
+    last = entries[-1]
+    return replace(
+        before,
+        head_seq=last.seq,
+        head_link=last.link,
+        head_skeleton=last.skeleton,
+        head_tokens_total=last.tokens_total,
+        answered=last.answered,
+    )
+
+
+async def _walked(before: Conversation, messages: Sequence[Message]) -> list[Position]:
+    """Where the chains stand after each message; off the event loop when that takes long."""
+    head = Position(before.head_link, before.head_skeleton, False)
+    if is_long(sum(len(message.raw) for message in messages)):
+        return await asyncio.to_thread(lambda: list(walk(messages, head)))
+    return list(walk(messages, head))

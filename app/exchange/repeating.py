@@ -1,0 +1,56 @@
+"""Requests that their client sends once more: what is stored of them already, and what answered them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.conversation.canonical import canonical
+from app.conversation.messages import Conversation, LogMessage, Message
+from app.exchange.placement import PENDING
+from app.store.base import Store
+
+
+class Repeating:
+    """Recognises what an earlier attempt has stored, at the end of a conversation's log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def is_pending(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
+        """Whether the log ends with exactly these messages, stored by an attempt that got no answer."""
+        count = len(messages)
+        if not count or int(conversation.state.get(PENDING, 0)) < count:
+            return False
+        tail = await self._store.read(conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1)
+        return _are_same(tail, messages)
+
+    async def answer_to(self, conversation: Conversation, messages: Sequence[Message]) -> LogMessage | None:
+        """The last answer, if it is whole and these very messages are what it answers."""
+        if not messages or conversation.state.get(PENDING):
+            return None
+        first = conversation.head_seq - len(messages)
+        tail = await self._store.read(conversation, first, conversation.head_seq + 1)
+        if len(tail) <= len(messages) or not _is_whole_answer(tail[-1]):
+            return None
+        return tail[-1] if _are_same(tail[:-1], messages) else None
+
+    async def answer_after(self, conversation: Conversation, last: LogMessage) -> LogMessage | None:
+        """The answer to a history that ends with `last`, if it is whole and the conversation has not gone on since."""
+        if conversation.head_seq != last.seq + 1:
+            return None
+        (answer,) = await self._store.read(conversation, last.seq + 1, last.seq + 2)
+        return answer if _is_whole_answer(answer) else None
+
+
+def _is_whole_answer(entry: LogMessage) -> bool:
+    """Whether a message is an answer that was given here, to its end."""
+    return not entry.incomplete and entry.meta is not None and "id" in entry.meta
+
+
+def _are_same(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:
+    """By canonical form; by text where the chain looks through a message."""
+    return [_form(entry.message) for entry in entries] == [_form(message) for message in messages]
+
+
+def _form(message: Message) -> bytes:
+    return canonical(message.body) or message.raw
