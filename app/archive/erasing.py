@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -20,9 +20,10 @@ from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS
 from app.exchange.request import Caller
-from app.store.base import Append, HeadMoved, LeaseLost, Store
+from app.store.base import Append, CompletionQuery, HeadMoved, LeaseLost, ListQuery, Store
 from app.store.leases import LeaseKeeper
 
+PAGE: Final = 500
 LONGEST_STAND_IN_MESSAGES: Final = 2_000
 """Summaries of more than this are left to the next turn that needs them."""
 
@@ -66,7 +67,7 @@ class Erasing:
             conversation = await self._records.of(caller, conversation.id)
             index = instruction_index(conversation, item_id)
             if index is not None:
-                await self._remove_instruction(conversation, index)
+                await self._remove_instruction(conversation, index, erase=erase)
             else:
                 await self._remove_item(conversation, item_id, erase=erase)
         return await self._records.of(caller, conversation.id)
@@ -110,14 +111,43 @@ class Erasing:
             async with self._leases.hold(root, f"range:{chunk.from_link.hex()}", 0) as lease:
                 await self._store.add_chunk(tenant=conversation.tenant, root=root, chunk=made, fence=lease)
 
-    async def _remove_instruction(self, conversation: Conversation, index: int) -> None:
-        kept = list(conversation.state.get(INSTRUCTIONS, ()))
-        del kept[index]
+    async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:
+        raw = conversation.state[INSTRUCTIONS][index]
+        await self._forget_instruction(conversation, raw)
+        if not erase:
+            return
+        async for relative in self._relatives(conversation):
+            if raw in relative.state.get(INSTRUCTIONS, ()):
+                await self._forget_instruction(relative, raw)
+        await self._forget_in_completions(conversation, raw)
+
+    async def _forget_instruction(self, conversation: Conversation, raw: str) -> None:
+        kept = [one for one in conversation.state[INSTRUCTIONS] if one != raw]
         changed = replace(conversation, state={**conversation.state, INSTRUCTIONS: kept})
         try:
             await self._store.append(Append(conversation=changed, after_seq=conversation.head_seq, messages=[]))
         except HeadMoved as moved:
             raise _busy() from moved
+
+    async def _relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
+        """The other conversations of its family of branches: each copied what its parent was told once."""
+        query = ListQuery(limit=PAGE)
+        while page := await self._store.conversations(tenant=conversation.tenant, query=query):
+            for one in page:
+                if one.root == conversation.root and one.id != conversation.id:
+                    yield one
+            last = page[-1]
+            assert last.created_at is not None
+            query = ListQuery(limit=PAGE, after=(last.created_at, last.id))
+
+    async def _forget_in_completions(self, conversation: Conversation, raw: str) -> None:
+        tenant, query = conversation.tenant, CompletionQuery(limit=PAGE)
+        while page := await self._store.completions(tenant=tenant, query=query):
+            for one in page:
+                if one.root == conversation.root and raw in one.instructions:
+                    kept = tuple(told for told in one.instructions if told != raw)
+                    await self._store.keep_completion(replace(one, instructions=kept))
+            query = CompletionQuery(limit=PAGE, after=(page[-1].created_at, page[-1].id))
 
 
 def _busy() -> ConversationBusy:

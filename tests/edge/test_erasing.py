@@ -36,9 +36,9 @@ class Talk:
         self.path = path
         self.id = ""
 
-    async def say(self, *messages: dict[str, Any], mode: str = "append") -> dict[str, Any]:
+    async def say(self, *messages: dict[str, Any], mode: str = "append", **fields: Any) -> dict[str, Any]:
         headers = {"x-context-mode": mode, **({"x-conversation-id": self.id} if self.id else {})}
-        body = {"model": "m", "messages": list(messages)}
+        body = {"model": "m", "messages": list(messages), **fields}
         answer = await self.client.post(f"{self.base_url}/chat/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
         told: dict[str, Any] = answer.json()
@@ -175,6 +175,28 @@ async def test_a_call_that_is_erased_keeps_its_result_in_place(tmp_path: Path) -
         assert [message["role"] for message in view] == ["user", "assistant", "tool", "tool", "assistant", "user"]
         assert view[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
         assert SECRET.encode() not in client.stored_bytes()
+
+
+async def test_an_instruction_that_is_erased_is_in_no_branch_and_no_completion(tmp_path: Path) -> None:
+    async with talk(tmp_path) as client:
+        told = await client.say(system(f"Never say {SECRET}."), user("Hi."))
+        first = client.id
+        history = [user("Hi."), told["choices"][0]["message"]]
+        await client.say(*history, user("One way."), mode="resend")
+        await client.say(*history, user("Another way."), mode="resend")
+        assert client.id != first
+        client.id = first
+        await client.say(user("Go on."), store=True)
+        (item,) = (one for one in await client.items() if one.get("role") == "system")
+        assert (await client.delete(item["id"], erase=True)).status_code == 200
+        for conversation in (await client.client.get(f"{client.base_url}/conversations")).json()["data"]:
+            client.id = conversation["id"]
+            assert SECRET not in json.dumps(await client.items())
+        (completion_id,) = [
+            one["id"] for one in (await client.client.get(f"{client.base_url}/chat/completions")).json()["data"]
+        ]
+        asked = await client.client.get(f"{client.base_url}/chat/completions/{completion_id}/messages")
+        assert SECRET not in asked.text
 
 
 async def test_an_instruction_can_be_deleted(tmp_path: Path) -> None:
