@@ -10,14 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.resources import After, Described, ErrorBody, Limit, json_response, page_of
+from app.api.resources import YEAR_9999, After, Described, ErrorBody, Limit, Page, json_response, page_of
 from app.archive.issuing import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.conversation.keys import ApiKey, Scope
 from app.errors import InvalidRequest, NotFound
 from app.exchange.request import Caller
 
-YEAR_9999: Final = 253_402_300_799
-"""Unix seconds; the last ones that there is a date for."""
 DEFAULT_PAGE: Final = 20
 
 
@@ -66,12 +64,8 @@ class NewKeyObject(KeyObject):
     key: str
 
 
-class KeyList(Described):
-    object: str
+class KeyList(Page):
     data: list[KeyObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 def admin_routes(issuing: Issuing, auth: Auth) -> APIRouter:

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from app.api.auth import Auth
 from app.api.conversations import BUSY
 from app.api.errors import unexpected
 from app.api.request_ids import REQUEST_ID
-from app.api.resources import REFUSALS, Described, JsonRoute, json_response
+from app.api.resources import REFUSALS, Described, JsonRoute, Strict, json_response
 from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
@@ -29,10 +29,8 @@ STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache", "x-acce
 """The last keeps nginx from holding a stream back."""
 
 
-class CompactionRequest(BaseModel):
+class CompactionRequest(Strict):
     """What is to be summarized, and how."""
-
-    model_config = ConfigDict(extra="forbid")
 
     instructions: Annotated[Instructions | None, Field(description="What the summaries should focus on.")] = None
     through_item: Annotated[

@@ -19,6 +19,7 @@ from app.api.resources import (
     Limit,
     Metadata,
     Order,
+    Page,
     json_response,
     metadata_filter,
     page_of,
@@ -48,12 +49,8 @@ class Completion(Described):
     conversation_id: str
 
 
-class CompletionPage(Described):
-    object: str
+class CompletionPage(Page):
     data: list[Completion]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class CompletionMessage(Described):
@@ -65,12 +62,8 @@ class CompletionMessage(Described):
     content_parts: list[Any] | None
 
 
-class CompletionMessagePage(Described):
-    object: str
+class CompletionMessagePage(Page):
     data: list[CompletionMessage]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 def completion_routes(completions: Completions, auth: Auth) -> APIRouter:

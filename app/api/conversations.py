@@ -14,6 +14,7 @@ from app.api.item_schemas import Items
 from app.api.resources import (
     METADATA_FILTER,
     REFUSALS,
+    YEAR_9999,
     After,
     Deleted,
     Described,
@@ -22,6 +23,7 @@ from app.api.resources import (
     Limit,
     Metadata,
     Order,
+    Page,
     json_response,
     metadata_filter,
     page_of,
@@ -31,8 +33,6 @@ from app.archive.records import Records
 from app.exchange.request import Caller
 from app.store.base import ListQuery
 
-YEAR_9999 = 253_402_300_799
-"""Unix seconds; the last ones that there is a date for."""
 BUSY: dict[int | str, dict[str, Any]] = {
     409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}
 }
@@ -74,12 +74,8 @@ class ConversationObject(Described):
     parent: ParentObject | None
 
 
-class ConversationPage(Described):
-    object: str
+class ConversationPage(Page):
     data: list[ConversationObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
@@ -160,9 +156,7 @@ def conversation_routes(records: Records, adding: Adding, auth: Auth) -> APIRout
 
 def conversation_response(told: dict[str, Any]) -> Response:
     """An answer about the conversation that `told["id"]` names."""
-    response = json_response(told)
-    response.headers["x-conversation-id"] = told["id"]
-    return response
+    return json_response(told, conversation_id=told["id"])
 
 
 def _moment(unix_seconds: int | None) -> datetime | None:

@@ -13,9 +13,7 @@ from app.errors import StoreUnavailable, UpstreamUnavailable
 from app.store.base import Store
 
 
-def health_routes(
-    store: Store, *, version: str, has_upstream: Callable[[], bool]
-) -> APIRouter:
+def health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
     """The two probes."""
     routes = APIRouter(tags=["health"])
 

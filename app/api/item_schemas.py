@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import Field, WithJsonSchema
 
-from app.api.resources import Described
+from app.api.resources import Described, Page
 from app.archive.incoming import MAX_ITEMS
 from app.archive.shapes import SHAPES
 
@@ -41,12 +41,8 @@ class ItemObject(Described):
     type: str
 
 
-class ItemPage(Described):
-    object: str
+class ItemPage(Page):
     data: list[ItemObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 Items = Annotated[list[IncomingItem], Field(max_length=MAX_ITEMS)]

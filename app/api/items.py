@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
@@ -16,12 +16,15 @@ from app.archive.adding import Adding
 from app.archive.erasing import Erasing
 from app.archive.listing import Listing, Wanted
 from app.archive.records import Records
-from app.conversation.messages import Conversation
 from app.exchange.request import Caller
 
 Include = Annotated[
-    list[str] | None,
-    Query(alias="include[]", description="Of OpenAI's own tools. All that is kept is always included."),
+    list[str],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="Of OpenAI's own tools. All that is kept is always included.",
+    ),
 ]
 
 
@@ -46,35 +49,35 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         request: Request,
         conversation_id: str,
         new: NewItems,
-        include: Include = None,
+        include: Include,
         caller: Caller = manages,
     ) -> Response:
         conversation, items = await adding.add(caller, conversation_id, new.items, is_retry=_is_retry(request))
-        return _about(conversation, page_of(items, has_more=False))
+        return json_response(page_of(items, has_more=False), conversation_id=conversation.id)
 
     @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
     async def list_items(
         conversation_id: str,
+        include: Include,
         limit: Limit = 20,
         after: After = None,
         order: Order = "desc",
-        include: Include = None,
         caller: Caller = reads,
     ) -> Response:
         conversation = await records.of(caller, conversation_id)
         wanted = Wanted(limit=limit, descending=order == "desc", after=after)
         items, has_more = await listing.page(conversation, wanted)
-        return _about(conversation, page_of(items, has_more=has_more))
+        return json_response(page_of(items, has_more=has_more), conversation_id=conversation.id)
 
     @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
     async def get_item(
         conversation_id: str,
         item_id: str,
-        include: Include = None,
+        include: Include,
         caller: Caller = reads,
     ) -> Response:
         conversation = await records.of(caller, conversation_id)
-        return _about(conversation, await listing.one(conversation, item_id))
+        return json_response(await listing.one(conversation, item_id), conversation_id=conversation.id)
 
     @routes.delete(
         "/{item_id}",
@@ -97,9 +100,3 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
 def _is_retry(request: Request) -> bool:
     """Whether the client's SDK says that this is not its first attempt."""
     return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
-
-
-def _about(conversation: Conversation, body: dict[str, Any]) -> Response:
-    response = json_response(body)
-    response.headers["x-conversation-id"] = conversation.id
-    return response

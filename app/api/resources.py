@@ -27,6 +27,8 @@ Metadata = Annotated[
     Field(max_length=16, json_schema_extra={"additionalProperties": False}),
 ]
 """OpenAI's: at most 16 pairs, names of 64 and values of 512 characters."""
+YEAR_9999: Final = 253_402_300_799
+"""Unix seconds; the last ones that there is a date for."""
 _METADATA_QUERY: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
 METADATA_FILTER: Final[dict[str, Any]] = {
     "parameters": [
@@ -60,6 +62,22 @@ class ErrorBody(Described):
     """Every error, whatever its status."""
 
     error: ErrorDetails
+
+
+class Page(Described):
+    """OpenAI's list object; each kind of page says what is in its `data`."""
+
+    object: str
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Strict(BaseModel):
+    """A body of our own making: fields that nobody knows are refused."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class Deleted(Described):
@@ -112,8 +130,10 @@ def unix_seconds(moment: datetime | None) -> int:
     return 0 if moment is None else int(moment.timestamp())
 
 
-def json_response(body: Any, *, status: int = 200) -> Response:
-    return Response(orjson.dumps(body), status_code=status, media_type="application/json")
+def json_response(body: Any, *, conversation_id: str | None = None) -> Response:
+    """A whole answer. `conversation_id` is told beside it where the body need not name it."""
+    headers = None if conversation_id is None else {"x-conversation-id": conversation_id}
+    return Response(orjson.dumps(body), media_type="application/json", headers=headers)
 
 
 def page_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:

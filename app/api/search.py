@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.resources import REFUSALS, Described, Limit, json_response, page_of, unix_seconds
+from app.api.resources import REFUSALS, Described, Limit, Page, json_response, page_of, unix_seconds
 from app.archive.items import message_item_id
 from app.archive.records import Records
 from app.archive.searching import Hit, Hits, Searching, excerpt
@@ -17,7 +17,7 @@ from app.exchange.request import Caller
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 
 
-class FoundMessage(Described):
+class FoundMessage(Page):
     """A message that was found."""
 
     id: str
@@ -33,11 +33,7 @@ class FoundMessage(Described):
 class FoundMessages(Described):
     """What a search found, best first."""
 
-    object: str
     data: list[FoundMessage]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
     terms: list[str]
     complete: bool
     limited: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from app.api.auth import Auth
@@ -18,6 +18,8 @@ from app.api.resources import (
     JsonRoute,
     Limit,
     Order,
+    Page,
+    Strict,
     json_response,
     page_of,
 )
@@ -40,11 +42,7 @@ FAILED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class _Wish(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class SummaryEdit(_Wish):
+class SummaryEdit(Strict):
     """A text that a person wrote."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS, pattern=WITHOUT_NUL)]
@@ -53,14 +51,14 @@ class SummaryEdit(_Wish):
     )
 
 
-class SummaryRegeneration(_Wish):
+class SummaryRegeneration(Strict):
     """How a summary is to be written anew."""
 
     instructions: Annotated[Instructions | None, Field(description="What to pay attention to.")] = None
     model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
 
 
-class SummaryRollback(_Wish):
+class SummaryRollback(Strict):
     """Which earlier text is to be the newest."""
 
     revision: Annotated[Revision, Field(description="The one whose text is wanted.")]
@@ -98,12 +96,8 @@ class SummaryWithRevisions(SummaryObject):
     revisions: list[RevisionObject]
 
 
-class SummaryList(Described):
-    object: str
+class SummaryList(Page):
     data: list[SummaryObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 def summary_routes(summaries: Summaries, auth: Auth) -> APIRouter:

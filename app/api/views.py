@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.resources import REFUSALS, After, Described, ErrorBody, Order, json_response
+from app.api.resources import REFUSALS, After, Described, ErrorBody, Order, Page, json_response
 from app.archive.looking import Looking, PageWish
 from app.archive.standing import Wish
 from app.exchange.request import Caller
@@ -22,6 +22,15 @@ Include = Annotated[
     list[Literal["sent"]] | None,
     Query(alias="include[]", description="`sent`: the messages as they are sent to the model, all of them."),
 ]
+
+
+def _page_wish(
+    limit: Messages = DEFAULT_MESSAGES, after: After = None, order: Order = "desc", include: Include = None
+) -> PageWish:
+    return PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
+
+
+Wanted = Annotated[PageWish, Depends(_page_wish)]
 
 
 class MessageInView(Described):
@@ -42,12 +51,8 @@ class MessageInView(Described):
     text: str
 
 
-class MessagesInView(Described):
-    object: str
+class MessagesInView(Page):
     data: list[MessageInView]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class SummaryInView(Described):
@@ -128,15 +133,11 @@ def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> API
     )
     async def preview_context(
         conversation_id: str,
+        page: Wanted,
         model: Model = None,
         policy: str | None = named,
-        limit: Messages = DEFAULT_MESSAGES,
-        after: After = None,
-        order: Order = "desc",
-        include: Include = None,
         caller: Caller = reads,
     ) -> Response:
-        page = PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
         return json_response(await looking.now(caller, conversation_id, Wish(model=model, policy=policy), page))
 
     @routes.get(
@@ -147,13 +148,9 @@ def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> API
     async def context_of_item(
         conversation_id: str,
         item_id: str,
-        limit: Messages = DEFAULT_MESSAGES,
-        after: After = None,
-        order: Order = "desc",
-        include: Include = None,
+        page: Wanted,
         caller: Caller = reads,
     ) -> Response:
-        page = PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
         return json_response(await looking.then(caller, conversation_id, item_id, page))
 
     return routes
