@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.archive.places import item_ids
 from app.archive.records import Records
-from app.archive.standing import Standing, Wish, place_of
+from app.archive.standing import Standing, Wish, check_summarizes, place_of
 from app.archive.telling import ranges_of, summary_object
 from app.archive.watching import Compaction, Progress
 from app.context.outline import last_view
@@ -154,10 +154,7 @@ class Compactions:
         )
         turn = await self._standing.turn(caller, conversation, asked)
         self._allow(caller, turn.request.model)
-        if not turn.policy.summarizes:
-            raise InvalidRequest(
-                f"Policy {turn.policy.name!r} writes no summaries.", code="invalid_value", param="policy"
-            )
+        check_summarizes(turn.policy)
         budget = self._views.budget(turn)
         now = await self._views.planned(turn, budget, summarize="auto")
         view = await self._views.planned(turn, budget, summarize="now")

@@ -13,7 +13,7 @@ from app.archive.records import Records
 from app.archive.standing import Standing, Wish, place_of
 from app.context.outline import Pin
 from app.conversation.messages import Conversation
-from app.errors import ConversationBusy, InvalidRequest
+from app.errors import ConversationBusy
 from app.exchange.pinning import Pinning, check_share, pins_of
 from app.exchange.placement import PINS
 from app.exchange.request import Caller
@@ -73,21 +73,20 @@ class Pins:
         raise _busy(conversation_id)
 
     async def unpin(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
-        """Unpin the round of an item; nothing happens where it is not pinned.
+        """Unpin the round of an item; nothing happens where it is not pinned. Instructions stay: they are always shown.
 
         Returns:
             The item with `pinned`.
 
         Raises:
             ConversationNotFound, ItemNotFound: there is none.
-            InvalidRequest: it is one of the conversation's instructions, which are always shown.
             ConversationBusy: others keep changing the conversation's marks.
         """
         for _ in range(TRIES):
             conversation = await self._records.of(caller, conversation_id)
             item = await self._listing.one(conversation, item_id)
             if instruction_index(conversation, item_id) is not None:
-                raise InvalidRequest("Instructions are always shown.", code="invalid_value", param="item_id")
+                return {**item, "pinned": True}
             entry, _ = await self._records.entry(conversation, item_id)
             pins = pins_of(conversation.marks)
             left = [pin for pin in pins if not _holds(pin, entry.seq)]

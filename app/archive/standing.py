@@ -10,8 +10,9 @@ import orjson
 from msgspec.structs import replace
 
 from app.context.outline import Summarize
+from app.context.policy import Policy
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.errors import ModelRequired
+from app.errors import InvalidRequest, ModelRequired
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS, Recollection
 from app.exchange.request import Caller, ChatRequest
@@ -79,6 +80,15 @@ class Standing:
 
     def _known_policy(self, name: str | None) -> str | None:
         return name if name in self._turns.policies else None
+
+
+def check_summarizes(policy: Policy) -> None:
+    """
+    Raises:
+        InvalidRequest: the policy writes no summaries.
+    """
+    if not policy.summarizes:
+        raise InvalidRequest(f"Policy {policy.name!r} writes no summaries.", code="invalid_value", param="policy")
 
 
 def asked_of(answer: LogMessage | None) -> Mapping[str, Any]:

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from app.archive.places import item_ids
 from app.archive.records import Records
-from app.archive.standing import Standing, Wish
+from app.archive.standing import Standing, Wish, check_summarizes
 from app.archive.telling import revision_object, summary_object
 from app.context.chain import active_chain
 from app.context.view import Counter, section_tokens
 from app.conversation.messages import Chunk, Conversation
-from app.errors import GatewayError, InvalidRequest, RevisionConflict, SummaryNotFound
+from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.exchange.compacting import Compacting
 from app.exchange.request import Caller
 from app.exchange.tasks import Tasks
@@ -153,8 +153,7 @@ class Summaries:
         wish = Wish(model=model, summarize="never", instructions=instructions)
         turn = await self._standing.turn(caller, conversation, wish)
         self._allow(caller, turn.request.model)
-        if not turn.policy.summarizes:
-            raise _summarizes_nothing(turn.policy.name)
+        check_summarizes(turn.policy)
         folded = [one for one in chunks if one.id in chunk.folds]
         if len(folded) != len(chunk.folds):
             raise InvalidRequest(
@@ -260,7 +259,3 @@ def _conflict(summary_id: str) -> RevisionConflict:
     return RevisionConflict(
         f"Summary {summary_id!r} is another revision by now.", param="revision", hint="Read it again, then decide."
     )
-
-
-def _summarizes_nothing(policy: str) -> GatewayError:
-    return InvalidRequest(f"Policy {policy!r} writes no summaries.", code="invalid_value", param="policy")
