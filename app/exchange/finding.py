@@ -6,18 +6,22 @@ that needs no old message.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
-from app.conversation.messages import Conversation
+from app.conversation.messages import Conversation, LogMessage
 from app.conversation.terms import query_terms
 from app.store.base import Found, Store
 
 BATCH_MESSAGES: Final = 64
-"""Few enough that a writer which others wait for is soon free again."""
+"""How many are read first; then as many as hold `BATCH_BYTES`, but never more than `MOST_MESSAGES`."""
+BATCH_BYTES: Final = 512 * 1024
+MOST_MESSAGES: Final = 512
 REMEMBERED_CONVERSATIONS: Final = 10_000
 
 
@@ -27,6 +31,8 @@ class Finding:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._indexed: OrderedDict[str, int] = OrderedDict()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By conversation: who indexes the same one takes turns, so that none of it is done twice."""
 
     async def find(
         self, conversation: Conversation, asked: str | Sequence[str], *, from_seq: int, before_seq: int, limit: int
@@ -59,14 +65,19 @@ class Finding:
         if not self._store.searches_all:
             return True
         end = min(before_seq, conversation.head_seq + 1)
-        start = self.indexed_before(conversation)
-        while start < end:
+        turn = self._turns.setdefault(conversation.id, asyncio.Lock())
+        size = BATCH_MESSAGES
+        while self.indexed_before(conversation) < end:
             if time.monotonic() >= deadline:
                 return False
-            stop = min(start + BATCH_MESSAGES, end)
-            await self._store.index(conversation, await self._store.read(conversation, start, stop))
-            start = stop
-            self._remember(conversation.id, start)
+            async with turn:
+                start = self.indexed_before(conversation)
+                stop = min(start + size, end)
+                if start < stop:
+                    entries = await self._store.read(conversation, start, stop)
+                    await self._store.index(conversation, entries)
+                    self._remember(conversation.id, stop)
+                    size = _size_after(entries)
         return True
 
     def indexed_before(self, conversation: Conversation) -> int:
@@ -77,3 +88,9 @@ class Finding:
         self._indexed[conversation_id] = max(before_seq, self._indexed.pop(conversation_id, 0))
         while len(self._indexed) > REMEMBERED_CONVERSATIONS:
             self._indexed.popitem(last=False)
+
+
+def _size_after(entries: Sequence[LogMessage]) -> int:
+    """How many messages to read next if they are as long as these."""
+    held_bytes = sum(len(entry.message.raw) for entry in entries)
+    return max(1, min(MOST_MESSAGES, BATCH_BYTES * len(entries) // max(1, held_bytes)))

@@ -50,7 +50,15 @@ from app.store.rows import (
     log_message_of,
 )
 from app.store.scripts import POSTGRES, Rows, Script
-from app.store.search import keys_of_messages, keys_of_terms, scope_of, scope_prefix, score, tenant_scope_of
+from app.store.search import (
+    keys_of_messages,
+    keys_of_terms,
+    portions,
+    scope_of,
+    scope_prefix,
+    score,
+    tenant_scope_of,
+)
 from app.store.tables import SCHEMA_VERSION
 
 Result = TypeVar("Result")
@@ -173,10 +181,14 @@ class PostgresStore(Desk):
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         kept = placed(conversation.path, entries)
-        if not kept:
-            return
-        root, tenant = conversation.root, conversation.tenant
         keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
+        for part in portions(keys):
+            await self._index(conversation, kept[part], keys[part])
+
+    async def _index(
+        self, conversation: Conversation, kept: Sequence[tuple[str, LogMessage]], keys: Sequence[Sequence[int]]
+    ) -> None:
+        root, tenant = conversation.root, conversation.tenant
         prefixes = {place: scope_prefix(root, place) for place, _ in kept}
         async with self._connections.transaction() as connection:
             rows = await connection.fetch(
@@ -197,7 +209,7 @@ class PostgresStore(Desk):
                 if terms_at[seq] and not redacted:
                     terms_of.setdefault(place, set()).update(terms_at[seq])
             await _post(connection, tenant, root, terms_of)
-            start, end = run_of(entries)
+            start, end = run_of([entry for _, entry in kept])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
                 await connection.execute(postgres_search.MOVE_ON, root, conversation.id, tenant, start, end)
 

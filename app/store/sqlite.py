@@ -24,7 +24,7 @@ from app.store.base import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
 from app.store.desk import Desk
 from app.store.lineage import expected_count, placed, stretches
 from app.store.scripts import SQLITE, Rows, Script
-from app.store.search import keys_of_messages, keys_of_terms
+from app.store.search import keys_of_messages, keys_of_terms, portions
 from app.store.sqlite_lanes import (
     Lane,
     SqliteOptions,
@@ -110,8 +110,11 @@ class SqliteStore(Desk):
         return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in placed(conversation.path, entries)])
-        await self._writer.run(lambda connection: sqlite_search.index(connection, conversation, entries, keys))
+        kept = placed(conversation.path, entries)
+        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
+        for part in portions(keys):
+            job = partial(sqlite_search.index, conversation=conversation, kept=kept[part], keys=keys[part])
+            await self._writer.run(job)
 
     async def forget_index(self) -> None:
         await self._writer.run(sqlite_search.forget_all)

@@ -15,7 +15,7 @@ import orjson
 
 from app.conversation.messages import Conversation, LogMessage
 from app.store.base import Found, FoundAnywhere
-from app.store.lineage import Stretch, own_from, placed, run_of, stretches
+from app.store.lineage import Stretch, own_from, run_of, stretches
 from app.store.redacting import REDACTED
 from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, conversation_of, log_message_of
 from app.store.scripts import Script
@@ -23,24 +23,32 @@ from app.store.search import RANKED_HITS, scope_of, score, tenant_scope_of, weig
 
 _IS_KEPT: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _BELONGS: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
-_INSERT: Final = "INSERT OR IGNORE INTO postings (scope, term, seq) VALUES (?, ?, ?)"
+# One statement for thousands of rows, in the order of the key: neighbours share a page, and Python's other threads run.
+_INSERT: Final = """
+    INSERT OR IGNORE INTO postings (scope, term, seq)
+    SELECT ?1, t.value, json_extract(m.value, '$[0]')
+    FROM json_each(?2) m CROSS JOIN json_each(m.value, '$[1]') t ORDER BY 2, 3"""
 _SEARCH: Final = f"""
     WITH stretch (id, scope, from_seq, to_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
                json_extract(value, '$[2]'), json_extract(value, '$[3]')
         FROM json_each(?2)),
-    hit (term, seq) AS MATERIALIZED (
-        SELECT p.term, p.seq
-        FROM stretch s CROSS JOIN json_each(?3) q CROSS JOIN postings p
-          ON p.scope = s.scope AND p.term = q.value AND p.seq >= s.from_seq AND p.seq < s.to_seq),
-    counted (term, matching) AS MATERIALIZED (SELECT term, count(*) FROM hit GROUP BY term),
+    counted (term, matching) AS MATERIALIZED (
+        SELECT q.value, (
+            SELECT count(*) FROM stretch s CROSS JOIN postings p
+              ON p.scope = s.scope AND p.term = q.value AND p.seq >= s.from_seq AND p.seq < s.to_seq)
+        FROM json_each(?3) q),
     telling (term, weight) AS MATERIALIZED (
         SELECT term, term_weight(?4, matching)
-        FROM (SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits FROM counted)
+        FROM (
+            SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits
+            FROM counted WHERE matching > 0)
         WHERE hits < {RANKED_HITS}),
     best (seq, weights) AS MATERIALIZED (
-        SELECT h.seq, sum(t.weight) AS weights FROM hit h JOIN telling t ON t.term = h.term
-        GROUP BY h.seq ORDER BY weights DESC, h.seq DESC LIMIT ?5),
+        SELECT p.seq, sum(t.weight) AS weights
+        FROM telling t CROSS JOIN stretch s CROSS JOIN postings p
+          ON p.scope = s.scope AND p.term = t.term AND p.seq >= s.from_seq AND p.seq < s.to_seq
+        GROUP BY p.seq ORDER BY weights DESC, p.seq DESC LIMIT ?5),
     wanted (seq, weights) AS MATERIALIZED (
         SELECT seq, max(weights)
         FROM (SELECT seq, weights FROM best
@@ -51,22 +59,26 @@ _SEARCH: Final = f"""
     CROSS JOIN messages m ON m.root = ?1 AND m.conversation_id = s.id AND m.seq = w.seq
     ORDER BY w.weights IS NULL, w.weights DESC, iif(w.weights IS NULL, w.seq, -w.seq)"""  # noqa: S608 - our own names
 _SEARCH_ALL: Final = f"""
-    WITH hit (term, scope) AS MATERIALIZED (
-        SELECT p.term, p.scope
-        FROM json_each(?3) q CROSS JOIN tenant_postings p ON p.tenant_scope = ?1 AND p.term = q.value),
-    counted (term, matching) AS MATERIALIZED (SELECT term, count(*) FROM hit GROUP BY term),
+    WITH counted (term, matching) AS MATERIALIZED (
+        SELECT q.value, (SELECT count(*) FROM tenant_postings WHERE tenant_scope = ?1 AND term = q.value)
+        FROM json_each(?3) q),
     telling (term, weight) AS MATERIALIZED (
         SELECT term, term_weight((SELECT count(*) FROM tenant_scopes WHERE tenant_scope = ?1), matching)
-        FROM (SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits FROM counted)
+        FROM (
+            SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits
+            FROM counted WHERE matching > 0)
         WHERE hits < {RANKED_HITS}),
     told (scope, weights) AS MATERIALIZED (
-        SELECT h.scope, sum(t.weight) FROM hit h JOIN telling t ON t.term = h.term GROUP BY h.scope)
+        SELECT p.scope, sum(t.weight)
+        FROM telling t CROSS JOIN tenant_postings p ON p.tenant_scope = ?1 AND p.term = t.term
+        GROUP BY p.scope)
     SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
     FROM told t CROSS JOIN tenant_scopes s ON s.tenant_scope = ?1 AND s.scope = t.scope
     CROSS JOIN conversations c ON c.root = s.root AND c.id = s.conversation_id AND c.tenant = ?2
     WHERE t.weights >= ifnull((SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET ?4 - 1), 0)
     ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT ?4"""  # noqa: S608 - our own names
-_INSERT_FOR_TENANT: Final = "INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) VALUES (?, ?, ?)"
+_INSERT_FOR_TENANT: Final = """
+    INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) SELECT ?1, value, ?2 FROM json_each(?3)"""
 _INSERT_SCOPE: Final = """
     INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id) VALUES (?, ?, ?, ?)"""
 _NEW_TERMS: Final = """
@@ -88,12 +100,11 @@ def prepare(connection: sqlite3.Connection) -> None:
 def index(
     connection: sqlite3.Connection,
     conversation: Conversation,
-    entries: Sequence[LogMessage],
+    kept: Sequence[tuple[str, LogMessage]],
     keys: Sequence[Sequence[int]],
 ) -> None:
-    """As `Store.index`, with the term keys of each message on the conversation's path."""
+    """As `Store.index`, of messages `placed` on the conversation's path, with the term keys of each."""
     root, tenant = conversation.root, conversation.tenant
-    kept = placed(conversation.path, entries)
     ours = {
         place
         for place in {place for place, _ in kept}
@@ -102,31 +113,33 @@ def index(
     row = connection.execute(_MARKS, (root, conversation.id, tenant)).fetchone()
     redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED, ()))
     stored = set()
-    posted: dict[str, list[tuple[int, int]]] = {}
+    posted: dict[str, list[tuple[int, Sequence[int]]]] = {}
     for (place, entry), terms in zip(kept, keys, strict=True):
         if place in ours and connection.execute(_IS_KEPT, (root, place, entry.seq, entry.link)).fetchone():
             stored.add(entry.seq)
             if entry.seq not in redacted and terms:
-                posted.setdefault(place, []).extend((term, entry.seq) for term in terms)
-    for place, pairs in posted.items():
-        _post(connection, tenant, root, place, pairs)
-    start, end = run_of(entries)
+                posted.setdefault(place, []).append((entry.seq, terms))
+    for place, terms_at in posted.items():
+        _post(connection, tenant, root, place, terms_at)
+    start, end = run_of([entry for _, entry in kept])
     if end and stored.issuperset(range(start, end)):
         connection.execute(_MOVE_ON, (end, root, conversation.id, tenant, start, end - 1))
 
 
-def _post(connection: sqlite3.Connection, tenant: str, root: str, place: str, pairs: Sequence[tuple[int, int]]) -> None:
-    """Post terms of messages of one conversation; for the tenant those that are new in it. What lies together in the
-    conversation's part of the index lies far apart in the tenant's, where each term costs a page."""
+def _post(
+    connection: sqlite3.Connection, tenant: str, root: str, place: str, terms_at: Sequence[tuple[int, Sequence[int]]]
+) -> None:
+    """Post terms of messages of one conversation, by seq; for the tenant those that are new in it. What lies together
+    in the conversation's part of the index lies far apart in the tenant's, where each term costs a page."""
     scope, tenant_scope = scope_of(root, place), tenant_scope_of(tenant)
     is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, place)).rowcount == 1
-    asked = orjson.dumps(sorted({term for term, _ in pairs})).decode()
-    new = connection.execute(_NEW_TERMS, (asked, scope)).fetchall()
-    connection.executemany(_INSERT, [(scope, term, seq) for term, seq in pairs])
+    asked = orjson.dumps(sorted({term for _, terms in terms_at for term in terms})).decode()
+    new = [term for (term,) in connection.execute(_NEW_TERMS, (asked, scope))]
+    connection.execute(_INSERT, (scope, orjson.dumps(terms_at).decode()))
     if is_first:
         connection.execute(_POST_ALL, (tenant_scope, scope))
     else:
-        connection.executemany(_INSERT_FOR_TENANT, [(tenant_scope, term, scope) for (term,) in new])
+        connection.execute(_INSERT_FOR_TENANT, (tenant_scope, scope, orjson.dumps(new).decode()))
 
 
 def search(

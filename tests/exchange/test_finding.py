@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.exchange.finding import BATCH_MESSAGES, Finding
+from app.exchange.finding import BATCH_BYTES, BATCH_MESSAGES, Finding
 from app.store.memory import MemoryStore
 from tests.store.logs import Clock, begin, fresh_tenant, go_on
 
@@ -27,6 +28,7 @@ class Watched(MemoryStore):
         if self.works_for == 0:
             raise StoreUnavailable("away")
         self.works_for -= 1
+        await asyncio.sleep(0)
         self.indexed += [entry.seq for entry in entries]
         await super().index(conversation, entries)
 
@@ -74,3 +76,21 @@ async def test_indexing_that_broke_off_is_taken_up_again() -> None:
     store.works_for = 99
     await finding.catch_up(conversation, 1000)
     assert store.indexed == list(range(150))
+
+
+async def test_who_searches_at_once_shares_the_indexing() -> None:
+    store = Watched()
+    conversation, _ = await begin(store, fresh_tenant(), LINES)
+    finding = Finding(store)
+    await asyncio.gather(*(finding.catch_up(conversation, end) for end in (150, 70, 150)))
+    assert store.indexed == list(range(150))
+
+
+async def test_long_messages_are_indexed_a_few_at_a_time() -> None:
+    store = Watched()
+    store.works_for = 3
+    long = "x" * (BATCH_BYTES // 4 - 100)
+    conversation, _ = await begin(store, fresh_tenant(), [f"user {long}{at}" for at in range(BATCH_MESSAGES + 10)])
+    with pytest.raises(StoreUnavailable):
+        await Finding(store).catch_up(conversation, 1000)
+    assert len(store.indexed) == BATCH_MESSAGES + 4 * 2

@@ -96,6 +96,16 @@ async def test_only_what_was_indexed_is_found_and_indexing_again_changes_nothing
     assert await hits(store, conversation, "machine") == [3, 2]
 
 
+async def test_more_words_than_fit_into_one_transaction_are_all_indexed(store: Store) -> None:
+    lines = [f"user {' '.join(f'{part}a{word}' for word in range(6_000))}" for part in range(4)]
+    conversation, _ = await indexed(store, fresh_tenant(), lines)
+    for part in range(4):
+        assert await hits(store, conversation, f"{part}a5999 {part}a17", limit=1) == [part]
+    stored = await store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+    assert stored is not None
+    assert stored.indexed_before == 4
+
+
 async def test_messages_that_are_not_stored_are_not_indexed(store: Store) -> None:
     conversation, log = await indexed(store, fresh_tenant(), CHAT[:2])
     others = log_of(conversation.tenant, ["user zebra"], after=log[1]) + log_of(conversation.tenant, ["user zebra"])
