@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.resources import YEAR_9999, After, Described, ErrorBody, Limit, Page, json_response, page_of
+from app.api.resources import REFUSALS, YEAR_9999, After, Described, Limit, Page, json_response, page_of
 from app.archive.issuing import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.conversation.keys import ApiKey, Scope
 from app.errors import InvalidRequest, NotFound
@@ -70,8 +70,7 @@ class KeyList(Page):
 
 def admin_routes(issuing: Issuing, auth: Auth) -> APIRouter:
     """The endpoints of keys."""
-    refusals: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (400, 401, 403)}
-    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=refusals)
+    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=REFUSALS)
     admin = Depends(auth.requires("admin"))
 
     @routes.get("/keys", summary="List API keys", response_model=KeyList)
@@ -102,9 +101,7 @@ def admin_routes(issuing: Issuing, auth: Auth) -> APIRouter:
         auth.forget(key)
         return json_response({**key_object(key), "key": secret})
 
-    @routes.delete(
-        "/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject, responses={404: {"model": ErrorBody}}
-    )
+    @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
     async def revoke_key(key_id: str, caller: Caller = admin) -> Response:
         key = await issuing.revoke(key_id)
         auth.forget(key)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
 import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.errors import error_response
+from app.api.resources import ErrorBody
 from app.errors import StoreUnavailable, UpstreamUnavailable
 from app.store.base import Store
+
+NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
+    503: {"model": ErrorBody, "description": "The store is away, or every upstream has failed repeatedly."}
+}
 
 
 def health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
@@ -21,7 +27,7 @@ def health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool
     async def healthz() -> Response:
         return _json({"status": "ok", "version": version})
 
-    @routes.get("/readyz", summary="Store, schema and upstream are there")
+    @routes.get("/readyz", summary="Store, schema and upstream are there", responses=NOT_READY)
     async def readyz() -> Response:
         try:
             info = await store.check()

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from app.api.auth import Auth
 from app.api.body import read_body
 from app.api.conversations import ConversationObject
-from app.api.resources import REFUSALS, Described, json_response
+from app.api.resources import REFUSALS, Page, json_response, page_of
 from app.archive.exporting import Exporting
 from app.archive.formats.detect import Format
 from app.archive.importing import Importing
@@ -32,9 +32,9 @@ _MESSAGE: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
-        "content": {"type": "string"},
+        "content": {"type": ["string", "array", "null"]},
     },
-    "required": ["role", "content"],
+    "required": ["role"],
 }
 _HISTORY: Final[dict[str, Any]] = {
     "type": "object",
@@ -57,14 +57,10 @@ _FILE: Final[dict[str, Any]] = {
 }
 
 
-class ImportedConversations(Described):
+class ImportedConversations(Page):
     """What was taken in, each conversation followed by its branches."""
 
-    object: str
     data: list[ConversationObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
     warnings: list[str]
 
 
@@ -112,16 +108,7 @@ def transfer_routes(
         body = await read_body(request.receive, dict(request.headers), body_limit_bytes)
         taken = await importing.take_in(caller.tenant, body, format)
         told = [await records.told(conversation) for conversation in taken.conversations]
-        return json_response(
-            {
-                "object": "list",
-                "data": told,
-                "first_id": told[0]["id"],
-                "last_id": told[-1]["id"],
-                "has_more": False,
-                "warnings": list(taken.warnings),
-            }
-        )
+        return json_response({**page_of(told, has_more=False), "warnings": list(taken.warnings)})
 
     return routes
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.archive.items import DELETED
 from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion, text_of
-from app.errors import NotFound
+from app.errors import CompletionNotFound, NotFound
 from app.exchange.replay import completion_of
 from app.exchange.request import Caller
 from app.store.base import CompletionQuery, Store
@@ -55,7 +55,7 @@ class Completions:
             after: id of the last one seen.
 
         Raises:
-            NotFound: there is no completion `after`.
+            CompletionNotFound: there is no completion `after`.
         """
         if NUL in (query.model or ""):
             return [], False
@@ -76,7 +76,7 @@ class Completions:
         """A stored completion as an object.
 
         Raises:
-            NotFound: there is none.
+            CompletionNotFound: there is none.
         """
         shown = await self._shown(await self._of(caller, completion_id))
         if shown is None:
@@ -87,7 +87,7 @@ class Completions:
         """Replace a completion's metadata; the object as it then is.
 
         Raises:
-            NotFound: there is none.
+            CompletionNotFound: there is none.
         """
         completion = await self._of(caller, completion_id)
         await self._store.describe_completion(tenant=caller.tenant, completion_id=completion.id, metadata=metadata)
@@ -97,7 +97,7 @@ class Completions:
         """Forget a completion; its conversation stays.
 
         Raises:
-            NotFound: there is none.
+            CompletionNotFound: there is none.
         """
         completion = await self._of(caller, completion_id)
         if not await self._store.delete_completion(tenant=caller.tenant, completion_id=completion.id):
@@ -109,7 +109,7 @@ class Completions:
         """What was asked: instructions, then the log before the answer. One read of the log, of a page's length.
 
         Raises:
-            NotFound: there is no such completion, or it has no message `after`.
+            CompletionNotFound, NotFound: there is no such completion, or it has no message `after`.
         """
         completion = await self._of(caller, completion_id)
         conversation = await self._conversation(completion)
@@ -193,8 +193,8 @@ def _index(completion_id: str, message_id: str, count: int) -> int:
     return int(number)
 
 
-def _not_found(completion_id: str, param: str | None = None) -> NotFound:
-    return NotFound(
+def _not_found(completion_id: str, param: str | None = None) -> CompletionNotFound:
+    return CompletionNotFound(
         f"Chat completion with id {completion_id!r} not found.",
         param=param,
         hint=None if param else "Only completions that were asked for with `store: true` are kept.",
