@@ -141,30 +141,26 @@ SEARCH_ALL: Final = numbered(
 
 BEST: Final = numbered(
     f"""
-    WITH own AS (
-        SELECT * FROM unnest(
-            :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
-        ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)),
-    hit AS MATERIALIZED (
-        SELECT o.place, q.term, p.seq
-        FROM own o CROSS JOIN unnest(:terms::bigint[]) AS q (term)
-        CROSS JOIN LATERAL (
-            SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[o.prefix | q.term] OFFSET 0) p
-        WHERE p.root = o.root AND p.conversation_id = o.id AND p.seq >= o.from_seq AND p.seq < o.to_seq),
-    telling AS (
-        SELECT c.place, c.term,
-               round(1000 * ln(1 + (o.messages - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
-        FROM (
-            SELECT place, term, count(*) AS matching,
-                   sum(count(*)) OVER (PARTITION BY place ORDER BY count(*), term) - count(*) AS hits
-            FROM hit GROUP BY place, term) c
-        JOIN (SELECT place, to_seq - from_seq AS messages FROM own) o ON o.place = c.place
-        WHERE hits < {RANKED_HITS}),
-    best AS (
-        SELECT DISTINCT ON (place) place, seq FROM hit JOIN telling USING (place, term)
-        GROUP BY place, seq ORDER BY place, sum(weight) DESC, seq DESC)
-    SELECT b.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
-    FROM best b JOIN own o ON o.place = b.place
+    SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM unnest(
+        :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
+    ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
+    CROSS JOIN LATERAL (
+        WITH hit AS MATERIALIZED (
+            SELECT q.term, p.seq
+            FROM unnest(:terms::bigint[]) AS q (term)
+            CROSS JOIN LATERAL (
+                SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[o.prefix | q.term] OFFSET 0) p
+            WHERE p.root = o.root AND p.conversation_id = o.id AND p.seq >= o.from_seq AND p.seq < o.to_seq),
+        telling AS MATERIALIZED (
+            SELECT term,
+                   round(1000 * ln(1 + (o.to_seq - o.from_seq - matching + 0.5::float8) / (matching + 0.5)))::bigint
+                   AS weight
+            FROM (
+                SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
+                FROM hit GROUP BY term) c
+            WHERE hits < {RANKED_HITS})
+        SELECT seq FROM hit JOIN telling USING (term) GROUP BY seq ORDER BY sum(weight) DESC, seq DESC LIMIT 1) b
     CROSS JOIN LATERAL (
         SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
     ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
