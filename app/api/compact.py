@@ -15,7 +15,7 @@ from app.api.auth import Auth
 from app.api.conversations import BUSY
 from app.api.errors import unexpected
 from app.api.request_ids import REQUEST_ID
-from app.api.resources import REFUSALS, Described, JsonRoute, Strict, json_response
+from app.api.resources import EVENTS, REFUSALS, Described, JsonRoute, Strict, json_response
 from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
@@ -73,7 +73,7 @@ def compact_routes(compactions: Compactions, auth: Auth) -> APIRouter:
         "/{conversation_id}/compact",
         summary="Summarize now",
         responses={
-            200: {"model": CompactionObject, "content": {STREAM_TYPE: {"schema": {"type": "string"}}}},
+            200: {"model": CompactionObject, "content": EVENTS},
             **BUSY,
             **FAILED,
         },

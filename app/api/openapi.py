@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.front import CHAT_PATH
-from app.api.resources import REFUSALS, Described, ErrorBody
+from app.api.resources import EVENTS, REFUSALS, Described, ErrorBody
 from app.api.schemas import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE
 
 REFERENCES: Final = "#/components/schemas/{model}"
@@ -135,7 +135,7 @@ def _add_chat(made: dict[str, Any]) -> None:
                 "description": "The answer, as one object or as a stream of server-sent events.",
                 "content": {
                     **_json(_reference("ChatCompletion")),
-                    "text/event-stream": {"schema": {"type": "string"}},
+                    **EVENTS,
                 },
             },
             **{str(status): _error(str(told["description"])) for status, told in REFUSALS.items()},

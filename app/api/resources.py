@@ -51,6 +51,12 @@ class Described(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+EVENTS: Final[dict[str, Any]] = {
+    "text/event-stream": {"schema": {"description": "Events whose data is JSON, and `[DONE]` as the last one's."}}
+}
+"""`content` of an answer that may be a stream."""
+
+
 class ErrorDetails(Described):
     message: str
     type: str

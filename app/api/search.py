@@ -17,7 +17,7 @@ from app.exchange.request import Caller
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 
 
-class FoundMessage(Page):
+class FoundMessage(Described):
     """A message that was found."""
 
     id: str
@@ -30,7 +30,7 @@ class FoundMessage(Page):
     created_at: int
 
 
-class FoundMessages(Described):
+class FoundMessages(Page):
     """What a search found, best first."""
 
     data: list[FoundMessage]

@@ -17,7 +17,7 @@ from app.archive.telling import ranges_of, summary_object
 from app.archive.watching import Compaction, Progress
 from app.context.outline import last_view
 from app.conversation.messages import Chunk, Conversation
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, ItemNotFound
 from app.exchange.compacting import Compacting
 from app.exchange.pinning import Pinning
 from app.exchange.placement import VIEWS
@@ -164,10 +164,12 @@ class Compactions:
         """The seq behind an item, if the log can be cut there: between rounds, and behind what has its answer.
 
         Raises:
-            ItemNotFound: there is no such item.
-            InvalidRequest: it cannot; the nearest item behind which it can is named.
+            InvalidRequest: there is no such item; or it cannot, and the nearest item behind which it can is named.
         """
-        entry, _ = await self._records.entry(conversation, item_id)
+        try:
+            entry, _ = await self._records.entry(conversation, item_id)
+        except ItemNotFound as unknown:
+            raise InvalidRequest(unknown.message, code="item_not_found", param="through_item") from unknown
         around = await self._pinning.round_at(place_of(conversation), entry.seq)
         is_open = around.to_seq > conversation.head_seq and await self._is_open(conversation)
         if around.to_seq == entry.seq + 1 and not is_open:

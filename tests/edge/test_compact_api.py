@@ -117,7 +117,7 @@ async def test_a_log_is_cut_between_rounds_only(monkeypatch: pytest.MonkeyPatch)
             assert repr(named[nearest]) in error["message"]
         told = await done(gateway, "POST", "c/compact", json={"through_item": named[15]})
         assert told["summaries"][-1]["to_seq"] == 16
-        error = await refused(gateway, 404, "POST", "c/compact", json={"through_item": "msg_unheard_of"})
+        error = await refused(gateway, 400, "POST", "c/compact", json={"through_item": "msg_unheard_of"})
         assert error["code"] == "item_not_found"
 
 
