@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from app.compaction.job import CompactionJob, Outcome, Spot
 from app.compaction.mechanical import MECHANICAL_VERSION, mechanical_summary
+from app.compaction.outdated import is_outdated
 from app.compaction.request import Summary, SummaryRefused, SummaryRequest
 from app.compaction.summarizer import Summarizer
 from app.context.budget import summary_limit
@@ -37,6 +39,9 @@ class Made(msgspec.Struct, frozen=True):
     stored: bool = True
     summary: Summary | None = None
     warning: str | None = None
+
+
+OUTDATED: Final = Made(None, "none", warning="Messages were deleted while they were to be summarized.")
 
 
 class ChunkMaker:
@@ -81,12 +86,16 @@ class ChunkMaker:
                 found = await self._find(job, spot) if lease else None
                 if found is not None:
                     return Made(found, "found")
+                if await is_outdated(self._store, job, spot):
+                    return OUTDATED
                 on_start()
                 return await self._kept(job, spot, await self._summarized(job, spot), lease)
         except ConversationBusy:
             found = await self._find(job, spot)
             if found is not None:
                 return Made(found, "found")
+            if await is_outdated(self._store, job, spot):
+                return OUTDATED
             made = await self._mechanical(job, spot, "another process has been at it for too long")
             return replace(made, stored=False)
         finally:
@@ -102,6 +111,8 @@ class ChunkMaker:
                 found = await self._find(job, spot) if lease else None
                 if found is not None or lease is None:
                     return Made(found, "found" if found else "none")
+                if await is_outdated(self._store, job, spot):
+                    return OUTDATED
                 on_start()
                 try:
                     summary = await self._summarizer.summarize(self._request(job, spot))
@@ -124,6 +135,8 @@ class ChunkMaker:
                 there = await self._find(job, spot) if lease else None
                 if there is None or there.kind != "mechanical" or there.to_link != spot.to_link:
                     return Made(there, "none" if there is None else "found")
+                if await is_outdated(self._store, job, spot):
+                    return OUTDATED
                 on_start()
                 try:
                     summary = await self._summarizer.summarize(self._request(job, spot))
@@ -216,7 +229,9 @@ class ChunkMaker:
             await self._store.add_chunk(tenant=job.tenant, root=job.root, chunk=made.chunk, fence=lease)
         except LeaseLost:
             found = await self._find(job, spot)
-            return unstored if found is None else replace(made, chunk=found)
+            if found is not None:
+                return replace(made, chunk=found)
+            return OUTDATED if await is_outdated(self._store, job, spot) else unstored
         except StoreUnavailable:
             return unstored
         return made

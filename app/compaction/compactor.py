@@ -161,7 +161,8 @@ class Compactor:
         is_long = len(job.tail.messages) > LONG_TAIL_MESSAGES
         spots = await asyncio.to_thread(spots_of, job) if is_long else spots_of(job)
         flights = [
-            self._join((job.root, prefix + spot.key), partial(make, job, spot), listener, turns) for spot in spots
+            self._join((job.root, prefix + _name(job, spot)), partial(make, job, spot), listener, turns)
+            for spot in spots
         ]
         if on_chunk is not None:
             for flight in flights:
@@ -226,6 +227,12 @@ class Compactor:
             return made
         del self._remembered[key]
         return None
+
+
+def _name(job: CompactionJob, spot: Spot) -> str:
+    """Names a range among all of a root, with what of the log is deleted: nobody joins who knows of more."""
+    deleted = job.conversation.redacted if job.conversation else ()
+    return f"{spot.key}:{','.join(map(str, deleted))}"
 
 
 def _tell(on_chunk: Callable[[Chunk], None], task: asyncio.Task[Made]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from app.context.outline import Boundary, Range, Style
 from app.context.partition import Tail
 from app.context.policy import Policy
-from app.conversation.messages import Chunk, LogMessage
+from app.conversation.messages import Chunk, Conversation, LogMessage
 
 Outcome = Literal["found", "made", "mechanical", "none"]
 
@@ -46,6 +46,8 @@ class CompactionJob:
     reads them from its cache. A range without one is told as a transcript."""
     meant: Mapping[int, int] = field(default_factory=dict)
     """By a range's `to_seq`: how many of the last messages of its prefix stand in the range, quotations among them."""
+    conversation: Conversation | None = None
+    """As it stood before the tail was read; None: nothing of it is stored."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields, as sent: tools are bound as they were, or the cache is missed."""
 

@@ -190,6 +190,11 @@ class Conversation(msgspec.Struct, frozen=True):
     """Messages before this seq are findable by their words."""
 
     @property
+    def redacted(self) -> tuple[int, ...]:
+        """Seqs of messages that were deleted or erased, ascending."""
+        return tuple(self.marks.get("redacted", ()))
+
+    @property
     def path(self) -> tuple[tuple[str, int], ...]:
         """The lineage with the conversation itself at the end: where each stretch of the log is kept."""
         return (*self.lineage, (self.id, self.head_seq))

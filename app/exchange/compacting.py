@@ -155,6 +155,7 @@ class Compacting:
             tenant=request.caller.tenant,
             root=place.conversation.root,
             conversation_id=place.conversation.id,
+            conversation=place.conversation,
             tail=Tail([], after=None),
             start_link=b"",
             ranges=(),

@@ -1,0 +1,62 @@
+"""Words that are erased while a summary waits to be made of them get into none, and into no request to a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from app.conversation.identity import start_of
+from tests.edge.control import WINDOW, done
+from tests.edge.kept import answered, answering, is_summary, long_history, material, until, user, world
+from tests.live import Reply, ScriptedUpstream, completion
+
+SECRET = "xylograph7781"
+POLICIES = {"additive": {"token_floor": 1, "prepare_ratio": 1.0}}
+
+
+def telling(body: dict[str, Any]) -> Reply:
+    """An upstream whose summaries tell all that they read."""
+    if is_summary(body):
+        return completion(f"They spoke of {SECRET}." if SECRET in material(body) else "They spoke.")
+    return answering(body)
+
+
+@pytest.mark.parametrize("left_out", [0, 2], ids=["going on", "branching off"])
+async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
+    monkeypatch: pytest.MonkeyPatch, left_out: int
+) -> None:
+    upstream = ScriptedUpstream(default=telling)
+    async with world(monkeypatch, upstream, window=WINDOW, policies=POLICIES) as gateway:
+        secret = user(f"My secret is {SECRET}.")
+        history = [secret, answered(secret["content"]), *long_history(26)]
+        told = await gateway.say(history[:-1])
+        items = (await done(gateway, "GET", f"{told['conversation_id']}/items", order="asc", limit=100))["data"]
+        (item,) = (one for one in items if one.get("role") == "user" and SECRET in json.dumps(one))
+        (conversation,) = gateway.conversations()
+        for chunk in gateway.chunks():
+            await gateway.store.delete_chunk(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)
+        waited_for = f"range:{start_of(conversation.tenant).link.hex()}"
+        claimed: list[str] = []
+        claim_lease = gateway.store.claim_lease
+
+        async def claim(**arguments: Any) -> Any:
+            claimed.append(arguments["key"])
+            return await claim_lease(**arguments)
+
+        monkeypatch.setattr(gateway.store, "claim_lease", claim)
+        await claim_lease(root=conversation.root, key=waited_for, holder="another process", seconds=60)
+        known = history[: len(history) - left_out]
+        waiting = asyncio.ensure_future(gateway.post([*known, user("And now?")]))
+        await until(lambda: waited_for in claimed)
+        await done(gateway, "DELETE", f"{conversation.id}/items/{item['id']}", erase="true")
+        asked = len(upstream.requests)
+
+        assert (await waiting).status_code == 200
+        assert all(SECRET not in material(body) for body in upstream.requests[asked:] if is_summary(body))
+        assert all(SECRET not in chunk.text for chunk in gateway.chunks())
+        now = gateway.conversations()[-1]
+        log = await gateway.store.read(now, 0, now.head_seq + 1)
+        assert all(chunk.tokens_total == log[chunk.to_seq - 1].tokens_total for chunk in gateway.chunks())
