@@ -74,7 +74,8 @@ class Listing:
             return instruction_items(conversation)[index]
         if parse_item_id(item_id) is None:
             summaries = await self._summaries(conversation)
-            found = [compaction_item(chunk) for chunk in summaries if chunk.id == item_id]
+            named = [chunk for chunk in summaries if chunk.id == item_id]
+            found = [compaction_item(chunk) for chunk in await self._with_texts(conversation, named)]
         else:
             entry, _ = await self._records.entry(conversation, item_id)
             calls = await self._calls(conversation, [entry])
@@ -109,13 +110,15 @@ class Listing:
         self, conversation: Conversation, summaries: Sequence[Chunk], from_seq: int, to_seq: int
     ) -> list[tuple[Place, Item]]:
         entries = await self._store.read(conversation, from_seq, min(to_seq, conversation.head_seq + 1))
+        ending = [chunk for chunk in summaries if from_seq < chunk.to_seq <= to_seq]
+        shown = await self._with_texts(conversation, ending)
         found: list[tuple[Place, Item]] = []
         for entry, call in zip(entries, await self._calls(conversation, entries), strict=True):
             for item in items_of(entry, call=call):
                 place = parse_item_id(item["id"])
                 assert place is not None
                 found.append(((entry.seq, place.part), item))
-            found += [(_behind(chunk), compaction_item(chunk)) for chunk in summaries if chunk.to_seq == entry.seq + 1]
+            found += [(_behind(chunk), compaction_item(chunk)) for chunk in shown if chunk.to_seq == entry.seq + 1]
         return sorted(found, key=lambda one: one[0])
 
     async def _calls(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[LogMessage | None]:
@@ -134,15 +137,26 @@ class Listing:
         return calls[len(before) :]
 
     async def _summaries(self, conversation: Conversation) -> list[Chunk]:
-        """The summaries that views are made with, by the place they cover up to.
+        """The summaries that views are made with, without their texts, by the place they cover up to.
 
         Those of policies that add one summary to another, and those of policies that replace one by a longer one.
         """
-        stored = await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
+        stored = await self._store.chunks(
+            tenant=conversation.tenant, root=conversation.root, path=conversation.path, texts=False
+        )
         chain, _ = active_chain(stored)
         replacing, _ = active_chain([chunk for chunk in stored if not chunk.folds], replacing=True)
         shown = {chunk.id: chunk for chunk in (*chain, *replacing)}
         return sorted(shown.values(), key=_behind)
+
+    async def _with_texts(self, conversation: Conversation, summaries: Sequence[Chunk]) -> list[Chunk]:
+        """The same with their texts; not those that are gone by now."""
+        if not summaries:
+            return []
+        ends = list({chunk.to_link for chunk in summaries})
+        stored = await self._store.chunks(tenant=conversation.tenant, root=conversation.root, links=ends)
+        known = {chunk.id: chunk for chunk in stored}
+        return [known[chunk.id] for chunk in summaries if chunk.id in known]
 
     async def _place(self, conversation: Conversation, summaries: Sequence[Chunk], item_id: str) -> Place:
         if (index := instruction_index(conversation, item_id)) is not None:

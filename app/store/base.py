@@ -219,10 +219,16 @@ class Store(Protocol):
         branch. Whether there was one."""
 
     async def chunks(
-        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self,
+        *,
+        tenant: str,
+        root: str,
+        path: Sequence[tuple[str, int]] = (),
+        links: Sequence[bytes] = (),
+        texts: bool = True,
     ) -> list[Chunk]:
         """A tenant's chunks whose end is a message on `path` (matched by link) or one of `links`, by `to_seq` then
-        creation."""
+        creation. Where `texts` are not wanted they are empty: who only asks which chunks there are reads none."""
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is ignored,
@@ -264,6 +270,7 @@ class Store(Protocol):
           `head_tokens_total`, and `tokens_total` of chunks that begin behind it;
         - chunks that cover a place, with all their revisions, are deleted wherever a log that shares it reads them;
         - every conversation that shares a place has its seq in `marks["redacted"]`, a sorted list;
+        - tokens of pins in `marks["pins"]` over a place move by the difference;
         - leases on ranges of the root (`RANGE_LEASES`) are ended: a summary in the making that has read what was there
           is not stored.
 

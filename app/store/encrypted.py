@@ -122,10 +122,16 @@ class EncryptedStore:
         return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)
 
     async def chunks(
-        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self,
+        *,
+        tenant: str,
+        root: str,
+        path: Sequence[tuple[str, int]] = (),
+        links: Sequence[bytes] = (),
+        texts: bool = True,
     ) -> list[Chunk]:
-        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links)
-        return [self.sealing.open_chunk(tenant, chunk) for chunk in found]
+        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links, texts=texts)
+        return [self.sealing.open_chunk(tenant, chunk) for chunk in found] if texts else found
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         await self.inner.add_chunk(tenant=tenant, root=root, chunk=self.sealing.seal_chunk(tenant, chunk), fence=fence)

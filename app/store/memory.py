@@ -389,7 +389,13 @@ class MemoryStore(MemoryChunks, MemoryDesk):
                 self._drop_chunk(tenant, root, chunk)
 
     async def chunks(
-        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self,
+        *,
+        tenant: str,
+        root: str,
+        path: Sequence[tuple[str, int]] = (),
+        links: Sequence[bytes] = (),
+        texts: bool = True,
     ) -> list[Chunk]:
         upto, wanted = dict(path), set(links)
         found = [
@@ -401,7 +407,8 @@ class MemoryStore(MemoryChunks, MemoryDesk):
                 for keeper, seq in self._by_link.get((root, chunk.to_link), ())
             )
         ]
-        return sorted(found, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+        found.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+        return found if texts else [replace(chunk, text="") for chunk in found]
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         self._require(fence, self._clock())

@@ -330,11 +330,17 @@ class PostgresStore(Desk):
         return await self._run(chunk_scripts.delete(POSTGRES, tenant, root, chunk_id))
 
     async def chunks(
-        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self,
+        *,
+        tenant: str,
+        root: str,
+        path: Sequence[tuple[str, int]] = (),
+        links: Sequence[bytes] = (),
+        texts: bool = True,
     ) -> list[Chunk]:
         if not path and not links:
             return []
-        sql = statements.chunks_sql(on_path=bool(path), at_links=bool(links))
+        sql = statements.chunks_sql(on_path=bool(path), at_links=bool(links), texts=texts)
         arguments: list[Any] = [root, tenant]
         if path:
             arguments += [[place for place, _ in path], [upto_seq for _, upto_seq in path]]

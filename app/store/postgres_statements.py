@@ -11,9 +11,9 @@ from functools import cache
 from typing import Final
 
 from app.conversation.identity import LINK_BYTES
-from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.scripts import POSTGRES
-from app.store.statements import HEAD, MatchSource, matches, numbered
+from app.store.statements import HEAD, MatchSource, chunk_columns, matches, numbered
 
 SQL: Final = POSTGRES.sql
 
@@ -232,7 +232,7 @@ READ_STRETCHES: Final = numbered(
 
 
 @cache
-def chunks_sql(*, on_path: bool, at_links: bool) -> str:
+def chunks_sql(*, on_path: bool, at_links: bool, texts: bool) -> str:
     """Parameters: root, tenant, [ids and upto_seqs of a path,] [links]."""
     conditions = []
     names: tuple[str, ...] = ("root", "tenant")
@@ -248,7 +248,7 @@ def chunks_sql(*, on_path: bool, at_links: bool) -> str:
         conditions.append("k.to_link = ANY (:links::bytea[])")
         names += ("links",)
     text = f"""
-        SELECT {", ".join(f"k.{name}" for name in CHUNK_COLUMNS)}
+        SELECT {chunk_columns(texts=texts)}
         FROM chunks k
         WHERE k.root = :root AND k.tenant = :tenant AND ({" OR ".join(conditions)})
         ORDER BY k.to_seq, k.created_at, k.id"""

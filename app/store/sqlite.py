@@ -178,9 +178,17 @@ class SqliteStore(Desk):
         return was_there
 
     async def chunks(
-        self, *, tenant: str, root: str, path: Sequence[tuple[str, int]] = (), links: Sequence[bytes] = ()
+        self,
+        *,
+        tenant: str,
+        root: str,
+        path: Sequence[tuple[str, int]] = (),
+        links: Sequence[bytes] = (),
+        texts: bool = True,
     ) -> list[Chunk]:
-        return await self._ranges.run(lambda connection: reads.chunks(connection, tenant, root, path, links))
+        return await self._ranges.run(
+            lambda connection: reads.chunks(connection, tenant, root, path, links, texts=texts)
+        )
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         now = self._clock()

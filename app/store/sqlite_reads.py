@@ -14,9 +14,9 @@ import orjson
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store.base import NEAR_LINKS, WINDOW_LINKS, Match
 from app.store.lineage import Stretch, deepest_first
-from app.store.rows import CHUNK_COLUMNS, MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of
+from app.store.rows import MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of
 from app.store.scripts import SQLITE
-from app.store.statements import MatchSource, matches, numbered
+from app.store.statements import MatchSource, chunk_columns, matches, numbered
 
 SQL: Final = SQLITE.sql
 
@@ -36,9 +36,8 @@ _READ_STRETCHES: Final = f"""
       ON m.root = ?1 AND m.conversation_id = json_extract(s.value, '$[0]')
      AND m.seq >= json_extract(s.value, '$[1]') AND m.seq < json_extract(s.value, '$[2]')
     ORDER BY m.seq"""
-_CHUNK_SELECT: Final = ", ".join(f"k.{name}" for name in CHUNK_COLUMNS)
-_CHUNKS_ON_PATH: Final = f"""
-    SELECT {_CHUNK_SELECT} FROM chunks k
+_CHUNKS_ON_PATH: Final = """
+    SELECT {columns} FROM chunks k
     WHERE k.root = ?1 AND k.tenant = ?3 AND EXISTS (
         SELECT 1 FROM json_each(?2) p CROSS JOIN messages m
         WHERE m.root = ?1 AND m.link = k.to_link AND m.seq = k.to_seq - 1 AND m.answered IN (0, 1)
@@ -161,22 +160,35 @@ def read(connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch]) -
 
 
 @cache
-def _chunks_at(size: int) -> str:
+def _chunks_on_path(*, texts: bool) -> str:
+    return _CHUNKS_ON_PATH.format(columns=chunk_columns(texts=texts))
+
+
+@cache
+def _chunks_at(size: int, *, texts: bool) -> str:
     marks = ", ".join("?" * size)
-    return f"SELECT {_CHUNK_SELECT} FROM chunks k WHERE k.root = ? AND k.tenant = ? AND k.to_link IN ({marks})"
+    columns = chunk_columns(texts=texts)
+    return f"SELECT {columns} FROM chunks k WHERE k.root = ? AND k.tenant = ? AND k.to_link IN ({marks})"
 
 
 def chunks(
-    connection: sqlite3.Connection, tenant: str, root: str, path: Sequence[tuple[str, int]], links: Sequence[bytes]
+    connection: sqlite3.Connection,
+    tenant: str,
+    root: str,
+    path: Sequence[tuple[str, int]],
+    links: Sequence[bytes],
+    *,
+    texts: bool,
 ) -> list[Chunk]:
     rows: list[Any] = []
     if path:
-        rows += connection.execute(_CHUNKS_ON_PATH, (root, orjson.dumps(path).decode(), tenant)).fetchall()
+        on_path = _chunks_on_path(texts=texts)
+        rows += connection.execute(on_path, (root, orjson.dumps(path).decode(), tenant)).fetchall()
     for start in range(0, len(links), _LIST_SIZES[-1]):
         wanted = links[start : start + _LIST_SIZES[-1]]
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
         padding = (None,) * (size - len(wanted))
-        rows += connection.execute(_chunks_at(size), (root, tenant, *wanted, *padding)).fetchall()
+        rows += connection.execute(_chunks_at(size, texts=texts), (root, tenant, *wanted, *padding)).fetchall()
     found = {row[0]: chunk_of(row) for row in rows}
     return sorted(found.values(), key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 

@@ -52,6 +52,11 @@ def numbered(sql: str, names: Sequence[str], mark: str) -> str:
     return re.sub(r"(?<!:):(\w+)", lambda found: numbers[found[1]], sql)
 
 
+def chunk_columns(*, texts: bool) -> str:
+    """What a SELECT from `chunks k` names; empty texts instead of the real ones, unless they are wanted."""
+    return ", ".join("'' AS text" if name == "text" and not texts else f"k.{name}" for name in CHUNK_COLUMNS)
+
+
 def _columns(table: Table, names: Sequence[str]) -> list[ColumnElement[Any]]:
     return [table.c[name] for name in names]
 

@@ -45,6 +45,18 @@ async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> No
     assert await store.chunks(tenant=tenant, root=branch.root) == []
 
 
+async def test_chunks_are_told_of_without_their_texts(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    fence = await lease_on(store, conversation.root)
+    chunk = chunk_over(conversation, log, 0, 4)
+    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    textless = [replace(chunk, text="")]
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path, texts=False) == textless
+    assert await store.chunks(tenant=tenant, root=conversation.root, links=links(log), texts=False) == textless
+    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk]
+
+
 async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_same(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, LINES)
