@@ -12,6 +12,8 @@ from app.conversation.messages import Chunk
 from app.store.base import Append
 from app.store.rows import Lineage
 
+PINS: Final = "pins"
+"""`Conversation.marks`: stretches of the log that are pinned, with their tokens."""
 REDACTED: Final = "redacted"
 """`Conversation.marks`: the seqs of messages that were overwritten, ascending."""
 
@@ -82,8 +84,16 @@ def total(changes: Iterable[Change]) -> int:
 
 
 def marked(marks: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """A conversation's marks with the seqs of the changes among the redacted."""
-    return {**marks, REDACTED: sorted({*marks.get(REDACTED, ()), *(change.seq for change in changes)})}
+    """A conversation's marks with the seqs of the changes among the redacted, and pins as long as their messages are
+    now."""
+    changed = {change.seq: change.delta for change in changes}
+    pins = {PINS: [_counted(pin, changed) for pin in marks[PINS]]} if PINS in marks else {}
+    return {**marks, **pins, REDACTED: sorted({*marks.get(REDACTED, ()), *changed})}
+
+
+def _counted(pin: Mapping[str, Any], changed: Mapping[int, int]) -> dict[str, Any]:
+    moved = sum(delta for seq, delta in changed.items() if pin["from_seq"] <= seq < pin["to_seq"])
+    return {**pin, "tokens": pin["tokens"] + moved} if moved else dict(pin)
 
 
 def covers(chunk: Chunk, readers: Iterable[str], shared: Sharing) -> bool:

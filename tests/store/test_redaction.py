@@ -58,10 +58,11 @@ async def test_a_message_is_overwritten_in_its_place(store: Store) -> None:
 
 
 async def test_several_are_overwritten_at_once_and_marks_are_sorted_and_kept(store: Store) -> None:
-    conversation, log = await begin(store, fresh_tenant(), CHAT, marks={"pins": [{"from_seq": 0}], "redacted": [5]})
+    pins = [{"from_seq": 1, "to_seq": 2, "tokens": 9}]
+    conversation, log = await begin(store, fresh_tenant(), CHAT, marks={"pins": pins, "redacted": [5]})
     await store.redact(conversation, [overwritten(log[4], 1), overwritten(log[0], 10)])
     now = await fresh(store, conversation)
-    assert now.marks == {"pins": [{"from_seq": 0}], "redacted": [0, 4, 5]}
+    assert now.marks == {"pins": pins, "redacted": [0, 4, 5]}
     assert await totals(store, now) == [10, 17, 24, 31, 32, 39]
     assert now.head_tokens_total == 39
     await store.redact(now, [overwritten(log[0], 7, "[again]")])
@@ -239,6 +240,15 @@ async def test_parallel_redactions_appends_and_erasures_lose_no_token(store: Sto
         assert await totals(store, now) == [1, 3, 6, 10, 13]
         assert now.head_tokens_total == 13
         assert now.marks == {"redacted": [0, 1, 2, 3, 4]}
+
+
+async def test_a_pin_takes_as_many_tokens_as_its_messages_have_left(store: Store) -> None:
+    pins = [{"from_seq": 0, "to_seq": 1, "tokens": 20}, {"from_seq": 2, "to_seq": 4, "tokens": 50}]
+    conversation, log = await begin(store, fresh_tenant(), CHAT, marks={"pins": pins})
+    shorter = overwritten(log[3])
+    await store.redact(conversation, [shorter])
+    now = await fresh(store, conversation)
+    assert now.marks["pins"] == [pins[0], {**pins[1], "tokens": 50 + shorter.tokens - log[3].tokens}]
 
 
 async def test_marks_are_replaced_only_where_they_are_what_was_read(store: Store) -> None:
