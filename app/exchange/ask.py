@@ -17,6 +17,7 @@ from app.exchange.body import upstream_body
 from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
 from app.exchange.restore import Restoring
+from app.exchange.stored import NUL
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
 from app.store.base import Store
@@ -187,7 +188,8 @@ class Ask:
         return replace(smaller, recovered=True, compaction=smaller.compaction if attempt else view.compaction)
 
     def _learn(self, model_key: str, facts: dict[str, object]) -> None:
-        self._tasks.spawn(self._keep(model_key, facts))
+        if NUL not in model_key:  # which no database can keep
+            self._tasks.spawn(self._keep(model_key, facts))
 
     async def _keep(self, model_key: str, facts: dict[str, object]) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.kept import World, user, world
+from tests.edge.kept import World, until, user, world
 from tests.edge.wire import raw
 from tests.live import ScriptedUpstream
 
@@ -242,3 +242,11 @@ async def test_odd_values_that_are_the_providers_to_judge_are_passed_on(monkeypa
             answer = await raw(w, body)
             assert answer.status_code == 200, (body, answer.text)
         assert len(w.upstream.bodies) == len(odd)
+
+
+async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        for model in ("a\0b", "m"):
+            await gateway.say([user("Hello there, how are you today?")], model=model)
+        await until(lambda: "upstream/m" in gateway.store._facts)
+        assert all("\0" not in name for name in await gateway.store.model_facts())
