@@ -7,6 +7,8 @@ rows between pages before, a copy may stay in what is free of a page.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,13 +67,28 @@ def _pieces(text: str) -> Iterator[str]:
 def _found_in(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
     found: set[bytes] = set()
     longest = max((len(piece) for piece in pieces), default=1)
-    with path.open("rb") as file:
-        tail = b""
-        while block := file.read(_BLOCK_BYTES):
-            window = tail + block
-            found.update(piece for piece in pieces if piece not in found and piece in window)
-            tail = window[-longest:]
+    tail, offset = b"", 0
+    while block := os.pread(_descriptor(path), _BLOCK_BYTES, offset):
+        window = tail + block
+        found.update(piece for piece in pieces if piece not in found and piece in window)
+        tail = window[-longest:]
+        offset += len(block)
     return found
+
+
+def _descriptor(path: Path) -> int:
+    """What a file is read by beside SQLite. It is never closed: that would end every lock that the process has on the
+    file, and the next process to leave it would take the write-ahead log away from under us.
+
+    See https://www.sqlite.org/howtocorrupt.html, "POSIX advisory locks canceled by a separate thread doing close()".
+    """
+    status = path.stat()
+    return _opened_once(path, status.st_dev, status.st_ino)
+
+
+@functools.cache
+def _opened_once(path: Path, device: int, inode: int) -> int:
+    return os.open(path, os.O_RDONLY)
 
 
 def _is_kept(connection: sqlite3.Connection, piece: str) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
@@ -112,3 +115,21 @@ async def test_a_large_file_is_left_to_whoever_scrubs_it(
     await go_on(store, conversation, log, ["user more"])
     await store.scrub()
     assert left_of(tmp_path, ["sesame"]) == []
+
+
+COUNT = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("SELECT count(*) FROM conversations").fetchone()[0])
+connection.close()
+"""
+
+
+async def test_another_process_that_comes_and_goes_does_not_take_the_log_along(store: Store, tmp_path: Path) -> None:
+    tenant = fresh_tenant()
+    gone, _ = await begin(store, tenant, ["user sesame", "assistant open"])
+    await store.delete(tenant=tenant, conversation_id=gone.id)
+    look = [sys.executable, "-c", COUNT, str(tmp_path / "store.db")]
+    for count in (1, 2):
+        await begin(store, tenant, [f"user hi {count}", "assistant hello"])
+        assert int(await asyncio.to_thread(subprocess.check_output, look)) == count
