@@ -19,13 +19,17 @@ DEFAULT_MESSAGES: Final = 100
 Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
 Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
 Include = Annotated[
-    list[Literal["sent"]] | None,
-    Query(alias="include[]", description="`sent`: the messages as they are sent to the model, all of them."),
+    list[Literal["sent"]],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="`sent`: the messages as they are sent to the model, all of them.",
+    ),
 ]
 
 
 def _page_wish(
-    limit: Messages = DEFAULT_MESSAGES, after: After = None, order: Order = "desc", include: Include = None
+    include: Include, limit: Messages = DEFAULT_MESSAGES, after: After = None, order: Order = "desc"
 ) -> PageWish:
     return PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
 
