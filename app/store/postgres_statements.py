@@ -53,9 +53,7 @@ _NAMED: Final = """
 
 
 @cache
-def append_sql(
-    *, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool
-) -> str:
+def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool) -> str:
     """One statement: fence, head, messages, release. Returns (moved, held).
 
     Args:

@@ -191,12 +191,52 @@ def log_message_of(row: Sequence[Any]) -> LogMessage:
 
 def chunk_of(row: Sequence[Any]) -> Chunk:
     """A row of `CHUNK_COLUMNS`."""
-    values: dict[str, Any] = dict(zip(CHUNK_COLUMNS, row, strict=True))
-    usage = values["usage"]
-    values["created_at"] = moment_of(values["created_at"])
-    values["folds"] = tuple(orjson.loads(values["folds"]))
-    values["usage"] = None if usage is None else orjson.loads(usage)
-    return Chunk(**values)
+    (
+        chunk_id,
+        conversation_id,
+        from_seq,
+        to_seq,
+        from_link,
+        to_link,
+        to_skeleton,
+        text,
+        tokens,
+        tokens_total,
+        anchor_seq,
+        anchor_tokens,
+        through_turn,
+        kind,
+        model,
+        prompt_version,
+        created_at,
+        folds,
+        duration_ms,
+        usage,
+        revision,
+    ) = row
+    return Chunk(
+        chunk_id,
+        conversation_id,
+        from_seq,
+        to_seq,
+        from_link,
+        to_link,
+        to_skeleton,
+        text,
+        tokens,
+        tokens_total,
+        anchor_seq,
+        anchor_tokens,
+        through_turn,
+        kind,
+        model,
+        prompt_version,
+        moment_of(created_at),
+        () if folds == "[]" else tuple(orjson.loads(folds)),
+        duration_ms,
+        None if usage is None else orjson.loads(usage),
+        revision,
+    )
 
 
 def chunk_values(chunk: Chunk, created_at: datetime | str) -> tuple[Any, ...]:

@@ -37,11 +37,13 @@ _READ_STRETCHES: Final = f"""
      AND m.seq >= json_extract(s.value, '$[1]') AND m.seq < json_extract(s.value, '$[2]')
     ORDER BY m.seq"""
 _CHUNKS_ON_PATH: Final = """
+    WITH p (id, upto_seq) AS MATERIALIZED (
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2))
     SELECT {columns} FROM chunks k
     WHERE k.root = ?1 AND k.tenant = ?3 AND EXISTS (
-        SELECT 1 FROM json_each(?2) p CROSS JOIN messages m
-        WHERE m.root = ?1 AND m.link = k.to_link AND m.seq = k.to_seq - 1 AND m.answered IN (0, 1)
-          AND m.conversation_id = json_extract(p.value, '$[0]') AND m.seq <= json_extract(p.value, '$[1]'))"""
+        SELECT 1 FROM p CROSS JOIN messages m
+        WHERE m.root = ?1 AND m.link = k.to_link AND m.seq = k.to_seq - 1
+          AND m.conversation_id = p.id AND m.seq <= p.upto_seq)"""
 
 
 def _values(size: int) -> str:

@@ -12,24 +12,30 @@ from hypothesis import strategies as st
 from app.archive.items import items_of
 from app.archive.listing import Listing, Wanted
 from app.archive.records import Records
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ItemNotFound
 from app.exchange.placement import INSTRUCTIONS
 from app.store.base import Append
 from app.store.memory import MemoryStore
 from tests.archive.logs import LOGS, placed
-from tests.store.logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on
+from tests.store.logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on, log_of
 
 TENANT = "tenant"
 TOLD = ['{"role":"system","content":"Be kind."}', '{"role":"system","content":"Be brief."}']
 
 
 class NotingStore(MemoryStore):
-    """Notes how many messages are read."""
+    """Notes how many messages are read, and how many texts of summaries."""
 
     def __init__(self) -> None:
         super().__init__(clock=Clock())
         self.read_messages = 0
+        self.read_texts = 0
+
+    async def chunks(self, **wanted: Any) -> list[Chunk]:
+        found = await super().chunks(**wanted)
+        self.read_texts += sum(bool(chunk.text) for chunk in found)
+        return found
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         found = await super().read(conversation, from_seq, to_seq)
@@ -152,3 +158,15 @@ async def test_a_page_reads_no_more_messages_of_ten_thousand_than_of_a_hundred(d
         await listing.page(conversation, Wanted(20, descending, after=page[-1]["id"]))
         reads.append(store.read_messages)
     assert reads[0] == reads[1] <= 45
+
+
+async def test_a_page_reads_the_texts_of_those_summaries_only_that_it_shows() -> None:
+    store = NotingStore()
+    log = log_of(TENANT, [f"{'assistant' if at % 2 else 'user'} {at}" for at in range(100)])
+    conversation = await kept(store, log)
+    await summarize(store, conversation, log, list(range(10, 101, 10)))
+    page, _ = await listing_of(store).page(conversation, Wanted(15))
+    shown = [item["text"] for item in page if item["type"] == "compaction"]
+    assert len(shown) == 2
+    assert all(shown)
+    assert store.read_texts == 2
