@@ -23,6 +23,7 @@ NONCE_BYTES: Final = 12
 """Random, as NIST SP 800-38D 8.2.2 allows for up to 2^32 texts under one key."""
 TAG_BYTES: Final = 16
 PREFIX: Final = b"enc1:"
+_PREFIX_TEXT: Final = PREFIX.decode()
 _NAME: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):")
 
 
@@ -97,6 +98,11 @@ class Cipher:
 def is_sealed(stored: bytes) -> bool:
     """Whether a stored text may be under a key. Cheap."""
     return stored.startswith(PREFIX)
+
+
+def is_sealed_text(stored: str) -> bool:
+    """The same of a text that was read as such."""
+    return stored.startswith(_PREFIX_TEXT)
 
 
 def key_name_of(stored: bytes) -> str | None:

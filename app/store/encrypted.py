@@ -113,10 +113,11 @@ class EncryptedStore:
         return [Found(self.sealing.open_message(conversation.tenant, one.message), one.score) for one in found]
 
     async def append(self, write: Append) -> None:
-        tenant = write.conversation.tenant
-        messages = await self._sealed(tenant, write.messages)
-        sealed = self.sealing.seal_conversation(write.conversation)
-        await self.inner.append(replace(write, conversation=sealed, messages=messages))
+        if self.sealing.is_active:
+            messages = await self._sealed(write.conversation.tenant, write.messages)
+            sealed = self.sealing.seal_conversation(write.conversation)
+            write = replace(write, conversation=sealed, messages=messages)
+        await self.inner.append(write)
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)

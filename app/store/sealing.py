@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
-from app.store.ciphers import Cipher, is_sealed
+from app.store.ciphers import Cipher, is_sealed, is_sealed_text
 
 ENCRYPTED: Final = "enc"
 
@@ -74,6 +74,8 @@ class Sealing:
         return replace(chunk, text=text.decode())
 
     def open_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
+        if not is_sealed_text(chunk.text):
+            return chunk
         text = self._cipher.open(chunk.text.encode(), _place_of_chunk(tenant, chunk))
         return replace(chunk, text=text.decode())
 
