@@ -56,14 +56,10 @@ class Pins:
             ConversationBusy: others keep changing the conversation's marks.
         """
         for _ in range(TRIES):
-            conversation = await self._records.of(caller, conversation_id)
-            item = await self._listing.one(conversation, item_id)
-            if instruction_index(conversation, item_id) is not None:
-                return {**item, "pinned": True}
-            entry, _ = await self._records.entry(conversation, item_id)
+            conversation, item, seq = await self._found(caller, conversation_id, item_id)
             pins = pins_of(conversation.marks)
-            if not any(_holds(pin, entry.seq) for pin in pins):
-                new = await self._pinning.round_at(place_of(conversation), entry.seq)
+            if seq is not None and not any(_holds(pin, seq) for pin in pins):
+                new = await self._pinning.round_at(place_of(conversation), seq)
                 others = [pin for pin in pins if not _holds(new, pin.from_seq)]
                 together = tuple(sorted((*others, new), key=lambda pin: pin.from_seq))
                 await self._check(caller, conversation, together)
@@ -83,16 +79,25 @@ class Pins:
             ConversationBusy: others keep changing the conversation's marks.
         """
         for _ in range(TRIES):
-            conversation = await self._records.of(caller, conversation_id)
-            item = await self._listing.one(conversation, item_id)
-            if instruction_index(conversation, item_id) is not None:
+            conversation, item, seq = await self._found(caller, conversation_id, item_id)
+            if seq is None:
                 return {**item, "pinned": True}
-            entry, _ = await self._records.entry(conversation, item_id)
             pins = pins_of(conversation.marks)
-            left = [pin for pin in pins if not _holds(pin, entry.seq)]
+            left = [pin for pin in pins if not _holds(pin, seq)]
             if len(left) == len(pins) or await self._marked(conversation, left):
                 return {**item, "pinned": False}
         raise _busy(conversation_id)
+
+    async def _found(
+        self, caller: Caller, conversation_id: str, item_id: str
+    ) -> tuple[Conversation, dict[str, Any], int | None]:
+        """A conversation, one of its items, and where that stands in the log; None for instructions: outside of it."""
+        conversation = await self._records.of(caller, conversation_id)
+        item = await self._listing.one(conversation, item_id)
+        if instruction_index(conversation, item_id) is not None:
+            return conversation, item, None
+        entry, _ = await self._records.entry(conversation, item_id)
+        return conversation, item, entry.seq
 
     async def _check(self, caller: Caller, conversation: Conversation, pins: tuple[Pin, ...]) -> None:
         """Refuse pins above their share of the window that the conversation was answered with last. Before its first
