@@ -308,6 +308,17 @@ async def test_pins_above_their_share_are_refused(monkeypatch: pytest.MonkeyPatc
         assert (error["code"], error["param"]) == ("pins_too_large", "item_id")
 
 
+async def test_instructions_are_always_shown_pinned_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        items = [{"role": "system", "content": "Be brief."}]
+        headers = {"authorization": f"Bearer {KEY}"}
+        begun = await gateway.client.post(f"{gateway.base_url}/conversations", json={"items": items}, headers=headers)
+        path = f"{begun.json()['id']}/items"
+        (told,) = (await done(gateway, "GET", path))["data"]
+        for method in ("POST", "DELETE"):
+            assert (await done(gateway, method, f"{path}/{told['id']}/pin"))["pinned"] is True
+
+
 async def test_pins_that_are_made_at_the_same_time_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, model(), window=WINDOW) as gateway:
         await talk(gateway, 4)
