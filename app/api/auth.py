@@ -33,6 +33,9 @@ MAX_REMEMBERED_CHARS: Final = 1024
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
+OTHER_MODELS: Final = ("models", "fallbacks")
+"""Fields in which some providers are told what to ask where `model` fails."""
+
 _Shown = tuple[str | None, str | None, str | None]
 """`authorization`, `api-key` and the end user's header."""
 
@@ -134,6 +137,7 @@ class Auth:
         """
         if request.caller.models:
             check_model(request.caller, request.model)
+            check_other_models(request.caller, {name: request.value(name) for name in OTHER_MODELS})
             request = replace(request, body=rebuilt(request.fields))
         if self._end_user_header and not headers.get(self._end_user_header, "").strip(BLANK):
             named = next(filter(None, (_end_user_in(request, name) for name in END_USER_FIELDS)), None)
@@ -210,6 +214,25 @@ def check_model(caller: Caller, model: str) -> None:
             f"This API key ({caller.key_id}) does not allow the model {model!r}; it allows {', '.join(caller.models)}.",
             param="model",
         )
+
+
+def check_other_models(caller: Caller, fields: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        InsufficientPermissions: the caller's key does not allow a model that one of `OTHER_MODELS` names, or it cannot
+            be told which that is.
+    """
+    if not caller.models:
+        return
+    for name in OTHER_MODELS:
+        named = fields.get(name) or []
+        for model in named if isinstance(named, list) else [named]:
+            if not isinstance(model, str) or not may_ask_for(caller, model):
+                raise InsufficientPermissions(
+                    f"This API key ({caller.key_id}) does not allow all models in `{name}`; it allows "
+                    f"{', '.join(caller.models)}.",
+                    param=name,
+                )
 
 
 def _secret_in(headers: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from app.api.allowed import METHODS, own_methods
-from app.api.auth import Auth, check_model
+from app.api.auth import Auth, check_model, check_other_models
 from app.api.body import read_body
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.request import Caller
@@ -97,6 +97,7 @@ def _provider_for(
             )
         return (providers[0] if providers else None), body
     check_model(caller, model)
+    check_other_models(caller, fields)
     deployment = router.resolve(model).deployments[0]
     if deployment.upstream_model == model and not caller.models:
         return deployment.provider, body

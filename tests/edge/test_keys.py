@@ -186,6 +186,22 @@ async def test_a_model_that_is_named_twice_cannot_slip_through(path: str, monkey
         assert b'"messages":[{"role":"user","content":"Hi"}]' in gateway.upstream.bodies[-1]
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
+async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with locked(monkeypatch) as gateway:
+        secret, _ = await gateway.key(models=("m", "m-*"))
+        body = {**CHAT, "model": "m", "input": "Hi"}
+        for extra in ({"models": ["m", "other"]}, {"fallbacks": [{"model": "other"}]}, {"models": "other"}):
+            answer = await gateway.ask("POST", path, secret, json={**body, **extra})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (403, next(iter(extra)))
+        for extra in ({"models": ["m-large"]}, {"models": None}, {"fallbacks": []}):
+            assert (await gateway.ask("POST", path, secret, json={**body, **extra})).status_code == 200
+        free, _ = await gateway.key()
+        assert (await gateway.ask("POST", path, free, json={**body, "models": ["other"]})).status_code == 200
+
+
 async def test_a_keys_policy_holds_where_the_request_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"models": {"*": {"provider": "upstream", "policy": "prune"}}}
     async with locked(monkeypatch, **options) as gateway:
