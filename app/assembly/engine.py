@@ -181,7 +181,7 @@ def engine_of(settings: Settings) -> Engine:
         compactor=compactor,
         compacting=compacting,
         preparing=preparing,
-        retention=_retention_of(settings, store, leases),
+        retention=retention_of(settings, store, leases),
         exchange=exchange,
         attempts=_attempts_of(settings, store, exchange, tasks),
         auth=_auth_of(settings, store),
@@ -200,7 +200,8 @@ def store_of(settings: Settings) -> Store:
     return EncryptedStore(store, Cipher(settings.encryption.key_bytes, settings.encryption.active))
 
 
-def _retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Retention:
+def retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Retention:
+    """What sweeps old conversations, by the configured rules."""
     return Retention(
         store=store,
         leases=leases,

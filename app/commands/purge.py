@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.archive.retention import Retention, Rule
+from app.archive.retention import Rule
+from app.assembly.engine import retention_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.settings import Settings, load
@@ -34,15 +34,7 @@ async def _purge(settings: Settings, age: timedelta | None, tenant: str | None, 
     """How many were erased, or would be, and how many were in use."""
     async with opened_store(settings) as store:
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
-        retention = Retention(
-            store=store,
-            leases=leases,
-            days=settings.retention.days,
-            end_users=settings.auth.end_users,
-            sweep_seconds=settings.retention.sweep_seconds,
-            clock=_now,
-            random=random.random,
-        )
+        retention = retention_of(settings, store, leases)
         leases.start()
         try:
             rules = [Rule(_now() - age, tenant)] if age is not None else _of_tenant(await retention.rules(), tenant)
