@@ -193,10 +193,16 @@ async def test_no_other_model_is_named_for_a_provider_to_fall_back_to(
     async with locked(monkeypatch) as gateway:
         secret, _ = await gateway.key(models=("m", "m-*"))
         body = {**CHAT, "model": "m", "input": "Hi"}
-        for extra in ({"models": ["m", "other"]}, {"fallbacks": [{"model": "other"}]}, {"models": "other"}):
+        refused: list[dict[str, Any]] = [
+            {"models": ["m", "other"]},
+            {"fallbacks": [{"model": "other"}]},
+            {"models": "other"},
+        ]
+        for extra in refused:
             answer = await gateway.ask("POST", path, secret, json={**body, **extra})
             assert (answer.status_code, answer.json()["error"]["param"]) == (403, next(iter(extra)))
-        for extra in ({"models": ["m-large"]}, {"models": None}, {"fallbacks": []}):
+        allowed: list[dict[str, Any]] = [{"models": ["m-large"]}, {"models": None}, {"fallbacks": []}]
+        for extra in allowed:
             assert (await gateway.ask("POST", path, secret, json={**body, **extra})).status_code == 200
         free, _ = await gateway.key()
         assert (await gateway.ask("POST", path, free, json={**body, "models": ["other"]})).status_code == 200
