@@ -31,7 +31,7 @@ run: setup  ## serve; HOST=, PORT= and CONFIG= may be given
 		$(if $(PORT),--port $(PORT))
 
 test: setup  ## run all tests; ARGS= goes to pytest
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto $(ARGS)
 
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
