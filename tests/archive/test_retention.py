@@ -200,8 +200,7 @@ async def test_one_process_sweeps_at_a_time(store: MemoryStore, clock: Clock) ->
 
 
 async def test_idempotency_keys_whose_time_is_over_are_forgotten(store: MemoryStore, clock: Clock) -> None:
-    claim = {"tenant": "t", "digest": b"d", "holder": "h", "seconds": 60.0, "kept_seconds": 60.0}
-    await store.claim_request(key="k", **claim)  # type: ignore[arg-type]
+    await store.claim_request(tenant="t", key="k", digest=b"d", holder="h", seconds=60.0, kept_seconds=60.0)
     clock.forward(DAY)
     assert await retention_of(store, clock, days=None).sweep() == Swept(request_keys=1)
 
