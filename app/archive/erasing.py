@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from app.archive.items import instruction_index, items_of
 from app.archive.records import Records
 from app.archive.redaction import deleted_parts, redacted
+from app.compaction.job import lease_key_of
 from app.compaction.standin import stand_in
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
@@ -108,7 +109,7 @@ class Erasing:
         root = conversation.root
         # Whoever is at work on that range now makes a summary of it in its own time.
         with contextlib.suppress(ConversationBusy, LeaseLost, StoreUnavailable):
-            async with self._leases.hold(root, f"range:{chunk.from_link.hex()}", 0) as lease:
+            async with self._leases.hold(root, lease_key_of(chunk.from_link, is_fold=False), 0) as lease:
                 await self._store.add_chunk(tenant=conversation.tenant, root=root, chunk=made, fence=lease)
 
     async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:

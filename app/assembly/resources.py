@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import secrets
 import time
-import uuid
 from collections.abc import Iterator
 from typing import Final
 
@@ -42,6 +41,7 @@ from app.archive.standing import Standing
 from app.archive.summaries import Summaries
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.models import counter_for
+from app.compaction.compactor import new_chunk_id
 from app.context.vocabulary import encoding_for
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
@@ -108,7 +108,7 @@ def _routes_of_conversations(engine: Engine, settings: Settings, records: Record
         leases=engine.leases,
         counting=engine.counting,
         clock=utc_now,
-        new_chunk_id=lambda: f"sum_{uuid.uuid4().hex}",
+        new_chunk_id=new_chunk_id,
         wait_seconds=settings.compaction.wait_seconds,
     )
     yield item_routes(records, adding, Listing(store, records), erasing, auth)

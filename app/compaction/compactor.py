@@ -73,7 +73,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _new_chunk_id() -> str:
+def new_chunk_id() -> str:
     return f"sum_{uuid.uuid4().hex}"
 
 
@@ -98,7 +98,7 @@ class Compactor:
         summarizer: Summarizer,
         counter_for: Callable[[str], Counter],
         clock: Callable[[], datetime] = _now,
-        new_id: Callable[[], str] = _new_chunk_id,
+        new_id: Callable[[], str] = new_chunk_id,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._maker = ChunkMaker(store, leases, summarizer, counter_for=counter_for, clock=clock, new_id=new_id)

@@ -10,6 +10,7 @@ from app.context.outline import Boundary, Range, Style
 from app.context.partition import Tail
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.store.base import RANGE_LEASES
 
 Outcome = Literal["found", "made", "mechanical", "none"]
 
@@ -52,6 +53,12 @@ class CompactionJob:
     """The request's other top-level fields, as sent: tools are bound as they were, or the cache is missed."""
 
 
+def lease_key_of(from_link: bytes, *, is_fold: bool) -> str:
+    """The key of the lease under which summaries are made that begin behind a message."""
+    in_range, in_fold = RANGE_LEASES
+    return f"{in_fold if is_fold else in_range}{from_link.hex()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Spot:
     """A range with everything that its chunk must remember of its ends."""
@@ -89,7 +96,7 @@ class Spot:
     @property
     def lease_key(self) -> str:
         """One holder for all ranges that begin at the same place, whatever their end."""
-        return f"{'fold' if self.folded else 'range'}:{self.from_link.hex()}"
+        return lease_key_of(self.from_link, is_fold=bool(self.folded))
 
 
 @dataclass(frozen=True, slots=True)
