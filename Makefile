@@ -44,8 +44,8 @@ bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
 
 lock: setup  ## resolve the dependencies anew and write both locks
-	@$(LOCK) --extra fast --upgrade --output-file requirements.lock pyproject.toml
-	@$(LOCK) --extra fast --group dev --upgrade --constraint requirements.lock \
+	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
+	@$(LOCK) --extra fast --extra otel --group dev --upgrade --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
 
 clean:  ## remove .venv and caches
