@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input --quiet
 # --no-emit-index-url and --no-config keep whatever index this machine uses out of the locks.
@@ -15,18 +16,24 @@ help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
 		|| grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## create .venv and install what the lock names
+setup: $(STAMP)  ## create .venv and install what the development lock names
 	@:
 
-$(STAMP): requirements-dev.lock pyproject.toml
+$(SERVING): requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; name it with PYTHON=…" >&2; exit 1; }
+	@echo "Installing what serving needs into $(VENV): once, about a minute …" >&2
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@$(PIP) install --require-hashes --requirement requirements-build.lock --requirement requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: setup  ## serve; HOST=, PORT= and CONFIG= may be given
+$(STAMP): $(SERVING) requirements-dev.lock
+	@echo "Installing what tests and tools need into $(VENV): once, a few minutes …" >&2
+	@$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 	@exec $(VENV)/bin/concertina serve $(if $(CONFIG),--config $(CONFIG)) $(if $(HOST),--host $(HOST)) \
 		$(if $(PORT),--port $(PORT))
 
@@ -43,10 +50,12 @@ demo: setup  ## watch a long conversation being compacted
 bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
 
-lock: setup  ## resolve the dependencies anew and write both locks
+lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
 	@$(LOCK) --extra fast --extra otel --group dev --upgrade --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
+	@printf 'editables\nhatchling\n' | $(LOCK) --upgrade --constraint requirements-dev.lock \
+		--output-file requirements-build.lock -
 
 clean:  ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

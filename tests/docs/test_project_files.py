@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-dev.lock"]
+LOCKS = [ROOT / f"requirements{part}.lock" for part in ("", "-dev", "-build")]
 SERVED_PORT = 8000
 COMMANDS = {"serve", "migrate", "check-config", "simulate"}
 
@@ -95,10 +95,12 @@ def test_locks_name_packages_and_hashes_and_no_place(lock: Path) -> None:
 
 def test_locks_hold_every_dependency_and_agree() -> None:
     version = re.compile(r"^([a-z0-9-]+)(?:\[.*\])?==(\S+)", re.MULTILINE)
-    runtime, development = (dict(version.findall(lock.read_text())) for lock in LOCKS)
+    runtime, development, build = (dict(version.findall(lock.read_text())) for lock in LOCKS)
     named = {re.split(r"[\[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}
     assert named - runtime.keys() == set()
     assert {name: development.get(name) for name in runtime} == runtime
+    assert {name: development.get(name) for name in build} == build
+    assert {re.split(r"[<>=]", entry)[0] for entry in PROJECT["build-system"]["requires"]} - build.keys() == set()
 
 
 def test_the_changelog_begins_with_this_version() -> None:
