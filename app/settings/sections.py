@@ -14,6 +14,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 """A share of the context window."""
 Tokens = Annotated[int, Field(gt=0)]
+Dollars = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Encoding = Literal["o200k_base", "cl100k_base"]
 
@@ -125,6 +126,17 @@ class Retention(Section):
     sweep_seconds: Seconds = 3600.0
 
 
+class Telemetry(Section):
+    """What the gateway tells of itself."""
+
+    metrics: bool = True
+    """Whether it counts, and answers `/metrics`."""
+    metrics_token: HeaderValue | None = None
+    """None or empty: `/metrics` is for everyone who reaches the port."""
+    overview: bool = True
+    """Whether `/v1/admin/overview` answers."""
+
+
 class Timeouts(Section):
     connect_seconds: Seconds = 5.0
     first_byte_seconds: Seconds = 600.0
@@ -173,6 +185,14 @@ class Provider(Section):
     quirks: Quirks = Quirks()
 
 
+class Price(Section):
+    """US dollars for a million tokens; None: what the list of well-known models says, if anything."""
+
+    input: Dollars | None = None
+    cached_input: Dollars | None = None
+    output: Dollars | None = None
+
+
 class Deployment(Section):
     provider: str = ""
     model: str | None = None
@@ -180,6 +200,7 @@ class Deployment(Section):
     context_window: Tokens | None = None
     max_output_tokens: Tokens | None = None
     encoding: Encoding | None = None
+    price: Price = Price()
     quirks: Quirks = Quirks()
 
 
@@ -309,6 +330,7 @@ class Settings(Section):
     auth: Auth = Auth()
     encryption: Encryption = Encryption()
     retention: Retention = Retention()
+    telemetry: Telemetry = Telemetry()
     providers: dict[Name, Provider] = {}
     models: dict[str, Model] = {}
     retries: Retries = Retries()
