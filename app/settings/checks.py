@@ -3,6 +3,7 @@ merely unwise is the operator's business."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -10,12 +11,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from app.settings.faults import Path, nearest, suggestion
-from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Settings
+from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Settings, Traces
 
 Contradiction = tuple[Path, str]
 """Where, and what to change."""
 
 MIN_PEPPER_CHARS = 16
+TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
@@ -30,6 +32,7 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
         yield from _base_url(("providers", name, "base_url"), provider.base_url)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
+    yield from _traces(settings.telemetry.traces)
     yield from _models(settings)
     yield from _policy_name(("policy",), settings.policy, settings)
     for name, policy in settings.policies.items():
@@ -65,6 +68,30 @@ def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
         yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
     elif parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
         yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
+
+
+def _traces(traces: Traces) -> Iterator[Contradiction]:
+    if not traces.endpoint:
+        return
+    path: Path = ("telemetry", "traces", "endpoint")
+    try:
+        parts = urlsplit(traces.endpoint)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        yield path, "expected the address of a collector, such as 'http://localhost:4318'"
+    elif "@" in parts.netloc:
+        yield path, "a password has no place in an address: put it into telemetry.traces.headers"
+    elif any(not _is_installed(module) for module in TRACING_MODULES):
+        yield path, "traces need OpenTelemetry, which is not installed: pip install 'concertina[otel]'"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _models(settings: Settings) -> Iterator[Contradiction]:

@@ -18,6 +18,7 @@ Dollars = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Encoding = Literal["o200k_base", "cl100k_base"]
 
+
 def _on_one_line(secret: SecretStr) -> SecretStr:
     """Without the line end that a secret's file ends with; one inside could not be sent in a header."""
     text = secret.get_secret_value().strip()
@@ -126,6 +127,20 @@ class Retention(Section):
     sweep_seconds: Seconds = 3600.0
 
 
+class Traces(Section):
+    """Where OpenTelemetry traces go, and how many of them."""
+
+    endpoint: str | None = None
+    """Address of an OTLP/HTTP collector, `/v1/traces` aside; None or empty: nothing is traced."""
+    headers: dict[HeaderName, HeaderValue] = {}
+    """Sent with each export; secret because they carry the collector's key."""
+    service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the requests whose client has not decided: the share that is traced."""
+    drain_seconds: Seconds = 5.0
+    """How long the end of the process waits for what is still to be exported."""
+
+
 class Telemetry(Section):
     """What the gateway tells of itself."""
 
@@ -135,6 +150,9 @@ class Telemetry(Section):
     """None or empty: `/metrics` is for everyone who reaches the port."""
     overview: bool = True
     """Whether `/v1/admin/overview` answers."""
+    request_log: bool = True
+    """Whether each request is told of in a log line when it is over."""
+    traces: Traces = Traces()
 
 
 class Timeouts(Section):
