@@ -1,0 +1,41 @@
+// Numbers, times and short texts for eyes.
+const whole = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const date = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+
+/** 6,240 */
+export const count = (value) => (value === null || value === undefined ? "–" : whole.format(value));
+
+/** 1.2M */
+export const short = (value) => (value === null || value === undefined ? "–" : compact.format(value));
+
+/** 71 % */
+export const percent = (part, of) => (of ? `${Math.round((100 * part) / of)} %` : "–");
+
+/** $0.0123 */
+export function dollars(value) {
+  if (value === null || value === undefined) return "–";
+  return `$${value.toLocaleString("en", { maximumFractionDigits: value < 1 ? 4 : 2, minimumFractionDigits: 2 })}`;
+}
+
+/** 840 ms, 1.25 s, 3 min */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+/** A moment in full. @param {number} unixSeconds */
+export const moment = (unixSeconds) => date.format(new Date(unixSeconds * 1000));
+
+/** 5 minutes ago @param {number} unixSeconds */
+export function ago(unixSeconds) {
+  const seconds = unixSeconds - Date.now() / 1000;
+  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
+    if (Math.abs(seconds) >= size) return relative.format(Math.round(seconds / size), unit);
+  }
+  return "just now";
+}

@@ -1,0 +1,31 @@
+// Who is looking: the credential of this tab. It is kept until the tab is closed, and sent to this gateway only.
+const KEY = "concertina.key";
+const END_USER = "concertina.end_user";
+const listeners = new Set();
+
+/** @returns {{key: string, endUser: string}} */
+export function credentials() {
+  return { key: sessionStorage.getItem(KEY) ?? "", endUser: sessionStorage.getItem(END_USER) ?? "" };
+}
+
+/** @param {{key?: string, endUser?: string}} shown */
+export function signIn({ key = "", endUser = "" }) {
+  keep(KEY, key.trim());
+  keep(END_USER, endUser.trim());
+  listeners.forEach((tell) => tell());
+}
+
+export function signOut() {
+  signIn({});
+}
+
+/** Call `tell` whenever somebody signs in or out. @returns what ends it */
+export function onSession(tell) {
+  listeners.add(tell);
+  return () => listeners.delete(tell);
+}
+
+function keep(name, value) {
+  if (value) sessionStorage.setItem(name, value);
+  else sessionStorage.removeItem(name);
+}

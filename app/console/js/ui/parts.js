@@ -1,0 +1,138 @@
+// Small parts that every page uses.
+import { html, useEffect, useId, useRef, useState } from "../lib.js";
+import { ago, count, moment } from "../format.js";
+
+/** What became of a message: its family (which has the colour) and the word for it. */
+export const DISPOSITIONS = {
+  verbatim: ["verbatim", "verbatim"],
+  anchor: ["kept", "anchor"],
+  pinned: ["kept", "pinned"],
+  told: ["kept", "instructions"],
+  masked: ["trimmed", "masked"],
+  truncated: ["trimmed", "truncated"],
+  cleared: ["trimmed", "cleared"],
+  summarized: ["folded", "summarized"],
+  dropped: ["gone", "dropped"],
+};
+
+export function Disposition({ of }) {
+  const [family, word] = DISPOSITIONS[of] ?? ["gone", of];
+  return html`<span class="badge ${family}">${word}</span>`;
+}
+
+/** `kind`: "", "good", "warn" or "bad". */
+export function Badge({ kind = "", title, children }) {
+  return html`<span class="badge ${kind}" title=${title}>${children}</span>`;
+}
+
+const STATUS_KINDS = { full: "good", summarized: "folded", trimmed: "warn", bypassed: "warn", degraded: "bad" };
+
+/** What `context_status` says. */
+export function Status({ of }) {
+  return html`<span class="badge ${STATUS_KINDS[of] ?? ""}">${of}</span>`;
+}
+
+export function Button({ kind = "", small = false, children, ...rest }) {
+  return html`<button type="button" class="button ${kind} ${small ? "small" : ""}" ...${rest}>${children}</button>`;
+}
+
+/** A labelled control: `children` is a function of the control's id. */
+export function Field({ label, hint, children }) {
+  const id = useId();
+  return html`<div class="field">
+    <label for=${id}><span>${label}</span></label>
+    ${children(id, hint ? `${id}-hint` : undefined)}
+    ${hint && html`<small id="${id}-hint">${hint}</small>`}
+  </div>`;
+}
+
+/** An error as the gateway tells it: what happened, and what to change. */
+export function Failure({ error, retry }) {
+  if (!error) return null;
+  return html`<div class="notice bad" role="alert">
+    <p><strong>${error.message}</strong>${error.code && html` <code class="small">${error.code}</code>`}</p>
+    ${error.hint && html`<p class="hint">${error.hint}</p>`}
+    ${retry && html`<p><${Button} small onClick=${retry}>Try again<//></p>`}
+  </div>`;
+}
+
+export function Loading({ children = "Loading…" }) {
+  return html`<p class="empty" role="status"><span class="loading">${children}</span></p>`;
+}
+
+export function Empty({ children }) {
+  return html`<div class="empty">${children}</div>`;
+}
+
+/** Something loaded by `useLoaded`, or why it is not there. `children` is a function of the data. */
+export function Loaded({ from, children, waiting }) {
+  if (from.data !== null) return html`${from.error && html`<${Failure} error=${from.error} />`}${children(from.data)}`;
+  return from.error ? html`<${Failure} error=${from.error} retry=${from.reload} />` : html`<${Loading}>${waiting}<//>`;
+}
+
+export function When({ at }) {
+  if (!at) return html`<span class="soft">–</span>`;
+  return html`<time datetime=${new Date(at * 1000).toISOString()} title=${moment(at)}>${ago(at)}</time>`;
+}
+
+/**
+ * The context bar: `6,240 / 8,192 tokens`.
+ * @param {{tokens: number, window: number, threshold?: number, label?: string}} props
+ */
+export function ContextBar({ tokens, window: size, threshold, label = "Context" }) {
+  const part = size ? tokens / size : 0;
+  const kind = threshold && tokens >= threshold ? (part > 0.95 ? "bad" : "warn") : "";
+  const text = `${count(tokens)} / ${count(size)} tokens`;
+  return html`<div class="context-bar">
+    <div class="track" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${size} aria-valuenow=${tokens}
+      aria-valuetext=${text}>
+      <div class="fill ${kind}" style=${{ width: `${Math.min(100, 100 * part)}%` }}></div>
+      ${threshold && html`<div class="mark" style=${{ left: `${(100 * threshold) / size}%` }}></div>`}
+    </div>
+    <span class="number small">${text}</span>
+  </div>`;
+}
+
+/**
+ * Tabs are links: every view has an address.
+ * @param {{label: string, tabs: {name: string, text: string, href: string}[], current: string}} props
+ */
+export function Tabs({ label, tabs, current }) {
+  return html`<nav class="tabs" aria-label=${label}>
+    ${tabs.map(
+      (tab) => html`<a href=${tab.href} aria-current=${tab.name === current ? "page" : undefined}>${tab.text}</a>`,
+    )}
+  </nav>`;
+}
+
+/** A modal dialog: focus stays inside, Escape closes. */
+export function Dialog({ title, onClose, footer, children }) {
+  const element = useRef(null);
+  const id = useId();
+  useEffect(() => {
+    const dialog = element.current;
+    const opener = document.activeElement;
+    dialog.showModal();
+    return () => {
+      dialog.close();
+      opener?.focus?.();
+    };
+  }, []);
+  return html`<dialog class="dialog" ref=${element} aria-labelledby=${id}
+    onCancel=${(event) => { event.preventDefault(); onClose(); }}>
+    <header><h2 id=${id}>${title}</h2><${Button} kind="plain" aria-label="Close" onClick=${onClose}>✕<//></header>
+    <div class="body stack">${children}</div>
+    ${footer && html`<footer>${footer}</footer>`}
+  </dialog>`;
+}
+
+/** Copies `text`; says so. */
+export function Copy({ text, label = "Copy" }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return html`<${Button} small kind="plain" onClick=${copy}><span aria-live="polite">${copied ? "Copied" : label}</span><//>`;
+}
