@@ -8,6 +8,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 from keyword import iskeyword
+from typing import TypeAlias
 
 from app.commands import CommandFailed
 from app.errors import GatewayError
@@ -16,6 +17,8 @@ from app.settings import ConfigurationError
 USAGE_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +54,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="concertina",
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
-        epilog="Settings: docs/configuration.md.",
+        epilog="example: concertina serve --config my.yaml\n\n"
+        "`concertina COMMAND --help` tells more. Commands: docs/command-line.md. Settings: docs/configuration.md.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_serve(commands)
-    migrate = commands.add_parser("migrate", help="bring the database's schema up to date")
+    migrate = _add(commands, "migrate", "bring the database's schema up to date", "--config my.yaml")
     _add_config(migrate)
-    check = commands.add_parser("check-config", help="say whether a configuration can be used, and what it amounts to")
+    _add_quiet(migrate)
+    check = _add(commands, "check-config", "say whether a configuration can be used, and what it amounts to", "my.yaml")
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_simulate(commands)
     _add_show_plan(commands)
@@ -66,21 +72,36 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_import(commands)
     _add_purge(commands)
-    reencrypt = commands.add_parser("reencrypt", help="write everything that is stored under the active key")
+    reencrypt = _add(commands, "reencrypt", "write everything that is stored under the active key", "--config my.yaml")
     _add_config(reencrypt)
+    _add_quiet(reencrypt)
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    serve = commands.add_parser("serve", help="run the gateway")
+def _add(commands: Commands, name: str, told: str, example: str) -> argparse.ArgumentParser:
+    """A command, described by one sentence and one example."""
+    command = commands.add_parser(
+        name,
+        help=told,
+        description=f"{told[0].upper()}{told[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.epilog = f"example: {command.prog} {example}"
+    return command
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = _add(commands, "serve", "run the gateway", "--config my.yaml --port 8080")
     _add_config(serve)
     serve.add_argument("--host", help="address to listen on (server.host)")
     serve.add_argument("--port", help="port to listen on, 0 for any free one (server.port)")
     serve.add_argument("--workers", help="number of processes (server.workers)")
 
 
-def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    simulate = commands.add_parser("simulate", help="run the simulated model as a server of its own")
+def _add_simulate(commands: Commands) -> None:
+    simulate = _add(
+        commands, "simulate", "run the simulated model as a server of its own", "--port 8001 --seconds-per-token 0.02"
+    )
     simulate.add_argument("--host", default="127.0.0.1", help="address to listen on")
     simulate.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for any free one")
     simulate.add_argument("--first-token-seconds", type=float, default=0.0, help="pause before an answer begins")
@@ -89,8 +110,10 @@ def _add_simulate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
 
 
-def _add_show_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    shown = commands.add_parser("show-plan", help="say what would be sent for a stored conversation, and why")
+def _add_show_plan(commands: Commands) -> None:
+    shown = _add(
+        commands, "show-plan", "say what would be sent for a stored conversation, and why", "conv_… --model sim-8k"
+    )
     shown.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
     _add_config(shown)
     shown.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
@@ -100,10 +123,23 @@ def _add_show_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     shown.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    keys = commands.add_parser("keys", help="make, list and revoke the gateway's own API keys")
+def _add_top(commands: Commands) -> None:
+    top = _add(
+        commands, "top", "watch a running gateway: load, tokens, costs, errors", "--url http://gateway.internal:8000"
+    )
+    top.add_argument("--url", default="http://127.0.0.1:8000", help="where the gateway is (http://127.0.0.1:8000)")
+    top.add_argument("--key", help="a key with scope admin, where keys are in use; CONCERTINA_KEY without it")
+    top.add_argument("--interval", metavar="SECONDS", type=float, default=2.0, help="between two looks (2)")
+    top.add_argument("--once", action="store_true", help="look once, print it and stop")
+    top.add_argument("--json", action="store_true", help="look once and print one JSON object")
+
+
+def _add_keys(commands: Commands) -> None:
+    keys = _add(
+        commands, "keys", "make, list and revoke the gateway's own API keys", "create --name shop --expires-in 90d"
+    )
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="make a key and show it, once")
+    create = _add(actions, "create", "make a key and show it, once", "--name operator --scopes admin")
     create.add_argument("--name", required=True, help="for people: who uses it")
     create.add_argument("--tenant", help="whose conversations it sees: the tenant of another key; without it a new one")
     create.add_argument("--scopes", metavar="A,B", help="of chat, read, manage and admin; without it the first three")
@@ -113,25 +149,26 @@ def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     until.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
     until.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
     create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
-    listed = actions.add_parser("list", help="list keys, those that are no longer valid too")
+    listed = _add(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")
-    revoke = actions.add_parser("revoke", help="end a key's validity")
+    revoke = _add(actions, "revoke", "end a key's validity", "key_…")
     revoke.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
     for action in (create, listed, revoke):
         _add_config(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_purge(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    purge = commands.add_parser("purge", help="erase old conversations now")
+def _add_purge(commands: Commands) -> None:
+    purge = _add(commands, "purge", "erase old conversations now", "--older-than 30d --dry-run")
     _add_config(purge)
     purge.add_argument("--older-than", metavar="AGE", help="such as 30d; without it the configured rules hold")
     purge.add_argument("--tenant", metavar="T", help="of this tenant only")
     purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
+    _add_quiet(purge)
 
 
-def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    export = commands.add_parser("export", help="write stored conversations as chat messages")
+def _add_export(commands: Commands) -> None:
+    export = _add(commands, "export", "write stored conversations as chat messages", "--out copies")
     export.add_argument("conversations", metavar="CONVERSATION", nargs="*", help="its id; without any, all of them")
     export.add_argument("--tenant", metavar="T", help="only this tenant's; its own ids are understood then, too")
     export.add_argument(
@@ -142,10 +179,16 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     export.add_argument("--include-deleted", action="store_true", help="also what was deleted and not erased")
     _add_config(export)
+    _add_quiet(export)
 
 
-def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    taken = commands.add_parser("import", help="take in conversations of other programs, or exports")
+def _add_import(commands: Commands) -> None:
+    taken = _add(
+        commands,
+        "import",
+        "take in conversations of other programs, or exports",
+        "conversations.json --tenant ten_… --format chatgpt",
+    )
     taken.add_argument("file", metavar="FILE", help="the file; - for what comes in")
     taken.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
     taken.add_argument(
@@ -155,10 +198,15 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="what the file is; without it its shape tells",
     )
     _add_config(taken)
+    _add_quiet(taken)
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", metavar="FILE", help="YAML file; CONCERTINA_CONFIG where this is not given")
+
+
+def _add_quiet(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quiet", action="store_true", help="say nothing of how far it has come, nor at the end")
 
 
 if __name__ == "__main__":

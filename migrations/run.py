@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -58,18 +59,24 @@ def current(url: str) -> str | None:
     return _current(location_of(url))
 
 
-def upgrade(url: str) -> None:
+def upgrade(url: str, *, on_step: Callable[[str], None] | None = None) -> None:
     """Bring a database's schema up to date. Nothing happens where it is.
+
+    Args:
+        on_step: told of each schema version once its step is taken; all take effect together, at the end.
 
     Raises:
         SchemaIsNewer: a newer version has been there.
         ValueError, StoreUnavailable: as for `current`.
     """
-    prepare(url, auto_migrate=True)
+    prepare(url, auto_migrate=True, on_step=on_step)
 
 
-def prepare(url: str, *, auto_migrate: bool) -> None:
+def prepare(url: str, *, auto_migrate: bool, on_step: Callable[[str], None] | None = None) -> None:
     """Make sure that a server can use a database.
+
+    Args:
+        on_step: as for `upgrade`.
 
     Raises:
         SchemaIsNewer: a newer version has been there.
@@ -93,9 +100,11 @@ def prepare(url: str, *, auto_migrate: bool) -> None:
             "Run `concertina migrate`, or set `database.auto_migrate: true`."
         )
     if location.backend == "sqlite" and found is None and _created(location.path):
+        if on_step is not None:
+            on_step(SCHEMA_VERSION)
         return
     try:
-        _upgrading().upgrade_schema(location)
+        _upgrading().upgrade_schema(location, on_step=on_step)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise unavailable_postgres(error) from error
 

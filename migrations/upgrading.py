@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +26,15 @@ DDL_LOCK_WAIT_SECONDS: Final = 5
 CONNECT_SECONDS: Final = 10.0
 
 
-def _config(connection: Connection | None = None) -> Config:
+OnStep = Callable[[str], None] | None
+
+
+def _config(connection: Connection | None = None, on_step: OnStep = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
+    config.attributes["on_step"] = on_step
     return config
 
 
@@ -38,29 +43,33 @@ def knows(version: str) -> bool:
     return any(script.revision == version for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def upgrade_schema(location: Location, target: str = "head") -> None:
-    """Bring a database to a version. Whoever comes second waits, and then finds nothing to do."""
+def upgrade_schema(location: Location, target: str = "head", *, on_step: OnStep = None) -> None:
+    """Bring a database to a version. Whoever comes second waits, and then finds nothing to do.
+
+    Args:
+        on_step: told of each version once its step is taken.
+    """
     if location.backend == "sqlite":
-        _upgrade_sqlite(location, target)
+        _upgrade_sqlite(location, target, on_step)
     else:
-        asyncio.run(_upgrade_postgres(location, target))
+        asyncio.run(_upgrade_postgres(location, target, on_step))
 
 
-def _upgrade_sqlite(location: Location, target: str) -> None:
+def _upgrade_sqlite(location: Location, target: str, on_step: OnStep) -> None:
     engine = create_engine(
         f"sqlite:///{location.path}", poolclass=NullPool, connect_args={"timeout": LOCK_WAIT_SECONDS}
     )
     event.listen(engine, "connect", _leave_transactions_to_us)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     with engine.begin() as connection:
-        command.upgrade(_config(connection), target)
+        command.upgrade(_config(connection, on_step), target)
 
 
 def _leave_transactions_to_us(connection: Any, record: Any) -> None:
     connection.isolation_level = None
 
 
-async def _upgrade_postgres(location: Location, target: str) -> None:
+async def _upgrade_postgres(location: Location, target: str, on_step: OnStep) -> None:
     engine = create_async_engine(
         "postgresql+asyncpg://",
         poolclass=NullPool,
@@ -70,5 +79,5 @@ async def _upgrade_postgres(location: Location, target: str) -> None:
         await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s'"))
         await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
         await connection.execute(text(f"SET LOCAL lock_timeout = '{DDL_LOCK_WAIT_SECONDS}s'"))
-        await connection.run_sync(lambda sync: command.upgrade(_config(sync), target))
+        await connection.run_sync(lambda sync: command.upgrade(_config(sync, on_step), target))
     await engine.dispose()

@@ -5,7 +5,7 @@ Memory stays flat however long a conversation is, and nothing of the database is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -26,10 +26,15 @@ _BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Exporting:
-    """Reads logs from their beginning to their end."""
+    """Reads logs from their beginning to their end.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        on_read: told of how many messages more are read.
+    """
+
+    def __init__(self, store: Store, *, on_read: Callable[[int], None] | None = None) -> None:
         self._store = store
+        self._on_read = on_read
 
     async def lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
         """A chat message a line, some lines at a time.
@@ -74,6 +79,8 @@ class Exporting:
                 raise ConversationNotFound(f"Conversation {conversation.id!r} was deleted while it was read.")
             texts = [_text(entry, with_hidden=with_hidden) for entry in entries]
             yield [text.translate(_BLANKS) for text in texts if text is not None]
+            if self._on_read is not None:
+                self._on_read(len(entries))
             size = sum(len(entry.message.raw) for entry in entries)
             count = max(1, min(MOST_MESSAGES, len(entries) * BATCH_BYTES // max(1, size)))
             seq = until

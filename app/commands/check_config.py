@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 
+from app.commands.progress import counted
 from app.settings import Settings, load
 
 
@@ -13,12 +15,13 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{arguments.file}: ok")
     for line in summary(settings):
         print(f"  {line}")
+    print(f"Serve with it: concertina serve --config {shlex.quote(arguments.file)}")
     return 0
 
 
 def summary(settings: Settings) -> Iterator[str]:
     """What a configuration amounts to, in lines; never a key."""
-    yield f"listens on {settings.server.host}:{settings.server.port}, {settings.server.workers} worker(s)"
+    yield f"listens on {settings.server.host}:{settings.server.port}, {counted(settings.server.workers, 'worker')}"
     yield f"keeps conversations in {settings.database.location}"
     who = "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
     yield f"lets in {who}" + (", end users apart" if settings.auth.end_users else "")

@@ -12,12 +12,10 @@ import secrets
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from app.archive.importing import Checked, Importing, TakenIn, checked
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
+from app.commands.progress import Telling, counted, tell_interrupted
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter, encoding_for
 from app.exchange.counting import Counting
@@ -37,14 +35,22 @@ def run(arguments: argparse.Namespace) -> int:
         migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
         raise CommandFailed(str(error)) from error
-    console = Console(stderr=True)
-    columns = (TextColumn("messages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        taken = asyncio.run(_keep(settings, arguments.tenant, found, progress))
+    messages = sum(one.count for one in found)
+    try:
+        with Telling("importing", "messages", quiet=arguments.quiet) as telling:
+            telling.expect(messages)
+            taken = asyncio.run(_keep(settings, arguments.tenant, found, telling))
+    except KeyboardInterrupt:
+        tell_interrupted("What had been written was taken back; run the command again to import all of the file.")
+        raise
     for warning in taken.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for conversation in taken.conversations:
         print(conversation.id)
+    telling.say(
+        f"{counted(len(taken.conversations), 'conversation')}, {counted(messages, 'message')} imported "
+        f"for tenant {arguments.tenant!r} in {telling.took()}."
+    )
     return 0
 
 
@@ -57,8 +63,7 @@ def _read(name: str) -> bytes:
         raise CommandFailed(f"{name} cannot be read: {error.strerror}.") from error
 
 
-async def _keep(settings: Settings, tenant: str, found: list[Checked], progress: Progress) -> TakenIn:
-    task = progress.add_task("", total=sum(one.count for one in found))
+async def _keep(settings: Settings, tenant: str, found: list[Checked], telling: Telling) -> TakenIn:
     tasks = Tasks()
     async with opened_store(settings) as store:
         importing = Importing(
@@ -69,6 +74,6 @@ async def _keep(settings: Settings, tenant: str, found: list[Checked], progress:
             encoding=encoding_for(""),
         )
         try:
-            return await importing.keep(tenant, found, on_kept=lambda count: progress.advance(task, count))
+            return await importing.keep(tenant, found, on_kept=telling.advance)
         finally:
             await tasks.aclose(LAST_WRITES_SECONDS)

@@ -1,13 +1,17 @@
-"""The configured store, open for the length of a command."""
+"""The configured store, open for the length of a command, and all that it holds."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from app.assembly.engine import store_of
+from app.conversation.messages import Conversation
 from app.settings import Settings
-from app.store.base import Store
+from app.store.base import ListQuery, Store
+
+PAGE: Final = 100
 
 
 @asynccontextmanager
@@ -22,3 +26,17 @@ async def opened_store(settings: Settings) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+async def all_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
+    """A tenant's conversations, or everybody's, oldest first, read page by page."""
+    after = None
+    while True:
+        page = await store.conversations(tenant=tenant, query=ListQuery(limit=PAGE, descending=False, after=after))
+        for conversation in page:
+            yield conversation
+        if len(page) < PAGE:
+            return
+        last = page[-1]
+        assert last.created_at is not None
+        after = (last.created_at, last.id)

@@ -7,11 +7,9 @@ import asyncio
 import uuid
 from typing import Final
 
-from rich.console import Console
-from rich.status import Status
-
 from app.commands import CommandFailed
-from app.commands.opened import opened_store
+from app.commands.opened import all_conversations, opened_store
+from app.commands.progress import Telling, tell_interrupted
 from app.settings import Settings, load
 from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
@@ -25,34 +23,53 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config)
     if not settings.encryption.keys:
         raise CommandFailed("no keys are configured; name those that something is stored under in `encryption.keys`.")
-    done = asyncio.run(_reencrypt(settings))
-    active = settings.encryption.active
-    print(f"{_counts(done)} {f'under the key {active!r}' if active else 'as plain text'}.")
+    try:
+        with Telling("reencrypting", "conversations", quiet=arguments.quiet) as telling:
+            done = asyncio.run(_reencrypt(settings, telling))
+    except KeyboardInterrupt:
+        tell_interrupted("What was written stays; run the command again for the rest, and keep all keys until then.")
+        raise
+    if not arguments.quiet:
+        _tell_done(done, settings.encryption.active)
     if not (done.in_use or done.unreadable):
-        print(
-            "All else was so already. Keys other than that are not needed any more." if active else "No key is needed."
-        )
         return 0
     _tell_rest("in use; run the command again for", done.in_use)
     _tell_rest("not readable with the configured keys:", done.unreadable)
     raise CommandFailed("not everything could be written; keep all keys.")
 
 
-async def _reencrypt(settings: Settings) -> Rewritten:
-    console = Console(stderr=True, highlight=False)
+async def _reencrypt(settings: Settings, telling: Telling) -> Rewritten:
     async with opened_store(settings) as store:
         assert isinstance(store, EncryptedStore)
+        if not telling.quiet:
+            telling.expect(len([None async for _ in all_conversations(store.inner)]))
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
         leases.start()
         try:
-            with console.status("0 conversations") as status:
-                return await Reencryption(store, leases, tell=lambda done: _show(status, done)).run()
+            return await Reencryption(store, leases, tell=_Told(telling)).run()
         finally:
             await leases.aclose()
 
 
-def _show(status: Status, done: Rewritten) -> None:
-    status.update(f"{done.conversations} conversations, {done.messages} messages written")
+class _Told:
+    """Passes on what has been done since it was last told."""
+
+    def __init__(self, telling: Telling) -> None:
+        self._telling = telling
+        self._conversations = 0
+
+    def __call__(self, done: Rewritten) -> None:
+        self._telling.advance(done.conversations - self._conversations)
+        self._conversations = done.conversations
+        self._telling.note(f"{done.messages:,} messages, {done.summaries:,} summaries written")
+
+
+def _tell_done(done: Rewritten, active: str | None) -> None:
+    print(f"{_counts(done)} {f'under the key {active!r}' if active else 'as plain text'}.")
+    if not (done.in_use or done.unreadable):
+        print(
+            "All else was so already. Keys other than that are not needed any more." if active else "No key is needed."
+        )
 
 
 def _counts(done: Rewritten) -> str:
