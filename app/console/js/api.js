@@ -32,6 +32,18 @@ export function send(method, path, body, { query = {}, signal, headers } = {}) {
   return json(method, path, { query, body, signal, headers });
 }
 
+/** Send text as it is, a file for one, and read a JSON answer. */
+export async function upload(path, text, { query = {}, type = "application/octet-stream", signal } = {}) {
+  return (await request("POST", path, { query, text, signal, headers: { "Content-Type": type } })).json();
+}
+
+/** Have the browser save what GET answers with, under the name `name`. */
+export async function download(path, query, name) {
+  const saved = URL.createObjectURL(await (await request("GET", path, { query })).blob());
+  Object.assign(document.createElement("a"), { href: saved, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(saved), 60_000);
+}
+
 /**
  * Send a JSON body and read server-sent events.
  * @yields {{event: string, data: any}} data parsed; the closing `[DONE]` ends it
@@ -63,7 +75,7 @@ async function json(method, path, options) {
   return answer.status === 204 ? null : answer.json();
 }
 
-async function request(method, path, { query = {}, body, signal, headers = {} } = {}) {
+async function request(method, path, { query = {}, body, text, signal, headers = {} } = {}) {
   const url = new URL(path.replace(/^\//, ""), ROOT);
   for (const [name, value] of Object.entries(query)) {
     for (const one of Array.isArray(value) ? value : [value]) {
@@ -80,7 +92,7 @@ async function request(method, path, { query = {}, body, signal, headers = {} } 
     answer = await fetch(url, {
       method,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? text : JSON.stringify(body),
       signal,
       credentials: "omit",
       cache: "no-store",

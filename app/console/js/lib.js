@@ -1,5 +1,5 @@
 // The one place that knows the libraries: components are functions, markup is tagged templates.
-import { h } from "../vendor/preact.js";
+import { Component, h } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
 export { Component, Fragment, createContext, h, render } from "../vendor/preact.js";
@@ -18,3 +18,17 @@ export {
 
 /** Markup in a template; values become text or properties, never HTML. */
 export const html = htm.bind(h);
+
+/** A component that is drawn again only when one of its properties is another. */
+export function memo(component) {
+  return class extends Component {
+    shouldComponentUpdate(next) {
+      const names = Object.keys(next);
+      return names.length !== Object.keys(this.props).length || names.some((name) => next[name] !== this.props[name]);
+    }
+
+    render(props) {
+      return h(component, props);
+    }
+  };
+}

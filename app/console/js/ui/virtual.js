@@ -2,25 +2,40 @@
 import { html, useEffect, useLayoutEffect, useReducer, useRef } from "../lib.js";
 import {
   Virtualizer,
+  defaultRangeExtractor,
   elementScroll,
   observeElementOffset,
   observeElementRect,
 } from "../../vendor/virtual-core/index.js";
 
+/** What a person does to scroll; from then on the list no longer holds on to its target. */
+const BY_HAND = ["wheel", "touchstart", "pointerdown", "keydown"];
+const OFF_BY_PX = 1.5;
+const sameIndex = (index) => index;
+
 /**
+ * What is at the upper edge stays there while heights above it change. A target stays where it was scrolled to, however
+ * late the rows around it come, until somebody scrolls. The row that has the focus exists wherever the window is.
+ *
  * @param {object} props
  * @param {number} props.count  how many rows there are
  * @param {(index: number) => any} props.row  renders one
  * @param {number} props.estimate  height in pixels of a row that was not measured yet
  * @param {string} props.label  what the list is called
  * @param {string} props.height  CSS height of the scrolled window
- * @param {(first: number, last: number) => void} [props.onRange]  told which rows are wanted
- * @param {{index: number, align?: string}|null} [props.target]  where to scroll, each time it is a new object
- * @param {(index: number) => string|number} [props.rowKey]
+ * @param {(first: number, last: number) => void} [props.onRange]  told which rows are wanted, some outside the window too
+ * @param {(first: number, last: number) => void} [props.onVisible]  told which rows are in the window
+ * @param {{index: number, align?: string, focus?: boolean}|null} [props.target]  where to scroll, each time it is a new
+ *   object; `focus` puts the focus on the list, so that arrow keys scroll on from there
+ * @param {(index: number) => string|number} [props.rowKey]  the same function each time, lest all heights be looked up anew
  */
-export function VirtualList({ count, row, estimate, label, height = "70vh", onRange, target, rowKey, overscan = 8 }) {
+export function VirtualList(props) {
+  const { count, row, estimate, label, height = "70vh", onRange, onVisible, target, rowKey = sameIndex } = props;
+  const { overscan = 6 } = props;
   const scroller = useRef(null);
   const [, draw] = useReducer((before) => before + 1, 0);
+  const focused = useRef(null);
+  const wanted = useRef(null);
   const instance = useRef(null);
   const options = {
     count,
@@ -30,22 +45,47 @@ export function VirtualList({ count, row, estimate, label, height = "70vh", onRa
     observeElementRect,
     observeElementOffset,
     scrollToFn: elementScroll,
-    getItemKey: rowKey ?? ((index) => index),
+    getItemKey: rowKey,
+    rangeExtractor: (range) => withRow(defaultRangeExtractor(range), focused.current, count),
     onChange: draw,
   };
-  if (instance.current === null) instance.current = new Virtualizer(options);
+  if (instance.current === null) {
+    instance.current = new Virtualizer(options);
+    instance.current.shouldAdjustScrollPositionOnItemSizeChange = isAboveWindow;
+  }
   const virtualizer = instance.current;
   virtualizer.setOptions(options);
   useEffect(() => virtualizer._didMount(), []);
   useLayoutEffect(() => virtualizer._willUpdate());
   useEffect(() => {
-    if (target) virtualizer.scrollToIndex(target.index, { align: target.align ?? "start" });
-  }, [target]);
+    const letGo = () => (wanted.current = null);
+    BY_HAND.forEach((kind) => scroller.current.addEventListener(kind, letGo, { passive: true }));
+    return () => BY_HAND.forEach((kind) => scroller.current?.removeEventListener(kind, letGo));
+  }, []);
+  useEffect(() => {
+    if (!target || count === 0) return;
+    wanted.current = target;
+    virtualizer.scrollToIndex(target.index, { align: target.align ?? "start" });
+    if (target.focus) scroller.current.focus({ preventScroll: true });
+  }, [target, count === 0]);
+  useEffect(() => {
+    const held = wanted.current;
+    if (held === null || virtualizer.scrollState !== null) return;
+    const place = virtualizer.getOffsetForIndex(held.index, held.align ?? "start");
+    if (place && Math.abs(place[0] - scroller.current.scrollTop) > OFF_BY_PX) {
+      virtualizer.scrollToIndex(held.index, { align: held.align ?? "start" });
+    }
+  });
   const rows = virtualizer.getVirtualItems();
-  const first = rows[0]?.index ?? 0;
-  const last = rows.at(-1)?.index ?? 0;
-  useEffect(() => onRange?.(first, last), [first, last, count]);
-  return html`<div class="virtual" ref=${scroller} style=${{ height }} tabindex="0" role="list" aria-label=${label}>
+  const { startIndex = 0, endIndex = 0 } = virtualizer.range ?? {};
+  const isReady = virtualizer.range !== null;
+  useEffect(() => {
+    if (!isReady) return;
+    onRange?.(Math.max(0, startIndex - overscan), Math.min(count - 1, endIndex + overscan));
+    onVisible?.(startIndex, endIndex);
+  }, [isReady, startIndex, endIndex, count]);
+  return html`<div class="virtual" ref=${scroller} style=${{ height }} tabindex="0" role="list" aria-label=${label}
+    onFocusIn=${(event) => (focused.current = indexOf(event.target))} onFocusOut=${() => (focused.current = null)}>
     <div class="content" role="presentation" style=${{ height: `${virtualizer.getTotalSize()}px` }}>
       ${rows.map(
         ({ index, key, start }) => html`<div
@@ -55,4 +95,20 @@ export function VirtualList({ count, row, estimate, label, height = "70vh", onRa
       )}
     </div>
   </div>`;
+}
+
+/** Whether a change of this row's height would move what is in the window. */
+function isAboveWindow(item, _delta, virtualizer) {
+  const isMeasured = virtualizer.itemSizeCache.has(item.key);
+  return (isMeasured ? item.end : item.start + 1) <= virtualizer.getScrollOffset();
+}
+
+function withRow(indexes, index, count) {
+  if (index === null || index >= count || indexes.includes(index)) return indexes;
+  return index < indexes[0] ? [index, ...indexes] : [...indexes, index];
+}
+
+function indexOf(element) {
+  const row = element.closest("[data-index]");
+  return row === null ? null : Number(row.dataset.index);
 }
