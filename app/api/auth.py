@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from app.api.known_keys import KnownKeys
 from app.api.tenants import tenant_of, tenant_of_end_user
-from app.conversation.keys import ApiKey, Scope, digest_of
+from app.conversation.keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.exchange.body import rebuilt
 from app.exchange.request import Caller, ChatRequest
@@ -96,6 +96,16 @@ class Auth:
             return ""
         return self._random_bytes(PEPPER_BYTES).hex()
 
+    async def scopes(self, headers: Mapping[str, str]) -> list[Scope]:
+        """What the caller behind a request may do, be it little. In mode `open` nobody may manage keys.
+
+        Raises:
+            InvalidApiKey, StoreUnavailable: as `caller`.
+        """
+        if self._rules.mode == "keys":
+            return list((await self._holder(headers, None)).scopes)
+        return [scope for scope in SCOPES if scope != "admin"]
+
     async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
         """The caller behind a request.
 
@@ -126,6 +136,11 @@ class Auth:
             return await self.caller(dict(request.headers), needs)
 
         return of_request
+
+    def oversees(self) -> Callable[[Request], Awaitable[Caller]]:
+        """A dependency of routes that tell of the gateway as a whole and of nobody's content: for holders of a key with
+        scope `admin`; in mode `open`, which knows none, for everyone."""
+        return self.requires("admin" if self._rules.mode == "keys" else "chat")
 
     def admit(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
         """A parsed request as its caller may send it: for the end user that its body names, with a model that its key
@@ -165,7 +180,7 @@ class Auth:
             self._callers[shown] = caller
         return caller
 
-    async def _holder(self, headers: Mapping[str, str], needs: Scope) -> Caller:
+    async def _holder(self, headers: Mapping[str, str], needs: Scope | None) -> Caller:
         """The holder of a key. What it showed stays here: no provider ever sees it."""
         secret = _secret_in(headers)
         key = await self._keys.find(digest_of(secret))
@@ -176,7 +191,7 @@ class Auth:
             raise InvalidApiKey(
                 f"This API key ({key.id}) has {how}.", hint="Ask whoever runs this gateway for another."
             )
-        if needs not in key.scopes:
+        if needs is not None and needs not in key.scopes:
             raise InsufficientPermissions(
                 f"This API key ({key.id}) lacks the scope {needs!r}; it has {', '.join(key.scopes)}.",
                 hint="Use a key that has it.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request
 from pydantic import BaseModel
@@ -29,6 +29,7 @@ from app.api.resources import (
     page_of,
 )
 from app.archive.adding import Adding
+from app.archive.history import History
 from app.archive.records import Records
 from app.exchange.request import Caller
 from app.store.base import ListQuery
@@ -72,16 +73,26 @@ class ConversationObject(Described):
     mode: str
     summaries: int
     parent: ParentObject | None
+    title: str | None = None
+    """Only where it is asked for."""
 
 
 class ConversationPage(Page):
     data: list[ConversationObject]
 
 
+Include = Annotated[
+    list[Literal["title"]],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="`title`: what each is called: its metadata's `title`, or how what its user said first begins.",
+    ),
+]
 Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
 
 
-def conversation_routes(records: Records, adding: Adding, auth: Auth) -> APIRouter:
+def conversation_routes(records: Records, adding: Adding, history: History, auth: Auth) -> APIRouter:
     """Beginning, listing, reading, describing and deleting conversations."""
     routes = APIRouter(prefix="/v1/conversations", tags=["conversations"], responses=REFUSALS, route_class=JsonRoute)
     reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
@@ -102,6 +113,7 @@ def conversation_routes(records: Records, adding: Adding, auth: Auth) -> APIRout
     )
     async def list_conversations(
         request: Request,
+        include: Include,
         limit: Limit = 20,
         after: After = None,
         order: Order = "desc",
@@ -121,7 +133,10 @@ def conversation_routes(records: Records, adding: Adding, auth: Auth) -> APIRout
             metadata=metadata_filter(request),
         )
         found, has_more = await records.page(caller, query, after=after)
-        return json_response(page_of([await records.told(one) for one in found], has_more=has_more))
+        told = [await records.told(one) for one in found]
+        if include:
+            told = [{**one, "title": await history.title(kept)} for one, kept in zip(told, found, strict=True)]
+        return json_response(page_of(told, has_more=has_more))
 
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
     async def get_conversation(conversation_id: str, caller: Caller = reads) -> Response:

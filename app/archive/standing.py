@@ -16,7 +16,7 @@ from app.errors import InvalidRequest, ModelRequired
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS, Recollection
 from app.exchange.request import Caller, ChatRequest
-from app.exchange.seen import ASKED
+from app.exchange.seen import asked_in
 from app.exchange.turns import Turns
 from app.exchange.views import Turn
 from app.store.base import Lease, Store
@@ -93,8 +93,7 @@ def check_summarizes(policy: Policy) -> None:
 
 def asked_of(answer: LogMessage | None) -> Mapping[str, Any]:
     """What the request of an answer asked for: `model`, and `policy` where it named one."""
-    meta = {} if answer is None else answer.meta or {}
-    return {"model": meta.get("model"), **meta.get(ASKED, {})}
+    return asked_in({} if answer is None else answer.meta or {})
 
 
 def bare_request(caller: Caller, model: str, wish: Wish, *, policy: str | None) -> ChatRequest:

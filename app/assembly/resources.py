@@ -17,6 +17,7 @@ from app.api.completions import completion_routes
 from app.api.context import context_routes
 from app.api.conversations import conversation_routes
 from app.api.health import health_routes
+from app.api.history import history_routes
 from app.api.items import item_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
@@ -30,6 +31,7 @@ from app.archive.compacting import Compactions
 from app.archive.completions import Completions
 from app.archive.erasing import Erasing
 from app.archive.exporting import Exporting
+from app.archive.history import History
 from app.archive.importing import Importing
 from app.archive.issuing import Issuing
 from app.archive.listing import Listing
@@ -39,6 +41,7 @@ from app.archive.records import Records
 from app.archive.searching import Searching
 from app.archive.standing import Standing
 from app.archive.summaries import Summaries
+from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.models import counter_for
 from app.compaction.compactor import new_chunk_id
@@ -54,6 +57,7 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
     auth, body_limit_bytes = engine.auth, settings.server.body_limit_bytes
     yield health_routes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
+    yield from routes_of_console(engine, settings, version=VERSION)
     yield model_routes(_catalogue(engine, settings), auth)
     yield context_routes(engine.exchange, auth, body_limit_bytes=body_limit_bytes)
     yield completion_routes(Completions(engine.store), auth)
@@ -101,7 +105,9 @@ def _routes_of_conversations(engine: Engine, settings: Settings, records: Record
         encoding=encoding_for(""),
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield conversation_routes(records, adding, auth)
+    history = History(store=store, records=records, policies=engine.turns.policies)
+    yield conversation_routes(records, adding, history, auth)
+    yield history_routes(history, auth)
     erasing = Erasing(
         store=store,
         records=records,

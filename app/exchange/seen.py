@@ -22,6 +22,9 @@ SEEN = "view"
 """Of a stored answer's `meta`: the facts of the view that it answers."""
 ASKED = "asked"
 """The same: the model that the request named, and the policy, where it named one."""
+THRESHOLD, LOG_TOKENS = "threshold", "log_tokens"
+"""Of the facts of a view, both calibrated: above what it would have been compacted, and what the whole history weighed,
+instructions and tools included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class Seen:
 def facts_of(view: View, place: Recollection) -> dict[str, Any]:
     """What has to be kept of a view so that it can be put together again."""
     plan = view.plan
-    facts: dict[str, Any] = {"next_seq": view.outline.next_seq}
+    outline, budget = view.outline, view.budget
+    facts: dict[str, Any] = {
+        "next_seq": outline.next_seq,
+        THRESHOLD: budget.soft,
+        LOG_TOKENS: budget.calibrated(outline.instructions_tokens + outline.log_tokens),
+    }
     if view.messages is None:
         return facts
     shown = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=plan.quotations)
@@ -59,6 +67,11 @@ def facts_of(view: View, place: Recollection) -> dict[str, Any]:
 def asked_facts(request: ChatRequest) -> dict[str, Any]:
     """What has to be kept of a request so that the next one can be expected to ask for the same."""
     return {"model": request.model, **({"policy": request.policy} if request.policy else {})}
+
+
+def asked_in(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the request of an answer asked for, by the answer's `meta`: `model`, and `policy` where it named one."""
+    return {"model": meta.get("model"), **meta.get(ASKED, {})}
 
 
 async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> Seen | None:

@@ -78,6 +78,8 @@ class Server(Section):
     body_limit_bytes: Annotated[int, Field(gt=0)] = 67_108_864
     workers: Annotated[int, Field(ge=1)] = 1
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    console: bool = True
+    """Whether `/console` is served."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
     """`auto`: text on a terminal, JSON elsewhere."""

@@ -93,6 +93,8 @@ class ListQuery(msgspec.Struct, frozen=True):
     updated_before: datetime | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Pairs that it must have, all of them."""
+    within: str | None = None
+    """Id of ours: only this conversation, and what branched from it or from a branch of it."""
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from app.conversation.identity import root_of_conversation
 from app.store.base import CompletionQuery, ListQuery
 from app.store.rows import COMPLETION_COLUMNS, CONVERSATION_COLUMNS, as_json
 from app.store.scripts import Dialect, Query
@@ -60,6 +61,14 @@ def conversations(dialect: Dialect, tenant: str | None, query: ListQuery) -> Que
         if bound is not None:
             page.require(condition, **{name: dialect.moment(bound)})
     page.require_pairs(query.metadata)
+    if query.within is not None:
+        root = root_of_conversation(query.within) or ""
+        page.require(
+            "root = :root AND (id = :within OR lineage LIKE :naming)",
+            root=root,
+            within=query.within,
+            naming=f'%"{query.within}"%',
+        )
     return page.query(
         CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
     )

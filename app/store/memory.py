@@ -478,6 +478,7 @@ def _is_wanted(conversation: Conversation, query: ListQuery) -> bool:
         and (query.updated_after is None or updated_at > query.updated_after)
         and (query.updated_before is None or updated_at < query.updated_before)
         and query.metadata.items() <= conversation.metadata.items()
+        and (query.within is None or any(place == query.within for place, _ in conversation.path))
     )
 
 

@@ -50,6 +50,9 @@ WITH_IDS: Final[dict[str, Taking]] = {
     f"POST {ITEM}/pin": Taking(),
     f"DELETE {ITEM}/pin": Taking(),
     f"GET {CONVERSATION}/context": Taking(),
+    f"GET {CONVERSATION}/turns": Taking(),
+    f"GET {CONVERSATION}/log": Taking(),
+    f"GET {CONVERSATION}/branches": Taking(),
     f"GET {CONVERSATION}/search": Taking(query={"q": "ships"}),
     f"GET {CONVERSATION}/export": Taking(),
     f"POST {CONVERSATION}/compact": Taking(body={}),
@@ -207,6 +210,7 @@ NAMED: Final[list[tuple[dict[str, Any], dict[str, str]]]] = [
     ({"metadata": {"conversation_id": "HERE"}}, {}),
     ({}, {"x-conversation-id": "HERE"}),
     ({}, {"x-openwebui-chat-id": "HERE"}),
+    ({}, {"x-chat-id": "HERE"}),
 ]
 
 

@@ -1,0 +1,111 @@
+"""`/console`: the files of the console as they stand in `app/console`, and what a page must know before it can ask.
+
+Anybody may load the files: they hold nothing of anybody's. Data needs the caller's credential, as everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from app.api.auth import Auth
+from app.api.errors import error_response
+from app.api.resources import json_response
+from app.errors import NotFound
+
+FOLDER: Final = Path(__file__).parents[1] / "console"
+INDEX: Final = "index.html"
+CONTENT_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".md": "text/plain; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+"""What is served; files with other endings are not."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Content-Security-Policy: nothing but our own files, and no text is ever made into markup or a script."""
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""With every answer below `/console`, errors included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFile:
+    """A file as it is sent."""
+
+    body: bytes
+    content_type: str
+    etag: str
+
+
+def console_files(folder: Path = FOLDER) -> dict[str, ConsoleFile]:
+    """All files of the console by their path below it. They are read once: what is not here is not served."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content_type = CONTENT_TYPES.get(path.suffix)
+        name = PurePosixPath(path.relative_to(folder))
+        if content_type is not None and path.is_file() and not any(part.startswith(".") for part in name.parts):
+            body = path.read_bytes()
+            found[str(name)] = ConsoleFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return found
+
+
+def console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], auth: Auth) -> APIRouter:
+    """The page, its files, and `/console/session`.
+
+    Args:
+        facts: what the session says of the gateway besides its caller.
+    """
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/console/session")
+    async def session(request: Request) -> Response:
+        answer = json_response({**facts, "scopes": await auth.scopes(dict(request.headers))})
+        answer.headers.update({**HEADERS, "cache-control": "no-store"})
+        return answer
+
+    @routes.api_route("/console", methods=["GET", "HEAD"])
+    async def without_slash(request: Request) -> Response:
+        """Relative, so that it holds behind a path prefix as well."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"console/{query}", status_code=307, headers=HEADERS)
+
+    @routes.api_route("/console/{path:path}", methods=["GET", "HEAD"])
+    async def file(request: Request, path: str) -> Response:
+        return _sent(files.get(path or INDEX), request)
+
+    return routes
+
+
+def _sent(found: ConsoleFile | None, request: Request) -> Response:
+    if found is None:
+        return error_response(NotFound(f"Unknown path {request.url.path!r}."), HEADERS)
+    headers = {**HEADERS, "cache-control": "no-cache", "etag": found.etag}
+    if found.etag in _tags(request.headers.get("if-none-match", "")):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, media_type=None, headers={**headers, "content-type": found.content_type})
+
+
+def _tags(if_none_match: str) -> set[str]:
+    return {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
