@@ -17,7 +17,10 @@ from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
 
-KEPT_BACK: Final = ("api-key", "x-context-", "x-conversation-id", "x-forwarded-", "x-openwebui-", "x-real-ip")
+KEPT_BACK: Final = (
+    *("api-key", "x-chat-", "x-context-", "x-conversation-id"),
+    *("x-forwarded-", "x-openwebui-", "x-real-ip"),
+)
 """How request headers begin that are the gateway's or its own proxy's business. Those of the connection, and the
 credential, are the provider client's."""
 NOT_PASSED_ON: Final = frozenset(

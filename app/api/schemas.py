@@ -22,7 +22,18 @@ EVENT_STYLES: Final = get_args(EventStyle)
 SUMMARIZE: Final = ("auto", "never", "now")
 RECALL: Final = get_args(Recall)
 CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
-FORWARDED_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta", "traceparent", "tracestate")
+CHAT_UI_HEADERS: Final = ("X-Chat-Id", "X-OpenWebUI-Chat-Id")
+"""Where chat UIs name a chat; they do so in unrelated requests too."""
+CHAT_TASK_HEADER: Final = "x-chat-task"
+"""Where chat UIs name what an unrelated request is for."""
+FORWARDED_HEADERS: Final = (
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
+    "traceparent",
+    "tracestate",
+    "baggage",
+)
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -57,7 +68,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         conversation_id=conversation_id,
         chat_ui=chat_ui,
         retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        mode=_choice(headers, "x-context-mode", CONTEXT_MODES, "auto"),
+        mode=_mode(headers),
         policy=headers.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),
         recall=context.get("recall"),
@@ -127,8 +138,16 @@ def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) ->
     metadata = _value(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
         return _valid_id(metadata["conversation_id"], "metadata.conversation_id"), False
-    found = headers.get("x-openwebui-chat-id")
-    return (_valid_id(found, "X-OpenWebUI-Chat-Id"), True) if found else (None, False)
+    for name in CHAT_UI_HEADERS:
+        if found := headers.get(name.lower()):  # a UI fills a template, which is empty before a chat has an id
+            return _valid_id(found, name), True
+    return None, False
+
+
+def _mode(headers: Mapping[str, str]) -> ContextMode:
+    """What a chat UI's header says, a title to be made for instance, is no part of a conversation."""
+    mode: ContextMode = _choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
+    return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
 
 
 def _valid_id(value: object, param: str) -> str:

@@ -111,7 +111,8 @@ class Recall:
         if named is not None and request.mode == "auto":
             if _names_ours(request) and not _holds_answer(log.raws):
                 return await self._append(request, named, instructions, log, encoding, stack)
-            return await self._aside(request, instructions, log, encoding)
+            if not _is_chat(request, log.raws):
+                return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
 
     async def _named(self, request: ChatRequest) -> Conversation | None:
@@ -324,6 +325,12 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: Sequence[b
 
 def _names_ours(request: ChatRequest) -> bool:
     """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
+def _is_chat(request: ChatRequest, log: Sequence[bytes]) -> bool:
+    """Whether a chat UI's request is part of a chat for sure: its unrelated calls hold no answers. Where one of those
+    came first under the chat's id, the id goes over to the chat."""
+    return request.chat_ui and _holds_answer(log)
+
+
     return request.conversation_id is not None and root_of_conversation(request.conversation_id) is not None
 
 

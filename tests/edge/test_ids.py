@@ -172,6 +172,42 @@ async def test_a_chat_uis_side_calls_under_the_same_id_leave_no_trace(monkeypatc
         assert len(gateway.conversations()) == 1
 
 
+@pytest.mark.parametrize("header", ["x-chat-id", "x-openwebui-chat-id"])
+async def test_a_side_call_that_comes_first_does_not_keep_the_chats_id(
+    monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    """Chat UIs ask for search queries before the first answer, and for titles while it is being made."""
+    headers = {header: "3f1c"}
+    side = [user("### Task:\nGenerate search queries.\n<chat_history>\nUSER: Hi\n</chat_history>")]
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        await gateway.say(side, headers=headers)
+        history = [user("Hi")]
+        assert (await gateway.say(history, headers=headers))["context_status"] == "bypassed"
+        history += [assistant("Fine."), user("More")]
+        ours = (await gateway.say(history, headers=headers))["conversation_id"]
+        assert (await gateway.say(side, headers=headers))["conversation_id"] != ours
+        history += [assistant("Fine."), user("And more")]
+        assert (await gateway.say(history, headers=headers))["conversation_id"] == ours
+        assert len(await gateway.log(ours)) == 6
+
+
+async def test_a_request_that_names_its_task_is_kept_out_of_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"x-chat-id": "3f1c"}
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        side = await gateway.say([user("Find a title.")], headers={**headers, "x-chat-task": "title_generation"})
+        assert side["context_status"] == "bypassed"
+        assert gateway.rows() == 0
+        ours = (await gateway.say([user("Hi")], headers={**headers, "x-chat-task": ""}))["conversation_id"]
+        assert len(await gateway.log(ours)) == 2
+        assert not {"x-chat-id", "x-chat-task"} & set(gateway.upstream.headers[-1])
+
+
+async def test_a_chat_uis_id_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        await gateway.say([user("Hi")], headers={"x-chat-id": "", "x-openwebui-chat-id": ""})
+        assert [one.external_id for one in gateway.conversations()] == [None]
+
+
 async def test_store_false_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as gateway:
         body = await gateway.say([user("Hi")], store=False)
