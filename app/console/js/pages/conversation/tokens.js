@@ -1,7 +1,132 @@
 // The sawtooth: tokens sent per turn, against what the whole log would have cost.
-import { html } from "../../lib.js";
+import { html, useMemo, useState } from "../../lib.js";
+import { get } from "../../api.js";
+import { count, duration, moment, percent, short } from "../../format.js";
+import { useLoaded } from "../../load.js";
+import { go } from "../../router.js";
+import { Chart } from "../../ui/chart.js";
+import { Button, Empty, Loaded, Status } from "../../ui/parts.js";
+import { Numbers } from "../../ui/numbers.js";
 
-/** @param {{id: string, session: object}} props  `id` of the conversation */
+const PAGE = 1000;
+const STRETCHES = [50, 200, 1000];
+/** A log so many windows long would press the sawtooth flat. */
+const TALL = 12;
+
+/** @param {{id: string}} props  `id` of the conversation */
 export function Tokens({ id }) {
-  return html`<p>${id}</p>`;
+  const turns = useLoaded((signal) => allTurns(id, signal), [id]);
+  return html`<${Loaded} from=${turns} waiting="Reading the turns…">${(all) =>
+    all.length ? html`<${Sawtooth} id=${id} turns=${all} reload=${turns.reload} />` : html`<${Empty}>No answer of this conversation came through the gateway yet.<//>`}<//>`;
+}
+
+/** Every turn that a model was asked in, oldest first. */
+export async function allTurns(id, signal) {
+  const all = [];
+  for (let after = null; ; ) {
+    const page = await get(`v1/conversations/${encodeURIComponent(id)}/turns`, { limit: PAGE, after }, { signal });
+    all.push(...page.data);
+    if (!page.has_more || !page.data.length) return all.filter((turn) => turn.prompt_tokens !== null);
+    after = page.last_id ?? page.data.at(-1).id;
+  }
+}
+
+/** A compaction in words; null where there was none. */
+export function told(compaction) {
+  if (compaction?.prepared) return "summary made ahead, no waiting";
+  if (!compaction?.ran) return null;
+  const ended = compaction.outcome === "failed" ? "compaction failed, shortened without a model" : "compaction";
+  return compaction.duration_ms ? `${ended} in ${duration(compaction.duration_ms / 1000)}` : ended;
+}
+
+function colorOf(compaction) {
+  if (compaction.prepared) return "--chart-2";
+  return compaction.outcome === "failed" ? "--chart-5" : "--chart-4";
+}
+
+function Sawtooth({ id, turns: all, reload }) {
+  const [stretch, setStretch] = useState(Infinity);
+  const [withLog, setWithLog] = useState(() => all.at(-1).log_tokens <= TALL * all.at(-1).window);
+  const [withReported, setWithReported] = useState(false);
+  const sums = useMemo(() => summed(all), [all]);
+  const turns = useMemo(() => (stretch < all.length ? all.slice(-stretch) : all), [all, stretch]);
+  const x = useMemo(() => turns.map((turn) => turn.turn), [turns]);
+  const lines = useMemo(() => linesOf(turns, { withLog, withReported }), [turns, withLog, withReported]);
+  const marks = useMemo(
+    () => turns.flatMap((turn, index) => (told(turn.compaction) ? [{ index, color: colorOf(turn.compaction) }] : [])),
+    [turns],
+  );
+  const columns = useMemo(() => [
+    { label: "Status", value: (index) => turns[index].status },
+    { label: "Model", value: (index) => turns[index].model },
+    { label: "Compaction", value: (index) => told(turns[index].compaction) ?? "–" },
+  ], [turns]);
+  const open = (index) => go(["conversations", id, "context"], { item: turns[index].id });
+  return html`<div class="stack">
+    <${Numbers} label="Tokens of this conversation" of=${[
+      { label: "Tokens sent", value: short(sums.sent), title: count(sums.sent) },
+      { label: "Tokens saved", value: short(sums.saved), title: count(sums.saved), note: `${percent(sums.saved, sums.log)} of what the whole log would have cost`, kind: sums.saved > 0 ? "good" : "" },
+      { label: "Compactions", value: count(sums.compactions), note: compactionsInWords(sums) },
+      { label: "Cache hits", value: sums.reported ? percent(sums.cached, sums.reported) : "–", note: sums.reported ? `${short(sums.cached)} of ${short(sums.reported)} reported tokens` : "the provider reported none" },
+    ]} />
+    <section class="panel">
+      <header>
+        <h2 class="grow">Tokens sent per turn</h2>
+        ${all.length > STRETCHES[0] && html`<label class="check">Show <select class="input small" value=${String(stretch)}
+          onChange=${(event) => setStretch(Number(event.target.value))}>
+          <option value="Infinity">all ${count(all.length)} turns</option>
+          ${STRETCHES.filter((turnsShown) => turnsShown < all.length).map((turnsShown) => html`<option value=${turnsShown}>the last ${count(turnsShown)}</option>`)}
+        </select></label>`}
+        <label class="check"><input type="checkbox" checked=${withLog} onChange=${(event) => setWithLog(event.target.checked)} /> Without compaction</label>
+        <label class="check"><input type="checkbox" checked=${withReported} onChange=${(event) => setWithReported(event.target.checked)} /> Reported and cached</label>
+        <${Button} small onClick=${reload}>Refresh<//>
+      </header>
+      <${Chart} label="Tokens sent per turn, ${count(turns.length)} turns" x=${x} xLabel="Turn" lines=${lines} marks=${marks} columns=${columns}
+        formatX=${(value) => `Turn ${count(value)}`} formatY=${short} height=${340} onPick=${open}
+        pickHint="Click a turn, or press Enter on it, to see what the model saw."
+        more=${(index) => html`<${TurnFacts} turn=${turns[index]} />`} />
+      <ul class="chart-key small soft">
+        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-4)" }}></span>compaction, the client waited</li>
+        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-2)" }}></span>summary made ahead</li>
+        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-5)" }}></span>compaction failed</li>
+      </ul>
+    </section>
+  </div>`;
+}
+
+function TurnFacts({ turn }) {
+  const compaction = told(turn.compaction);
+  return html`<${Status} of=${turn.status} /> ${turn.model} · ${moment(turn.created_at)}
+    ${compaction && html` · ${compaction}`}${turn.recovered && " · sent again, smaller: the provider said it was too long"}
+    ${turn.incomplete && " · broken off"}`;
+}
+
+function linesOf(turns, { withLog, withReported }) {
+  const line = (label, name, color, rest = {}) => ({ label, color, values: turns.map((turn) => turn[name]), ...rest });
+  const isOneWindow = new Set(turns.map((turn) => turn.window)).size === 1;
+  return [
+    ...(withLog ? [line("Whole log", "log_tokens", "--chart-3", { dashed: true })] : []),
+    ...(withReported ? [line("Reported", "reported_tokens", "--chart-4"), line("Cached", "cached_tokens", "--chart-2")] : []),
+    line("Sent", "prompt_tokens", "--chart-1", { area: true }),
+    line("Compacts above", "threshold_tokens", "--chart-2", { dashed: true, stepped: true }),
+    ...(isOneWindow ? [] : [line("Limit", "limit", "--gone", { dashed: true, stepped: true })]),
+    line("Window", "window", "--chart-5", { dashed: true, stepped: true }),
+  ].filter((one) => one.values.some((value) => value !== null && value !== undefined));
+}
+
+function summed(turns) {
+  const sum = (name) => turns.reduce((before, turn) => before + (turn[name] ?? 0), 0);
+  const ran = turns.filter((turn) => turn.compaction?.ran);
+  return {
+    sent: sum("prompt_tokens"), saved: sum("saved_tokens"), log: sum("log_tokens"), cached: sum("cached_tokens"), reported: sum("reported_tokens"),
+    prepared: turns.filter((turn) => turn.compaction?.prepared).length,
+    failed: ran.filter((turn) => turn.compaction.outcome === "failed").length,
+    waitedMs: ran.reduce((before, turn) => before + (turn.compaction.duration_ms ?? 0), 0),
+    compactions: ran.length + turns.filter((turn) => turn.compaction?.prepared).length,
+  };
+}
+
+function compactionsInWords({ compactions, prepared, failed, waitedMs }) {
+  if (!compactions) return "none was needed";
+  return [`waited ${duration(waitedMs / 1000)}`, prepared && `${count(prepared)} made ahead`, failed && `${count(failed)} failed`].filter(Boolean).join(", ");
 }
