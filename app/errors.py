@@ -63,6 +63,11 @@ class GatewayError(Exception):
         self.context_headers: dict[str, str] = {}
 
     @property
+    def name(self) -> str:
+        """For counting: the code, or the type where there is none."""
+        return self.code or self.type
+
+    @property
     def message(self) -> str:
         return str(self.args[0])
 
@@ -204,6 +209,8 @@ class UpstreamUnavailable(GatewayError):
 
 class UpstreamRefused(GatewayError):
     """The upstream's own error answer, which reaches the client with its status and body unchanged."""
+
+    name = "upstream_refused"
 
     def __init__(self, status: int, raw_body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(f"The upstream answered with status {status}.")

@@ -20,7 +20,8 @@ from app.api.openapi import describe
 from app.api.request_ids import RequestIds
 from app.assembly.engine import Engine, engine_of, random_bytes
 from app.assembly.models import warm_up
-from app.assembly.resources import VERSION, routes_beside_chat
+from app.assembly.resources import routes_beside_chat
+from app.assembly.telemetry import VERSION
 from app.observability.log import configure as configure_logging
 from app.server import run_server
 from app.settings import Settings
@@ -60,6 +61,7 @@ def create_app(settings: Settings) -> Front:
         body_limit_bytes=settings.server.body_limit_bytes,
         new_request_id=_new_request_id,
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
+        metrics=engine.metrics,
     )
     application = FastAPI(
         title="Concertina",
@@ -71,11 +73,11 @@ def create_app(settings: Settings) -> Front:
     application.router.routes.append(Route(CHAT_PATH, chat, methods=["POST"], include_in_schema=False))
     for routes in routes_beside_chat(engine, settings):
         application.include_router(routes)
-    install_error_handlers(application)
+    install_error_handlers(application, engine.metrics)
     application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
-    return Front(chat, application)
+    return Front(chat, application, engine.metrics)
 
 
 @asynccontextmanager

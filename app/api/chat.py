@@ -8,18 +8,21 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Auth
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
+from app.api.front import CHAT_PATH
 from app.api.schemas import parse_chat_request
+from app.api.sending import Sending, count, count_first_byte
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
 from app.exchange.attempts import Attempts
 from app.exchange.frames import error_frames
 from app.observability.log import log_scope
+from app.observability.metrics import SILENT, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +55,28 @@ class ChatEndpoint:
         body_limit_bytes: int,
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
+        metrics: Metrics = SILENT,
     ) -> None:
         self._attempts = attempts
         self._auth = auth
         self._body_limit_bytes = body_limit_bytes
         self._new_request_id = new_request_id
         self._extra_headers = extra_headers
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics = self._metrics
+        began = metrics.now()
+        sending = Sending(send, metrics.now)
+        metrics.in_flight.add()
+        try:
+            await self._serve(scope, receive, sending)
+        finally:
+            metrics.in_flight.add(-1)
+            count(metrics, CHAT_PATH, sending, began)
+            count_first_byte(metrics, sending, began)
+
+    async def _serve(self, scope: Scope, receive: Receive, sending: Sending) -> None:
         headers = headers_of(scope)
         request_id = self._new_request_id()
         try:
@@ -71,12 +88,11 @@ class ChatEndpoint:
         except ClientDisconnected:
             return
         except GatewayError as error:
-            await self._send_whole(_refusal(error, request_id), send)
+            await self._send_whole(self._refusal(error, request_id), sending)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            await self._send_whole(_refusal(unexpected(error, request_id), request_id), send)
+            await self._send_whole(self._refusal(unexpected(error, request_id), request_id), sending)
             return
-        sending = _Sending(send)
         with log_scope(request_id=request_id):
             try:
                 if request.stream:
@@ -91,26 +107,32 @@ class ChatEndpoint:
                 log.warning("a request was still running when the server had to stop")
                 await self._send_stopped(request_id, sending)
 
-    async def _answer(self, seat: Seat, request_id: str, send: Send) -> None:
+    async def _answer(self, seat: Seat, request_id: str, sending: Sending) -> None:
         try:
             answer = await seat.answer()
             if isinstance(answer, WholeAnswer):
                 seat.hand_over()
         except GatewayError as error:
-            answer = _refusal(error, request_id)
+            answer = self._refusal(error, request_id)
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            answer = _refusal(unexpected(error, request_id), request_id)
+            answer = self._refusal(unexpected(error, request_id), request_id)
         if isinstance(answer, WholeAnswer):
-            await self._send_whole(answer, send)
-        else:
-            await self._send_stream(answer, request_id, send)
+            await self._send_whole(answer, sending)
+            return
+        sending.streams = True
+        self._metrics.streams.add()
+        try:
+            await self._send_stream(answer, request_id, sending)
+        finally:
+            self._metrics.streams.add(-1)
 
-    async def _send_stopped(self, request_id: str, sending: _Sending) -> None:
+    async def _send_stopped(self, request_id: str, sending: Sending) -> None:
         """The server stops and has waited long enough: say so in the form that the answer has by now."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
         if not sending.head_sent:
-            await self._send_whole(_refusal(error, request_id), sending)
+            await self._send_whole(self._refusal(error, request_id), sending)
         elif not sending.ended:
+            self._metrics.error(error.name, error.status)
             await sending({"type": "http.response.body", "body": error_frames(error)})
 
     async def _send_whole(self, answer: WholeAnswer, send: Send) -> None:
@@ -134,7 +156,9 @@ class ChatEndpoint:
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not head_sent:
                     await self._send_head(answer, send)
-                frame = error_frames(unexpected(error, request_id))
+                failure = unexpected(error, request_id)
+                self._metrics.error(failure.name, failure.status)
+                frame = error_frames(failure)
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
@@ -142,33 +166,15 @@ class ChatEndpoint:
         raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
         await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
 
-
-class _Sending:
-    """Passes an answer on and notes how far it has come."""
-
-    __slots__ = ("_send", "ended", "head_sent")
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.head_sent = False
-        self.ended = False
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.head_sent = True
-        else:
-            self.ended = not message.get("more_body", False)
-        await self._send(message)
-
-
-def _refusal(error: GatewayError, request_id: str) -> WholeAnswer:
-    headers = {
-        "x-context-status": "bypassed",
-        **error.context_headers,
-        "x-request-id": request_id,
-        **error_headers(error),
-    }
-    return WholeAnswer(body=error_body(error), headers=headers, status=error.status)
+    def _refusal(self, error: GatewayError, request_id: str) -> WholeAnswer:
+        self._metrics.error(error.name, error.status)
+        headers = {
+            "x-context-status": "bypassed",
+            **error.context_headers,
+            "x-request-id": request_id,
+            **error_headers(error),
+        }
+        return WholeAnswer(body=error_body(error), headers=headers, status=error.status)
 
 
 def _has_left(receive: Receive) -> bool:

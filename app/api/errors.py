@@ -26,6 +26,7 @@ from app.errors import (
     StoreUnreadable,
     UpstreamRefused,
 )
+from app.observability.metrics import SILENT, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -68,28 +69,32 @@ def unexpected(error: Exception, request_id: str) -> InternalError:
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of the application answer in OpenAI's shape."""
+def install_error_handlers(app: FastAPI, metrics: Metrics = SILENT) -> None:
+    """Make every error of the application answer in OpenAI's shape, and count it."""
+
+    def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+        metrics.error(error.name, error.status)
+        return error_response(error, headers)
 
     async def gateway(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return error_response(error)
+        return told(error)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(_from_status(error.status_code, request))
+        return told(_from_status(error.status_code, request))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
+            return told(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return error_response(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
+        return told(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
         request_id = str(request.scope.get(REQUEST_ID, ""))
-        return error_response(unexpected(error, request_id), {"x-request-id": request_id})
+        return told(unexpected(error, request_id), {"x-request-id": request_id})
 
     async def hung_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)

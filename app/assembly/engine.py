@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from app.api.auth import Auth, AuthRules
 from app.archive.retention import Retention
 from app.assembly.models import counter_for, policy_of, providers_of, router_of, routes_of, windows_of
+from app.assembly.telemetry import metrics_of, overview_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -38,6 +40,8 @@ from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Views
+from app.observability.metrics import Metrics
+from app.observability.overview import Overview
 from app.settings import Settings
 from app.store.base import Store
 from app.store.ciphers import Cipher
@@ -78,6 +82,8 @@ class Engine:
     exchange: Exchange
     attempts: Attempts
     auth: Auth
+    metrics: Metrics
+    overview: Overview
 
     async def open(self) -> None:
         """Connect, and begin what runs in the background."""
@@ -85,6 +91,8 @@ class Engine:
         await self.auth.open()
         self.leases.start()
         self.retention.start()
+        if self.metrics.is_on:
+            self.overview.start()
         self.windows.prefetch(tuple(self.providers.values()))
         for model_key, facts in (await self.store.model_facts()).items():
             if "window" in facts:
@@ -94,6 +102,7 @@ class Engine:
 
     async def aclose(self) -> None:
         """Finish what runs, then close everything in reverse."""
+        await self.overview.aclose()
         await self.retention.aclose()
         await self.preparing.aclose()
         await self.tasks.aclose(LAST_WRITES_SECONDS)
@@ -103,10 +112,16 @@ class Engine:
         for provider in self.providers.values():
             await provider.aclose()
         await self.store.close()
+        self.metrics.close()
 
 
-def engine_of(settings: Settings) -> Engine:
-    """Everything for one process, not yet connected to anything."""
+def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
+    """Everything for one process, not yet connected to anything.
+
+    Args:
+        metrics_folder: where the processes that serve together count; None: this one serves alone.
+    """
+    metrics = metrics_of(settings, metrics_folder)
     store, tasks, counting = store_of(settings), Tasks(), Counting(counter_for)
     leases = LeaseKeeper(store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds)
     providers, routes, windows = providers_of(settings), routes_of(settings), windows_of(settings)
@@ -157,6 +172,7 @@ def engine_of(settings: Settings) -> Engine:
             preparing=preparing,
             storing=Storing(store, now=utc_now),
             tasks=tasks,
+            metrics=metrics,
         ),
         recalling=recalling,
         quoting=Quoting(views=views, finding=finding, counting=counting, tasks=tasks),
@@ -164,6 +180,7 @@ def engine_of(settings: Settings) -> Engine:
         turns=turns,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
+        metrics=metrics,
     )
     return Engine(
         store=store,
@@ -185,6 +202,8 @@ def engine_of(settings: Settings) -> Engine:
         exchange=exchange,
         attempts=_attempts_of(settings, store, exchange, tasks),
         auth=_auth_of(settings, store),
+        metrics=metrics,
+        overview=overview_of(settings, metrics),
     )
 
 

@@ -23,7 +23,7 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
 from app.upstream import registry
-from app.upstream.base import Provider, Quirks
+from app.upstream.base import Price, Provider, Quirks
 from app.upstream.openai import OpenAIProvider, Timeouts
 from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
 from app.upstream.windows import Windows
@@ -112,6 +112,7 @@ def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
         max_output_tokens=deployment.max_output_tokens,
         encoding=deployment.encoding,
         quirks=Quirks(**quirks.model_dump()),
+        price=Price(**deployment.price.model_dump()),
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Final
 
 from fastapi import APIRouter
 
@@ -24,6 +22,7 @@ from app.api.passthrough import passthrough_routes
 from app.api.pins import pin_routes
 from app.api.search import search_routes
 from app.api.summaries import summary_routes
+from app.api.telemetry import metrics_routes, overview_routes
 from app.api.transfer import transfer_routes
 from app.api.views import view_routes
 from app.archive.adding import Adding
@@ -44,19 +43,19 @@ from app.archive.summaries import Summaries
 from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.models import counter_for
+from app.assembly.telemetry import VERSION
 from app.compaction.compactor import new_chunk_id
 from app.context.vocabulary import encoding_for
+from app.observability.exposition import Exposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.upstream.catalogue import Catalogue
-
-VERSION: Final = importlib.metadata.version("concertina")
-
 
 def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
     """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
     auth, body_limit_bytes = engine.auth, settings.server.body_limit_bytes
     yield health_routes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
+    yield from _routes_of_telemetry(engine, settings)
     yield from routes_of_console(engine, settings, version=VERSION)
     yield model_routes(_catalogue(engine, settings), auth)
     yield context_routes(engine.exchange, auth, body_limit_bytes=body_limit_bytes)
@@ -69,6 +68,13 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     yield passthrough_routes(
         engine.router, tuple(engine.providers.values()), auth, body_limit_bytes=body_limit_bytes
     )
+
+
+def _routes_of_telemetry(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
+    section, metrics = settings.telemetry, engine.metrics
+    token = section.metrics_token.get_secret_value() if section.metrics_token else None
+    yield metrics_routes(Exposition(metrics.numbers) if metrics.is_on else None, token=token)
+    yield overview_routes(engine.overview.told if metrics.is_on and section.overview else None, engine.auth)
 
 
 def _catalogue(engine: Engine, settings: Settings) -> Catalogue:

@@ -36,6 +36,11 @@ def input_of(usage: Mapping[str, Any] | None) -> Input | None:
     return Input(total, min(total, _cached(usage) or read))
 
 
+def output_of(usage: Mapping[str, Any] | None) -> int:
+    """How many tokens a provider says it wrote; 0 where it says nothing."""
+    return (_whole(usage, "completion_tokens") or _whole(usage, "output_tokens")) if usage else 0
+
+
 def _cached(usage: Mapping[str, Any]) -> int:
     """Cached tokens that are counted in the total already."""
     for name in ("prompt_tokens_details", "input_tokens_details"):

@@ -14,6 +14,7 @@ from app.context.outline import last_view
 from app.context.usage import input_of
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, StoreUnavailable
+from app.exchange.accounts import facts_of_turn
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
@@ -28,6 +29,7 @@ from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, last_view_of, with_view
+from app.observability.metrics import SILENT, Metrics
 from app.upstream.collect import Collector
 from app.upstream.router import ReadReply
 
@@ -46,6 +48,7 @@ class Delivery:
         preparing: Preparing,
         storing: Storing,
         tasks: Tasks,
+        metrics: Metrics = SILENT,
     ) -> None:
         self._remember = remember
         self._recalling = recalling
@@ -53,6 +56,7 @@ class Delivery:
         self._storing = storing
         self._ask = ask
         self._tasks = tasks
+        self._metrics = metrics
 
     async def whole(self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack) -> WholeAnswer:
         """A whole answer: stored, then given our fields. Closes `stack`."""
@@ -77,6 +81,8 @@ class Delivery:
             if turn.place.needs_store:
                 raise
             report = report.warned("The answer could not be stored.", status="degraded")
+        finally:
+            self._count(view, asked, report, collector.usage, is_whole=True)
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
         return WholeAnswer(spliced(body, report.all_fields()), headers)
 
@@ -91,16 +97,20 @@ class Delivery:
         try:
             async for frames in relay.frames():
                 yield frames
-            ending = self._tasks.spawn(self._end_of_stream(turn, view, relay, report))
+            ending = self._tasks.spawn(self._end_of_stream(turn, view, relay, report, asked))
             error = await asyncio.shield(ending)
+            if error is not None:
+                self._metrics.error(error.name, error.status)
             yield error_frames(error) if error is not None else DONE_FRAME
         finally:
             await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, ending))
 
-    async def _end_of_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> GatewayError | None:
+    async def _end_of_stream(
+        self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked
+    ) -> GatewayError | None:
         """Store what the stream amounted to; the error to end it with, if any."""
         try:
-            await self._store_stream(turn, view, relay, report)
+            await self._store_stream(turn, view, relay, report, asked)
         except StoreUnavailable as error:
             if turn.place.needs_store:
                 return error
@@ -125,20 +135,28 @@ class Delivery:
             if ending is not None:
                 await asyncio.wait({ending})
             else:
-                await self._store_stream(turn, view, relay, report)
+                await self._store_stream(turn, view, relay, report, asked)
         except GatewayError as error:
             log.warning("what a client had received could not be stored: %s", error.message)
         finally:
             await stack.aclose()
 
-    async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report) -> None:
+    async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked) -> None:
         collector = relay.collector
         collector.id = relay.completion_id
         if collector.has_content or (collector.complete and relay.failure is None):
             incomplete = not collector.complete or relay.failure is not None
+            self._count(view, asked, report, collector.usage, is_whole=not incomplete)
             await self._store_answer(turn, view, collector, report, incomplete=incomplete)
         else:
             await self._remember.nothing(turn.place)
+
+    def _count(
+        self, view: View, asked: Asked, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
+    ) -> None:
+        """Tell what an answer came to; once for each, stored or not."""
+        if self._metrics.is_on:
+            self._metrics.answered(facts_of_turn(asked.deployment, view, report, usage, is_whole=is_whole))
 
     async def _store_answer(
         self, turn: Turn, view: View, collector: Collector, report: Report, *, incomplete: bool

@@ -30,7 +30,9 @@ from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Turn, View, Views
+from app.observability.families import REPLAYS
 from app.observability.log import name_conversation
+from app.observability.metrics import SILENT, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class Exchange:
         turns: Turns,
         tasks: Tasks,
         clocks: Clocks,
+        metrics: Metrics = SILENT,
     ) -> None:
         self._recall = recall
         self._views = views
@@ -75,6 +78,7 @@ class Exchange:
         self._turns = turns
         self._tasks = tasks
         self._clocks = clocks
+        self._metrics = metrics
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Answer a chat completion.
@@ -94,6 +98,7 @@ class Exchange:
                 name_conversation(turn.place.conversation.id)
             if turn.place.replays is not None:
                 await stack.aclose()
+                self._metrics.counted(REPLAYS).add()
                 if request.on_answer is not None:
                     await request.on_answer(turn.place.conversation)
                 return replayed(turn.place.replays, turn.place.conversation.id, request)
@@ -183,6 +188,7 @@ class Exchange:
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
             await stack.aclose()
+            self._metrics.error(error.name, error.status)
             yield error_frames(error)
             return
         except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -19,6 +19,17 @@ class ConnectionDropped(UpstreamUnavailable):
     """The connection was closed before any byte of an answer, as happens to an idle one: worth an instant retry."""
 
 
+class Times:
+    """When a call went how far, in the event loop's seconds. A provider notes the last two as far as it can tell."""
+
+    __slots__ = ("began", "ended", "first_byte")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.first_byte: float | None = None
+        self.ended: float | None = None
+
+
 class Call(msgspec.Struct, frozen=True):
     """One HTTP call to a provider: `path` below its base URL, such as ``/chat/completions``."""
 
@@ -30,6 +41,7 @@ class Call(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
+    times: Times | None = None
 
 
 class Reply(Protocol):
@@ -133,6 +145,18 @@ class Window(msgspec.Struct, frozen=True):
     """The longest prompt, where that is less than the window."""
 
 
+class Price(msgspec.Struct, frozen=True):
+    """US dollars for a million tokens; None where it is not known."""
+
+    input: float | None = None
+    cached_input: float | None = None
+    """None: cached tokens cost what others do."""
+    output: float | None = None
+
+
+UNPRICED: Final = Price()
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One place where a model can be had."""
@@ -146,6 +170,8 @@ class Deployment:
     encoding: str | None = None
     """Tokenizer encoding from configuration; otherwise by model name."""
     quirks: Quirks = field(default_factory=Quirks)
+    price: Price = UNPRICED
+    """From configuration; none of it: the list's (`upstream.prices`)."""
 
     @property
     def key(self) -> str:

@@ -23,7 +23,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from app.errors import InvalidRequest, UpstreamUnavailable
-from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped
+from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Times
 from app.upstream.watch import Watch
 
 _IDLE_CONNECTION_SECONDS = 30.0
@@ -159,7 +159,7 @@ class OpenAIProvider:
             raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamUnavailable(f"The call to provider {self.name!r} failed: {type(error).__name__}.") from error
-        return HttpReply(self.name, response, self._timeouts, ends_at)
+        return HttpReply(self.name, response, self._timeouts, ends_at, call.times)
 
     def _opened_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -199,11 +199,17 @@ class OpenAIProvider:
 class HttpReply:
     """An answer under way; `upstream.base.Reply`."""
 
-    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "_watch", "headers", "status")
+    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "_times", "_watch", "headers", "status")
 
     def __init__(
-        self, provider: str, response: aiohttp.ClientResponse, timeouts: Timeouts, ends_at: float | None
+        self,
+        provider: str,
+        response: aiohttp.ClientResponse,
+        timeouts: Timeouts,
+        ends_at: float | None,
+        times: Times | None = None,
     ) -> None:
+        self._times = times
         self._provider = provider
         self._response = response
         self._between_bytes_seconds = timeouts.between_bytes_seconds
@@ -246,12 +252,16 @@ class HttpReply:
         try:
             piece = await read_some()
             watch.limit_silence(self._between_bytes_seconds)
+            if self._times is not None:
+                self._times.first_byte = now()
             while piece:
                 watch.waiting_since = None
                 yield piece
                 watch.waiting_since = now()
                 piece = await read_some()
             watch.stop()
+            if self._times is not None:
+                self._times.ended = now()
         except asyncio.CancelledError:
             self._close()
             raise

@@ -24,7 +24,7 @@ def find(model: str) -> tuple[int, int | None, int | None] | None:
     Looked up as it is, without provider prefix, then without date, version or tag; upper and lower case are the same.
     """
     table = _table()
-    for name in _names(model):
+    for name in names_of(model):
         limits = table.get(name)
         if limits is not None:
             return limits
@@ -42,7 +42,8 @@ def undated(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _names(model: str) -> tuple[str, ...]:
+def names_of(model: str) -> tuple[str, ...]:
+    """Under which names a model may be listed, the nearest first."""
     names = [model.lower()[:256], base_name(model[:256])]
     while (shorter := undated(names[-1])) != names[-1]:
         names.append(shorter)

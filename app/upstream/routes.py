@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.errors import ModelNotFound
-from app.upstream.base import Deployment, Provider, Quirks, Target
+from app.upstream.base import UNPRICED, Deployment, Price, Provider, Quirks, Target
 
 WILDCARD = "*"
 WILDCARD_TARGETS = 1024
@@ -25,6 +25,7 @@ class Place:
     max_output_tokens: int | None = None
     encoding: str | None = None
     quirks: Quirks = field(default_factory=Quirks)
+    price: Price = UNPRICED
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Routes:
                 max_output_tokens=place.max_output_tokens or known.max_output_tokens,
                 encoding=place.encoding or known.encoding,
                 quirks=place.quirks if place.quirks != Quirks() else known.quirks,
+                price=place.price if place.price != UNPRICED else known.price,
             )
         for fallback in route.fallbacks:
             yield from self._deployments(fallback)

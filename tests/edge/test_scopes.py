@@ -8,7 +8,7 @@ from app.conversation.keys import SCOPES
 from tests.edge.test_keys import locked
 from tests.edge.test_tenants import operations
 
-FREE = {"GET /healthz", "GET /readyz"}
+FREE = {"GET /healthz", "GET /readyz", "GET /metrics"}
 CHATS = {"GET /v1/models", "GET /v1/models/{model}", "POST /v1/chat/completions", "POST /v1/context/count"}
 
 

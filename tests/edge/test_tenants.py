@@ -70,6 +70,8 @@ WITH_IDS: Final[dict[str, Taking]] = {
 WITHOUT_IDS: Final = {
     "GET /healthz": "of the process",
     "GET /readyz": "of the process",
+    "GET /metrics": "numbers of the process",
+    "GET /v1/admin/overview": "numbers of everybody, and nobody's content",
     "GET /v1/models": "of the providers",
     "GET /v1/models/{model}": "names a model",
     "GET /v1/admin/keys": "of everybody, for holders of an admin key: test_keys",

@@ -1,0 +1,41 @@
+"""From settings to what watches: numbers, and the overview of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from pathlib import Path
+from typing import Final
+
+from app.observability.metrics import SILENT, Metrics
+from app.observability.overview import Nature, Overview
+from app.settings import Settings
+from app.settings.sections import EVERY_MODEL
+from app.store.location import location_of
+
+VERSION: Final = importlib.metadata.version("concertina")
+
+
+def metrics_of(settings: Settings, folder: Path | None) -> Metrics:
+    """What a process counts in.
+
+    Args:
+        folder: where the processes that serve together count; None: there is only one.
+    """
+    if not settings.telemetry.metrics:
+        return SILENT
+    served = settings.served_models
+    named = {deployment.model or name for name, model in served.items() for deployment in model.expanded()}
+    metrics = Metrics(folder, models=tuple(sorted(named - {EVERY_MODEL})))
+    metrics.describe(version=VERSION, database=_database(settings))
+    return metrics
+
+
+def overview_of(settings: Settings, metrics: Metrics) -> Overview:
+    """What tells of a process group at a glance."""
+    nature = Nature(VERSION, _database(settings), settings.uses_simulated_model)
+    return Overview(metrics, nature, unix_seconds=time.time)
+
+
+def _database(settings: Settings) -> str:
+    return location_of(settings.database.url.get_secret_value()).backend

@@ -1,0 +1,171 @@
+"""Numbers in memory, each at a place that is found once and then only added to.
+
+One process counts in memory of its own. Several that serve together count in a folder: a file of numbers for each,
+mapped into memory, and beside it a journal that says which number is which. So whoever is asked can tell for all, a
+killed process loses nothing that it had counted, and the next one goes on counting in its files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import orjson
+
+from app.observability.families import FAMILIES, Family
+
+CELLS: Final = 1 << 16
+CELL_BYTES: Final = 8
+SPILL_CELLS: Final = 64
+"""At the beginning: where what finds no place any more is counted and never read."""
+MOST_PROCESSES: Final = 4096
+
+_BY_NAME: Final = {family.name: family for family in FAMILIES}
+
+
+class Key(NamedTuple):
+    """A series: a family, and a value for each of its labels."""
+
+    family: Family
+    labels: tuple[str, ...]
+
+
+class Cells:
+    """The numbers of one process.
+
+    Args:
+        memory: zeros, or what a process before this one has counted.
+        journal: where places are written down for others; None: nobody else reads them.
+    """
+
+    def __init__(self, memory: mmap.mmap, journal: BinaryIO | None = None) -> None:
+        self._memory = memory
+        self.values: memoryview[float] = memoryview(memory).cast("d")
+        self._journal = journal
+        self._next = SPILL_CELLS
+        self.places: dict[Key, int] = {}
+        if journal is not None:
+            self.refresh(journal)
+
+    def refresh(self, journal: BinaryIO) -> None:
+        """Take note of series that were written down since."""
+        for key in read_journal(journal):
+            self._take(key)
+
+    def place(self, family: Family, labels: tuple[str, ...]) -> int:
+        """Where a series begins; a place of its own from the first time on."""
+        key = Key(family, labels)
+        place = self.places.get(key)
+        if place is not None:
+            return place
+        if self._next + family.width > CELLS:
+            return 0
+        place = self._take(key)
+        if self._journal is not None:
+            self._journal.write(orjson.dumps([family.name, labels]) + b"\n")
+            self._journal.flush()
+        return place
+
+    def close(self) -> None:
+        """Let others go on in these files."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _take(self, key: Key) -> int:
+        place = self.places[key] = self._next
+        self._next += key.family.width
+        return place
+
+
+def read_journal(journal: BinaryIO) -> Iterator[Key]:
+    """Series in the order of their places, from where the file was read to before; half a line waits for its rest."""
+    while True:
+        start = journal.tell()
+        line = journal.readline()
+        if not line.endswith(b"\n"):
+            journal.seek(start)
+            return
+        name, labels = orjson.loads(line)
+        yield Key(_BY_NAME[name], tuple(labels))
+
+
+def own_cells() -> Cells:
+    """For a process that serves alone."""
+    return Cells(mmap.mmap(-1, CELLS * CELL_BYTES))
+
+
+def shared_cells(folder: Path) -> Cells:
+    """For one of several processes: files that nobody counts in now, those of a process that has ended before new ones.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+    for number in range(MOST_PROCESSES):
+        journal = _journal_of(folder, number).open("a+b")
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            journal.close()
+            continue
+        journal.seek(0)
+        cells = Cells(_mapped(folder, number), journal)
+        journal.truncate(journal.tell())
+        _forget_gauges(cells)
+        return cells
+    raise OSError(f"more than {MOST_PROCESSES} processes count in {str(folder)!r}")
+
+
+class Peer:
+    """The numbers of a process beside this one, or of one that has ended."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._journal = _journal_of(folder, number).open("rb")
+        self.cells = Cells(_mapped(folder, number), self._journal)
+
+    def refresh(self) -> None:
+        """Take note of series that are new."""
+        self.cells.refresh(self._journal)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process counts there now. It holds a lock on its journal, which ends with it however it ends."""
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._journal, fcntl.LOCK_UN)
+        return False
+
+
+def peers_in(folder: Path, known: dict[int, Peer]) -> dict[int, Peer]:
+    """All processes that have counted in a folder, by number."""
+    number = 0
+    while number in known or (_journal_of(folder, number).exists() and _cells_of(folder, number).exists()):
+        if number not in known:
+            known[number] = Peer(folder, number)
+        number += 1
+    return known
+
+
+def _forget_gauges(cells: Cells) -> None:
+    """What stood at the end of the process before this one; when it all began is no such thing."""
+    for (family, _), place in cells.places.items():
+        if family.kind == "gauge" and family.merging != "min":
+            cells.values[place] = 0.0
+
+
+def _mapped(folder: Path, number: int) -> mmap.mmap:
+    with _cells_of(folder, number).open("a+b") as file:
+        file.truncate(CELLS * CELL_BYTES)
+        return mmap.mmap(file.fileno(), CELLS * CELL_BYTES)
+
+
+def _journal_of(folder: Path, number: int) -> Path:
+    return folder / f"{number}.names"
+
+
+def _cells_of(folder: Path, number: int) -> Path:
+    return folder / f"{number}.cells"

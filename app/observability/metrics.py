@@ -1,0 +1,271 @@
+"""Counts what happens. One object for a process; whoever sees something happen tells it, in a few hundred nanoseconds.
+
+Works in the event loop's thread only: numbers are added to, and not behind a lock.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from app.observability import families as f
+from app.observability.cells import Cells, own_cells, shared_cells
+from app.observability.families import Family
+from app.observability.numbers import Numbers, Reading
+
+MOST_MODELS: Final = 100
+OTHER: Final = "other"
+"""Stands for models beyond `MOST_MODELS`, and for names that nothing is known by."""
+
+
+class Counted:
+    """One series of a counter or gauge."""
+
+    __slots__ = ("_place", "_values")
+
+    def __init__(self, values: memoryview[float], place: int) -> None:
+        self._values = values
+        self._place = place
+
+    def add(self, number: float = 1.0) -> None:
+        self._values[self._place] += number
+
+    def set(self, number: float) -> None:
+        self._values[self._place] = number
+
+
+class Observed:
+    """One series of a histogram."""
+
+    __slots__ = ("_bounds", "_place", "_values")
+
+    def __init__(self, values: memoryview[float], place: int, bounds: tuple[float, ...]) -> None:
+        self._values = values
+        self._place = place
+        self._bounds = bounds
+
+    def add(self, number: float) -> None:
+        place = self._place
+        self._values[place] += number
+        self._values[place + 1 + bisect_left(self._bounds, number)] += 1
+
+
+class TurnFacts(msgspec.Struct, frozen=True):
+    """An answer of a model, in numbers. None: not reported."""
+
+    provider: str
+    model: str
+    policy: str
+    status: str
+    prompt_tokens: int
+    """Our count of what was sent."""
+    log_tokens: int
+    """What would have been sent without us."""
+    pressure: float
+    reported_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    saved_usd: float | None = None
+    is_whole: bool = True
+    recovered: bool = False
+
+
+class SummaryFacts(msgspec.Struct, frozen=True):
+    """A call for a summary, in numbers."""
+
+    provider: str
+    model: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    is_reported: bool = True
+    cost_usd: float | None = None
+
+
+class Metrics:
+    """What one process has counted.
+
+    Args:
+        folder: where the processes that serve together count; None: this one is alone.
+        models: names that are told in any case; others as long as there are not too many.
+        clock: monotonic seconds.
+        unix_seconds: the time of day.
+    """
+
+    is_on: bool = True
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        models: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.perf_counter,
+        unix_seconds: Callable[[], float] = time.time,
+    ) -> None:
+        self._cells = own_cells() if folder is None else shared_cells(folder)
+        self._reading = Reading(self._cells, folder)
+        self._counted: dict[tuple[Family, tuple[str, ...]], Counted] = {}
+        self._observed: dict[tuple[Family, tuple[str, ...]], Observed] = {}
+        self._models: dict[str, str] = {name: name for name in models}
+        self._by_model: dict[tuple[str, str], _OfModel] = {}
+        self._watched: list[tuple[Counted, Callable[[], float]]] = []
+        self.now = clock
+        self.in_flight = self.counted(f.IN_FLIGHT)
+        self.streams = self.counted(f.STREAMS)
+        self.compacting = self.counted(f.COMPACTING)
+        self.store_queue = self.counted(f.STORE_QUEUE)
+        self._pressure = self.observed(f.PRESSURE)
+        self.counted(f.WORKERS).set(1)
+        _begin(self._cells, unix_seconds())
+
+    def counted(self, family: Family, *labels: str) -> Counted:
+        """A series of a counter or gauge; from the first time on it is told."""
+        key = (family, labels)
+        found = self._counted.get(key)
+        if found is None:
+            found = self._counted[key] = Counted(self._cells.values, self._cells.place(family, labels))
+        return found
+
+    def observed(self, family: Family, *labels: str) -> Observed:
+        """A series of a histogram."""
+        key = (family, labels)
+        found = self._observed.get(key)
+        if found is None:
+            place = self._cells.place(family, labels)
+            found = self._observed[key] = Observed(self._cells.values, place, family.bounds)
+        return found
+
+    def watch(self, family: Family, value: Callable[[], float]) -> None:
+        """A gauge that is looked up whenever numbers are read."""
+        self._watched.append((self.counted(family), value))
+
+    def describe(self, *, version: str, database: str) -> None:
+        """Say what is running."""
+        self.counted(f.BUILD, version, database).set(1)
+
+    def numbers(self) -> Numbers:
+        """Everything that was counted until now, by all processes."""
+        self.refresh()
+        return self._reading.read()
+
+    def refresh(self) -> None:
+        """Look up what is watched, so that others who read see it as it is."""
+        for gauge, value in self._watched:
+            gauge.set(value())
+
+    def close(self) -> None:
+        """Nothing more is counted."""
+        self._cells.close()
+
+    def model(self, name: str, *, is_served: bool = True) -> str:
+        """A model's name as a label.
+
+        Args:
+            is_served: some provider has answered to it; who makes names up does not fill the list with them.
+        """
+        known = self._models.get(name)
+        if known is not None:
+            return known
+        if not is_served or len(self._models) >= MOST_MODELS:
+            return OTHER
+        self._models[name] = name
+        return name
+
+    def error(self, code: str | None, status: int) -> None:
+        """A client is told of an error; one without a code of ours is an upstream's, or plainly named by its status."""
+        self.counted(f.ERRORS, code or OTHER, str(status)).add()
+
+    def answered(self, facts: TurnFacts) -> None:
+        """A model has answered."""
+        self.counted(f.TURNS, facts.status, facts.policy).add()
+        self._pressure.add(facts.pressure)
+        of = self._of_model(facts.provider, facts.model)
+        of.estimated.add(facts.prompt_tokens)
+        of.log.add(facts.log_tokens)
+        of.saved.add(max(0, facts.log_tokens - facts.prompt_tokens))
+        if facts.reported_tokens is not None:
+            of.reported.add(facts.reported_tokens)
+            of.cached.add(facts.cached_tokens or 0)
+            of.completion.add(facts.completion_tokens or 0)
+        if facts.cost_usd is not None:
+            of.cost("answer").add(facts.cost_usd)
+        else:
+            self.counted(f.UNPRICED, "usage" if facts.reported_tokens is None else "price").add()
+        if facts.saved_usd is not None:
+            of.saved_cost().add(facts.saved_usd)
+        if not facts.is_whole:
+            self.counted(f.INTERRUPTED).add()
+        if facts.recovered:
+            self.counted(f.RECOVERIES).add()
+
+    def summarized(self, facts: SummaryFacts) -> None:
+        """A model was asked for a summary and answered, whatever became of that."""
+        model = self.model(facts.model)
+        self.counted(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
+        self.counted(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
+        if facts.cost_usd is not None:
+            self._of_model(facts.provider, facts.model).cost("summary").add(facts.cost_usd)
+        else:
+            self.counted(f.UNPRICED, "price" if facts.is_reported else "usage").add()
+
+    def _of_model(self, provider: str, model: str) -> _OfModel:
+        found = self._by_model.get((provider, model))
+        if found is None:
+            found = _OfModel(self, provider, self.model(model))
+            if len(self._by_model) < MOST_MODELS:
+                self._by_model[provider, model] = found
+        return found
+
+
+class _OfModel:
+    """The series of one model that each of its answers adds to."""
+
+    __slots__ = ("cached", "completion", "cost", "estimated", "log", "reported", "saved", "saved_cost")
+
+    def __init__(self, metrics: Metrics, provider: str, model: str) -> None:
+        of = (provider, model)
+        self.estimated = metrics.counted(f.PROMPT_TOKENS, "estimated", *of)
+        self.reported = metrics.counted(f.PROMPT_TOKENS, "reported", *of)
+        self.log = metrics.counted(f.PROMPT_TOKENS, "log", *of)
+        self.saved = metrics.counted(f.PROMPT_TOKENS, "saved", *of)
+        self.cached = metrics.counted(f.PROMPT_TOKENS, "cached", *of)
+        self.completion = metrics.counted(f.COMPLETION_TOKENS, *of)
+        self.cost = partial(_cost, metrics, of)
+        self.saved_cost = partial(metrics.counted, f.SAVED_COST, *of)
+
+
+def _cost(metrics: Metrics, of: tuple[str, str], kind: str) -> Counted:
+    """Told from the first priced call on: what is not known is no zero."""
+    return metrics.counted(f.COST, kind, *of)
+
+
+def _begin(cells: Cells, unix_seconds: float) -> None:
+    """When it all began: a process that goes on counting for another one leaves that as it is."""
+    place = cells.place(f.STARTED, ())
+    if not cells.values[place]:
+        cells.values[place] = unix_seconds
+
+
+class _Silent(Metrics):
+    """Counts nothing."""
+
+    is_on = False
+
+    def answered(self, facts: TurnFacts) -> None:
+        return None
+
+    def summarized(self, facts: SummaryFacts) -> None:
+        return None
+
+    def error(self, code: str | None, status: int) -> None:
+        return None
+
+
+SILENT: Final[Metrics] = _Silent()
+"""For those whom nobody watches. What is counted one by one is counted into numbers that nobody reads."""

@@ -1,0 +1,103 @@
+"""What was counted, read: for one process or for all that serve together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from app.observability.cells import Cells, Key, Peer, peers_in
+from app.observability.families import Family
+
+Series = Sequence[float]
+"""One number; of a histogram its sum, then how often each bucket was hit, the last without an upper end."""
+
+
+class Numbers:
+    """A reading: every series with its numbers."""
+
+    def __init__(self, series: dict[Key, list[float]]) -> None:
+        self._series = series
+
+    def of(self, family: Family) -> Iterator[tuple[dict[str, str], Series]]:
+        """The family's series, each with its labels by name."""
+        for key, numbers in self._series.items():
+            if key.family is family:
+                yield dict(zip(family.labels, key.labels, strict=True)), numbers
+
+    def total(self, family: Family, **labels: str) -> float:
+        """Of a counter or gauge, over all series that have these labels."""
+        return sum(numbers[0] for told, numbers in self.of(family) if labels.items() <= told.items())
+
+    def summed(self, family: Family, **labels: str) -> list[float]:
+        """A histogram over all series that have these labels."""
+        total = [0.0] * family.width
+        for told, numbers in self.of(family):
+            if labels.items() <= told.items():
+                total = [one + other for one, other in zip(total, numbers, strict=True)]
+        return total
+
+    def by(self, family: Family, label: str) -> dict[str, float]:
+        """Totals of a counter by the values of one label."""
+        totals: dict[str, float] = {}
+        for told, numbers in self.of(family):
+            totals[told[label]] = totals.get(told[label], 0.0) + numbers[0]
+        return totals
+
+
+class Reading:
+    """Reads the numbers of this process, and of those beside it if there are any.
+
+    Args:
+        folder: where several processes count; None: this one is alone.
+    """
+
+    def __init__(self, own: Cells, folder: Path | None) -> None:
+        self._own = own
+        self._folder = folder
+        self._peers: dict[int, Peer] = {}
+
+    def read(self) -> Numbers:
+        """Counters of everybody who ever counted, gauges of those who live."""
+        series: dict[Key, list[float]] = {}
+        if self._folder is None:
+            _merge(series, self._own, is_alive=True)
+            return Numbers(series)
+        for peer in peers_in(self._folder, self._peers).values():
+            peer.refresh()
+            _merge(series, peer.cells, is_alive=peer.is_alive)
+        return Numbers(series)
+
+
+def quantile(share: float, family: Family, series: Series) -> float | None:
+    """An estimate from a histogram, between the ends of the bucket that it falls in; None where nothing was seen.
+
+    What lies above the last end is told as that end, as Prometheus' `histogram_quantile` does.
+    """
+    hits = series[1:]
+    seen = sum(hits)
+    if seen <= 0:
+        return None
+    wanted, below = share * seen, 0.0
+    for place, count in enumerate(hits):
+        if below + count >= wanted and count > 0:
+            if place == len(family.bounds):
+                break
+            low = family.bounds[place - 1] if place else 0.0
+            return low + (family.bounds[place] - low) * (wanted - below) / count
+        below += count
+    return family.bounds[-1]
+
+
+def _merge(series: dict[Key, list[float]], cells: Cells, *, is_alive: bool) -> None:
+    for key, place in list(cells.places.items()):
+        family = key.family
+        if family.kind == "gauge" and not is_alive and family.merging != "min":
+            continue
+        found: list[float] = [*cells.values[place : place + family.width]]
+        there = series.get(key)
+        if there is None:
+            series[key] = found
+        elif family.kind == "gauge" and family.merging != "sum":
+            there[0] = (max if family.merging == "max" else min)(there[0], found[0])
+        else:
+            series[key] = [one + other for one, other in zip(there, found, strict=True)]

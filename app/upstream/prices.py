@@ -1,0 +1,54 @@
+"""What models cost: list prices of well-known ones, from a table that `tools/refresh_model_windows.py` generates.
+
+What is not known is None and never zero: an unknown cost must not look like a free one.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from app.upstream.base import UNPRICED, Deployment, Price
+from app.upstream.registry import names_of
+
+PATH: Final = Path(__file__).with_name("model_prices.json")
+MILLION: Final = 1_000_000
+
+
+
+def price_of(deployment: Deployment) -> Price:
+    """What a deployment costs: as configured, else by list."""
+    return list_price(deployment.upstream_model) if deployment.price == UNPRICED else deployment.price
+
+
+@functools.lru_cache(maxsize=512)
+def list_price(model: str) -> Price:
+    """What a model costs at its maker, found by its name as windows are (`registry.find`)."""
+    table = _table()
+    return next((table[name] for name in names_of(model) if name in table), UNPRICED)
+
+
+def cost_usd(price: Price, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float | None:
+    """What a call has cost; None where its price is not known.
+
+    Args:
+        prompt_tokens: cached ones included.
+    """
+    if price.input is None or price.output is None:
+        return None
+    cached = price.input if price.cached_input is None else price.cached_input
+    fresh_tokens = prompt_tokens - cached_tokens
+    return (fresh_tokens * price.input + cached_tokens * cached + completion_tokens * price.output) / MILLION
+
+
+def input_usd(price: Price, tokens: int) -> float | None:
+    """What so many tokens of a prompt would cost, none of them cached."""
+    return None if price.input is None else tokens * price.input / MILLION
+
+
+@functools.cache
+def _table() -> dict[str, Price]:
+    return {name: Price(*amounts) for name, amounts in orjson.loads(PATH.read_bytes()).items()}
