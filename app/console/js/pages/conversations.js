@@ -1,6 +1,65 @@
-// The list of conversations, with search and filters.
-import { html } from "../lib.js";
+// The list of conversations, with search and filters. All of what is asked for is in the address.
+import { html, useEffect, useState } from "../lib.js";
+import { useSettled } from "../load.js";
+import { go } from "../router.js";
+import { Button } from "../ui/parts.js";
+import { mayManage } from "./conversation/place.js";
+import { Filters, asked, isFiltered } from "./conversations/filters.js";
+import { Found } from "./conversations/found.js";
+import { Import } from "./conversations/import.js";
+import { List } from "./conversations/list.js";
 
-export function Conversations() {
-  return html`<div class="page-head"><h1 tabindex="-1">Conversations</h1></div>`;
+const SETTLE_MS = 300;
+
+export function Conversations({ route, session }) {
+  const wish = asked(route.query);
+  const [round, setRound] = useState(0);
+  const [isImporting, setImporting] = useState(false);
+  const ask = (changed) => go(["conversations"], { ...wish, ...changed }, { replace: true });
+  return html`
+    <div class="page-head">
+      <h1 tabindex="-1">Conversations</h1>
+      ${mayManage(session) && html`<${Button} onClick=${() => setImporting(true)}>Import…<//>`}
+      <a class="button primary" href="#/chat">New chat</a>
+    </div>
+    <div class="panel stack list-tools">
+      <div class="row">
+        <${Search} words=${wish.q} onAsk=${(q) => ask({ q })} />
+        <${Go} />
+      </div>
+      ${!wish.q && html`<${Filters} wish=${wish} onAsk=${ask} />`}
+    </div>
+    ${wish.q
+      ? html`<${Found} words=${wish.q} />`
+      : html`<${List} key=${round} wish=${wish} session=${session} isFiltered=${isFiltered(wish)} onClear=${() => go(["conversations"])} />`}
+    ${isImporting && html`<${Import} onClose=${() => setImporting(false)} onDone=${() => setRound((before) => before + 1)} />`}
+  `;
+}
+
+function Search({ words, onAsk }) {
+  const [typed, setTyped] = useState(words);
+  const settled = useSettled(typed.trim(), SETTLE_MS);
+  useEffect(() => setTyped((before) => (before.trim() === words ? before : words)), [words]);
+  useEffect(() => {
+    if (settled !== words && settled === typed.trim()) onAsk(settled);
+  }, [settled]);
+  return html`<form class="row grow" role="search" onSubmit=${(event) => { event.preventDefault(); onAsk(typed.trim()); }}>
+    <input class="input grow" type="search" aria-label="Search in all conversations" placeholder="Search what was said in all conversations"
+      value=${typed} onInput=${(event) => setTyped(event.target.value)} />
+    <${Button} type="submit" kind="primary">Search<//>
+  </form>`;
+}
+
+/** To a conversation whose id one has, ours or the client's own. */
+function Go() {
+  const [id, setId] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    if (id.trim()) go(["conversations", id.trim()]);
+  };
+  return html`<form class="row" onSubmit=${submit}>
+    <input class="input" aria-label="Id of a conversation, or the client’s own id" placeholder="conv_… or the client’s id" spellcheck="false"
+      value=${id} onInput=${(event) => setId(event.target.value)} />
+    <${Button} type="submit">Open<//>
+  </form>`;
 }

@@ -1,0 +1,55 @@
+// What a search in all conversations found: the best message of each.
+import { html, useEffect, useRef } from "../../lib.js";
+import { get } from "../../api.js";
+import { useLoaded } from "../../load.js";
+import { to } from "../../router.js";
+import { count } from "../../format.js";
+import { marked } from "../../ui/marks.js";
+import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
+import { placeOf } from "../conversation/place.js";
+
+const MOST = 30;
+
+export function Found({ words }) {
+  const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST }, { signal }), [words]);
+  const names = useLoaded((signal) => namesOf(found.data, signal), [found.data]);
+  const box = useRef(null);
+  useEffect(() => {
+    marked(box.current, words);
+    return () => marked(null, "");
+  });
+  return html`<div ref=${box}>
+    <${Loaded} from=${found} waiting="Searching…">${(told) => html`
+      <p class="small soft" role="status">${summed(told)}</p>
+      ${told.data.length === 0
+        ? html`<${Empty}>No message has these words. Words are looked for, not meanings.<//>`
+        : html`<ol class="plain-list stack found">${told.data.map(
+            (hit) => html`<li key=${hit.id + hit.conversation_id} class="panel hit">
+              <p class="row">
+                <a class="break" href=${to(["conversations", hit.conversation_id, "log"], { q: words, seq: hit.seq })}>${names.data?.get(hit.conversation_id) ?? hit.conversation_id}</a>
+              </p>
+              <p class="break">${hit.text}</p>
+              <p class="facts small soft"><${Badge}>${hit.role}<//><span class="number">#${hit.seq}</span><${When} at=${hit.created_at} /></p>
+            </li>`,
+          )}</ol>`}
+    `}<//>
+  </div>`;
+}
+
+function summed(told) {
+  const number = told.data.length;
+  const said = number === MOST ? `The ${MOST} best conversations` : `${count(number)} ${number === 1 ? "conversation" : "conversations"}`;
+  const limits = [
+    told.terms.length === 0 && "only small words, which are not looked for",
+    !told.complete && "not all messages are searchable yet; search again in a moment",
+    told.limited && "messages are encrypted, so only the newest were searched",
+  ].filter(Boolean);
+  return [said, ...limits].join(" · ");
+}
+
+/** What the conversations are called, where they have a name. */
+async function namesOf(found, signal) {
+  const told = await Promise.allSettled((found?.data ?? []).map((hit) => get(placeOf(hit.conversation_id), {}, { signal })));
+  const records = told.filter((one) => one.status === "fulfilled").map((one) => one.value);
+  return new Map(records.map((one) => [one.id, one.metadata.title ?? one.external_id ?? one.id]));
+}
