@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -18,6 +19,7 @@ from app.api.front import CHAT_PATH, Front
 from app.api.limits import BodyLimit
 from app.api.openapi import describe
 from app.api.request_ids import RequestIds
+from app.api.watched import Watched
 from app.assembly.engine import Engine, engine_of, random_bytes
 from app.assembly.models import warm_up
 from app.assembly.resources import routes_beside_chat
@@ -46,13 +48,13 @@ def serve(settings: Settings) -> int:
     return run_server(functools.partial(_worker, settings), settings.server, greeting=_greeting(settings))
 
 
-def _worker(settings: Settings) -> Front:
+def _worker(settings: Settings) -> Watched:
     """The application, in a process that may have been started for it."""
     configure_logging(settings.server.log_level, settings.server.log_format)
     return create_app(settings)
 
 
-def create_app(settings: Settings) -> Front:
+def create_app(settings: Settings) -> Watched:
     """The whole application of one worker process."""
     engine = engine_of(settings)
     chat = ChatEndpoint(
@@ -77,7 +79,8 @@ def create_app(settings: Settings) -> Front:
     application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
-    return Front(chat, application, engine.metrics)
+    front = Front(chat, application, engine.metrics)
+    return Watched(front, engine.tracing, seconds=time.monotonic, tells=settings.telemetry.request_log)
 
 
 @asynccontextmanager

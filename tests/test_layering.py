@@ -36,6 +36,7 @@ HOME_OF_LIBRARY = {
     "asyncpg": {"store"},
     "cryptography": {"store"},
     "fastapi": {"api", "main", "assembly"},
+    "opentelemetry": {"observability"},  # an extra: nobody else may need it
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},

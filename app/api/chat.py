@@ -23,6 +23,7 @@ from app.exchange.attempts import Attempts
 from app.exchange.frames import error_frames
 from app.observability.log import log_scope
 from app.observability.metrics import SILENT, Metrics
+from app.observability.requests import note_error, note_request
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class ChatEndpoint:
             caller = await self._auth.caller(headers, "chat")
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, caller, request_id)
+            note_request(request.model, stream=request.stream)
             request = self._auth.admit(request, headers)
             seat = self._attempts.seat(request, functools.partial(_has_left, receive))
         except ClientDisconnected:
@@ -167,6 +169,7 @@ class ChatEndpoint:
         await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
 
     def _refusal(self, error: GatewayError, request_id: str) -> WholeAnswer:
+        note_error(error.code)
         self._metrics.error(error.name, error.status)
         headers = {
             "x-context-status": "bypassed",

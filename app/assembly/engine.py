@@ -17,6 +17,7 @@ from app.api.auth import Auth, AuthRules
 from app.archive.retention import Retention
 from app.assembly.models import counter_for, policy_of, providers_of, router_of, routes_of, windows_of
 from app.assembly.telemetry import metrics_of, overview_of
+from app.assembly.tracing import tracing_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
@@ -40,14 +41,17 @@ from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Views
-from app.observability.metrics import Metrics
+from app.observability.families import TASKS
+from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Overview
+from app.observability.tracing import Tracing
 from app.settings import Settings
 from app.store.base import Store
 from app.store.ciphers import Cipher
 from app.store.connect import open_store
 from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
+from app.store.measured import measured
 from app.upstream.base import Provider
 from app.upstream.router import Router
 from app.upstream.windows import Windows
@@ -82,6 +86,7 @@ class Engine:
     exchange: Exchange
     attempts: Attempts
     auth: Auth
+    tracing: Tracing
     metrics: Metrics
     overview: Overview
 
@@ -112,6 +117,7 @@ class Engine:
         for provider in self.providers.values():
             await provider.aclose()
         await self.store.close()
+        await self.tracing.aclose()
         self.metrics.close()
 
 
@@ -122,18 +128,26 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         metrics_folder: where the processes that serve together count; None: this one serves alone.
     """
     metrics = metrics_of(settings, metrics_folder)
-    store, tasks, counting = store_of(settings), Tasks(), Counting(counter_for)
-    leases = LeaseKeeper(store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds)
+    store, tasks, counting = store_of(settings, metrics), Tasks(), Counting(counter_for)
+    metrics.watch(TASKS, lambda: tasks.running)
+    leases = LeaseKeeper(
+        store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
+    )
     providers, routes, windows = providers_of(settings), routes_of(settings), windows_of(settings)
-    router, summary_router = (router_of(settings, routes, providers) for _ in range(2))
+    router, summary_router = (
+        router_of(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
+    )
     views, finding = Views(store=store, counting=counting), Finding(store)
     pinning = Pinning(store=store, counting=counting)
     seeds: dict[str, Calibration] = {}
     compactor = Compactor(
         store=store,
         leases=leases,
-        summarizer=Summarizer(router=summary_router, windows=windows, counter_for=counter_for),
+        summarizer=Summarizer(
+            router=summary_router, windows=windows, counter_for=counter_for, metrics=metrics
+        ),
         counter_for=counter_for,
+        metrics=metrics,
     )
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
     recall = Recall(
@@ -202,12 +216,13 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         exchange=exchange,
         attempts=_attempts_of(settings, store, exchange, tasks),
         auth=_auth_of(settings, store),
+        tracing=tracing_of(settings),
         metrics=metrics,
         overview=overview_of(settings, metrics),
     )
 
 
-def store_of(settings: Settings) -> Store:
+def store_of(settings: Settings, metrics: Metrics = SILENT) -> Store:
     """The configured store, not yet connected; what is said in it is encrypted while a key is active."""
     store = open_store(
         settings.database.url.get_secret_value(),
@@ -216,7 +231,7 @@ def store_of(settings: Settings) -> Store:
         pool_size=settings.database.pool_size,
         statement_cache_size=settings.database.statement_cache_size,
     )
-    return EncryptedStore(store, Cipher(settings.encryption.key_bytes, settings.encryption.active))
+    return EncryptedStore(measured(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active))
 
 
 def retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Retention:

@@ -20,6 +20,7 @@ from app.errors import StoreUnavailable
 from app.exchange.recall import Recall
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
+from app.observability.tracing import current_span, traced
 
 MAX_ROUNDS: Final = 3
 """For one request: the first, and two for what that left too long."""
@@ -45,6 +46,7 @@ class Compacting:
         """Begin to summarize what a view's plan asks for."""
         return Running(self, turn, view, self._tasks)
 
+    @traced("compact")
     async def compact(
         self,
         turn: Turn,
@@ -83,9 +85,16 @@ class Compacting:
                     raise
                 turn = await without_store(self._recall, turn)
                 view = await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
+        facts = _compaction_facts(results)
+        current_span().set(
+            {
+                "concertina.compaction.outcome": facts.get("outcome", "none"),
+                "concertina.compaction.summaries": len(made),
+            }
+        )
         return replace(
             view,
-            compaction=_compaction_facts(results),
+            compaction=facts,
             warnings=(*view.warnings, *(warning for result in results for warning in result.warnings)),
         )
 

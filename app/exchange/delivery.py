@@ -19,6 +19,7 @@ from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.noting import note_view
 from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
@@ -30,6 +31,7 @@ from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, last_view_of, with_view
 from app.observability.metrics import SILENT, Metrics
+from app.observability.requests import note_error
 from app.upstream.collect import Collector
 from app.upstream.router import ReadReply
 
@@ -73,6 +75,7 @@ class Delivery:
             await self._remember.nothing(turn.place)
             raise
         report = replace(report_of(turn, view), usage=_usage_of_view(turn, collector.usage))
+        note_view(turn, report)
         try:
             conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
             if turn.place.keeps:
@@ -92,6 +95,7 @@ class Delivery:
         """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up."""
         assert isinstance(asked.reply, Begun)
         report = report_of(turn, view)
+        note_view(turn, report)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
         ending: asyncio.Task[GatewayError | None] | None = None
         try:
@@ -101,6 +105,7 @@ class Delivery:
             error = await asyncio.shield(ending)
             if error is not None:
                 self._metrics.error(error.name, error.status)
+                note_error(error.code)
             yield error_frames(error) if error is not None else DONE_FRAME
         finally:
             await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, ending))

@@ -19,6 +19,7 @@ from app.exchange.compacting import Compacting
 from app.exchange.finding import Finding
 from app.exchange.tasks import Tasks
 from app.exchange.views import Turn, View, Views
+from app.observability.tracing import current_span
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,11 @@ class Preparing:
             await asyncio.wait(list(self._at_work.values()))
 
     async def _prepare(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
+        """In a trace of its own: the request whose answer calls for this may be over long before it is."""
+        with current_span().follower("prepare"):
+            await self._all(turn, view, conversation, is_near=is_near)
+
+    async def _all(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
         try:
             place = await self._views.answered(turn.place, conversation)
             turn = replace(turn, place=place)

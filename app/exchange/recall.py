@@ -29,6 +29,7 @@ from app.exchange.history import History, Reach, Remembered, Search, root_of_log
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, REDACTED, Recollection
 from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
+from app.observability.tracing import traced
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
@@ -63,6 +64,7 @@ class Recall:
         self._wait_seconds = wait_seconds
         self._serves_degraded = serves_degraded
 
+    @traced("recall")
     async def of(self, request: ChatRequest, encoding: str, stack: AsyncExitStack) -> Recollection:
         """Place a request.
 
@@ -105,6 +107,8 @@ class Recall:
         named = await self._named(request)
         if request.mode == "append" or _is_append(request, named, log.raws):
             return await self._append(request, named, instructions, log, encoding, stack)
+        if named is not None and await self._is_run(request, named, log):
+            return await self._append(request, named, instructions, log, encoding, stack)
         resent = await self._resend(request, named, instructions, log)
         if resent is not None:
             return resent
@@ -114,6 +118,17 @@ class Recall:
             if not _is_chat(request, log.raws):
                 return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
+
+    async def _is_run(self, request: ChatRequest, named: Conversation, log: History) -> bool:
+        """Whether an appending client brings the newest part of the log again: an agent after a call of a tool.
+
+        A history that is all of the log is a resend.
+        """
+        if request.mode != "auto" or request.chat_ui or named.mode == "resend" or not _holds_answer(log.raws):
+            return False
+        if 0 < await self._repeating.said_before(named, log.messages) <= named.head_seq:
+            return len(log.messages) <= named.head_seq
+        return request.retry and await self._repeating.answer_to(named, log.messages) is not None
 
     async def _named(self, request: ChatRequest) -> Conversation | None:
         if request.conversation_id is None:
@@ -221,6 +236,8 @@ class Recall:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
         answer = await self._repeating.answer_to(conversation, messages) if request.retry else None
+        if request.mode == "auto":
+            messages = messages[await self._repeating.said_before(conversation, messages) :]
         if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
         check_messages(messages, first_index=len(instructions), calls_open=bool(conversation.state.get(CALLS_OPEN)))
@@ -323,14 +340,14 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: Sequence[b
     return named is None or named.mode != "resend"
 
 
-def _names_ours(request: ChatRequest) -> bool:
-    """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
 def _is_chat(request: ChatRequest, log: Sequence[bytes]) -> bool:
     """Whether a chat UI's request is part of a chat for sure: its unrelated calls hold no answers. Where one of those
     came first under the chat's id, the id goes over to the chat."""
     return request.chat_ui and _holds_answer(log)
 
 
+def _names_ours(request: ChatRequest) -> bool:
+    """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
     return request.conversation_id is not None and root_of_conversation(request.conversation_id) is not None
 
 

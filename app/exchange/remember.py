@@ -17,6 +17,7 @@ from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, lineage_through
+from app.observability.tracing import traced
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
@@ -52,6 +53,7 @@ class Remember:
         self._prefixes = prefixes
         self._random_bytes = random_bytes
 
+    @traced("store question")
     async def question(self, turn: Recollection) -> Recollection:
         """Store the new messages of a request; returns the turn with its conversation as it then stands.
 
@@ -93,6 +95,7 @@ class Remember:
         asked_tokens = sum(entry.tokens for entry in turn.new)
         return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
 
+    @traced("store answer")
     async def answer(self, turn: Recollection, given: Given) -> Conversation:
         """Store an answer after its question; returns the conversation that holds it.
 

@@ -11,6 +11,7 @@ import orjson
 from app.conversation.messages import Conversation, StoredCompletion
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
+from app.observability.tracing import traced
 from app.store.base import Store
 
 REPEATED_FIELDS: Final = (
@@ -38,6 +39,7 @@ class Storing:
         self._store = store
         self._now = now
 
+    @traced("store completion")
     async def keep(
         self, request: ChatRequest, place: Recollection, conversation: Conversation, completion_id: str | None
     ) -> None:

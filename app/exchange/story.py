@@ -18,6 +18,7 @@ from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
 from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
+from app.exchange.noting import note_view
 from app.exchange.pinning import Pinning, check_pins
 from app.exchange.placement import Recollection
 from app.exchange.quoting import Quoting
@@ -33,6 +34,8 @@ from app.exchange.views import Turn, View, Views
 from app.observability.families import REPLAYS
 from app.observability.log import name_conversation
 from app.observability.metrics import SILENT, Metrics
+from app.observability.requests import note_error
+from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, traced
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +99,7 @@ class Exchange:
             turn = await self._begin(request, stack)
             if turn.place.keeps:
                 name_conversation(turn.place.conversation.id)
+                current_span().share({CONVERSATION: turn.place.conversation.id})
             if turn.place.replays is not None:
                 await stack.aclose()
                 self._metrics.counted(REPLAYS).add()
@@ -115,6 +119,7 @@ class Exchange:
             await stack.aclose()
             raise
 
+    @traced("plan")
     async def _first_view(self, turn: Turn) -> tuple[Turn, View]:
         """What to send as things stand; where the store went away, from what the client sent alone."""
         budget = self._views.budget(turn)
@@ -129,7 +134,11 @@ class Exchange:
 
     def _known(self, turn: Turn, view: View | None) -> dict[str, str]:
         """What an error's headers can say of the context. A conversation that was still to begin is not named."""
-        told = {} if view is None else report_of(turn, view).headers(turn.request.request_id)
+        told = {}
+        if view is not None:
+            report = report_of(turn, view)
+            note_view(turn, report)
+            told = report.headers(turn.request.request_id)
         if turn.place.keeps and not turn.place.creates:
             return {**told, "x-conversation-id": turn.place.conversation.id}
         return {name: value for name, value in told.items() if name != "x-conversation-id"}
@@ -173,6 +182,7 @@ class Exchange:
             fields=report.fields(),
         )
         try:
+            current_span().event("compaction_started")
             yield early.started(
                 {
                     "type": "compaction_started",
@@ -184,10 +194,12 @@ class Exchange:
                 yield early.waiting()
             view = await compaction.view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
+            current_span().event(outcome)
             yield early.ended({"type": outcome, "duration_ms": view.compaction["duration_ms"]})
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
             await stack.aclose()
+            note_error(error.code)
             self._metrics.error(error.name, error.status)
             yield error_frames(error)
             return
@@ -211,6 +223,7 @@ class Exchange:
         """Put the question to the upstream while the user's messages are stored."""
         view = await self._quoting.of(turn, view)
         turn = self._recalling.settled(turn, view)
+        current_span().share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
         storing = self._tasks.spawn(self._remember.question(turn.place))
         try:
             asked, turn, view = await self._recalling.put(turn, view, self._compacting)

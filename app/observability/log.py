@@ -14,11 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
+
+import orjson
+
+from app.observability.tracing import current_span
 
 LogFormat = Literal["auto", "json", "text"]
 
 MAX_FIELD_CHARS = 200
+TOLD: Final = "told_fields"
+"""The attribute of a record whose fields are all there is to tell, names and numbers by the one who made it."""
 
 _scope: ContextVar[dict[str, str] | None] = ContextVar("log_scope", default=None)
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -65,6 +71,8 @@ class JsonFormatter(logging.Formatter):
     """A line as one JSON object: `time`, `level`, `logger`, `message`, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        if (told := getattr(record, TOLD, None)) is not None:
+            return _told_line(record, told)
         line: dict[str, Any] = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -86,10 +94,22 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{_redacted(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
+def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
+    """The same line where there is nothing to look for: orjson writes it in a tenth of the time."""
+    if (model := told.get("model")) is not None:
+        told = {**told, "model": _redacted(model)}
+    time = _time(record).isoformat(timespec="milliseconds")
+    line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.msg}
+    return orjson.dumps({**line, **told}).decode()
+
+
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of the current scope and of the record's `extra`, without whatever could be content."""
+    """The fields of the current scope and of the record's `extra`, without whatever could be content, and the span."""
+    if (told := getattr(record, TOLD, None)) is not None:
+        return {name: _plain(value) for name, value in told.items()}
     extra = {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
-    return {name: _plain(value) for name, value in ((_scope.get() or {}) | extra).items() if _is_plain(value)}
+    named = {**(_scope.get() or {}), **extra, **current_span().ids}
+    return {name: _plain(value) for name, value in named.items() if _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -23,7 +23,9 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from app.errors import InvalidRequest, UpstreamUnavailable
+from app.observability.tracing import current_span
 from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Times
+from app.upstream.traced import place_of
 from app.upstream.watch import Watch
 
 _IDLE_CONNECTION_SECONDS = 30.0
@@ -96,6 +98,8 @@ class OpenAIProvider:
         self._proxy = proxy
         self._ssl: ssl.SSLContext | bool = ssl_context or True
         self._session: aiohttp.ClientSession | None = None
+        self._place = place_of(name, self._base)
+        """What spans say of where calls go."""
         self._until_head = aiohttp.ClientTimeout(
             total=None, connect=self._timeouts.connect_seconds, sock_read=self._timeouts.first_byte_seconds
         )
@@ -108,6 +112,7 @@ class OpenAIProvider:
             ConnectionDropped: closed before a byte of the answer.
             AnswerTimedOut: no answer in time.
         """
+        current_span().set(self._place)
         return await self._send(call, self._timeouts.whole_seconds)
 
     async def models(self, authorization: str | None) -> list[dict[str, Any]]:
@@ -184,6 +189,9 @@ class OpenAIProvider:
 
     def _headers_for(self, call: Call) -> dict[str, str]:
         headers = {name: value for name, value in call.headers.items() if name not in _NOT_SENT}
+        if trace := current_span().headers():
+            headers.pop("tracestate", None)
+            headers.update(trace)
         if call.body:
             headers.setdefault("content-type", "application/json")
         headers["accept-encoding"] = "identity"

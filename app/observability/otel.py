@@ -1,0 +1,261 @@
+"""`tracing` by OpenTelemetry: spans in a queue of its own, exported by a thread over OTLP/HTTP.
+
+The only file that knows the library, which is an optional extra: it is imported where traces are configured. Nothing
+global is touched: an application that embeds the gateway keeps its own tracer provider, propagators and context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import Attributes as OtelAttributes
+
+from app.observability.tracing import (
+    CONVERSATION,
+    NO_SPAN,
+    Attributes,
+    Kind,
+    RawHeaders,
+    Span,
+    error_type_of,
+    leave,
+    make_current,
+)
+
+log = logging.getLogger(__name__)
+
+TRACES_PATH: Final = "/v1/traces"
+EXPORT_SECONDS: Final = 10.0
+"""One try of the collector, its retries included."""
+CONTEXT_HEADERS: Final = (b"traceparent", b"tracestate")
+_KINDS: Final = {"internal": trace.SpanKind.INTERNAL, "client": trace.SpanKind.CLIENT}
+_EMPTY: Final = Context()
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+def exporter_to(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
+    """An exporter to an OTLP/HTTP collector.
+
+    Args:
+        endpoint: its address; `/v1/traces` is added unless it ends with it.
+    """
+    address = endpoint.rstrip("/")
+    url = address if address.endswith(TRACES_PATH) else address + TRACES_PATH
+    return Quiet(OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=EXPORT_SECONDS))
+
+
+class OtelTracing:
+    """Traces by OpenTelemetry; `tracing.Tracing`.
+
+    Args:
+        exporter: called in a thread of its own, never by a request.
+        sample_ratio: of the requests whose client has not decided, the share that is traced.
+        drain_seconds: how long `aclose` waits for the exporter.
+    """
+
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        *,
+        service_name: str,
+        version: str,
+        sample_ratio: float = 1.0,
+        drain_seconds: float = 5.0,
+    ) -> None:
+        self._provider = TracerProvider(
+            sampler=_Sampler(sample_ratio),
+            resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("concertina", version)
+        self._drain_seconds = drain_seconds
+
+    def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
+        """See `tracing.Tracing`. A request that is not sampled gets a span that only passes the trace on."""
+        parent = _parent_in(headers)
+        span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, record_exception=False)
+        if span.is_recording():
+            return _OtelSpan(self._tracer, span, {})
+        return _Unsampled(span.get_span_context()) if span.get_span_context().is_valid else NO_SPAN
+
+    async def aclose(self) -> None:
+        """Export what is left; what a collector does not take in time is lost."""
+        finished = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finished.set)
+
+        # A daemon, unlike the threads of the event loop's own pool: the process does not wait for a hanging collector.
+        threading.Thread(target=shut_down, name="traces-shutdown", daemon=True).start()
+        try:
+            await asyncio.wait_for(finished.wait(), self._drain_seconds)
+        except TimeoutError:
+            log.warning("the trace collector did not take the last spans within %g s", self._drain_seconds)
+
+
+class _Unsampled(Span):
+    """A request that nothing is recorded of; what it calls is told so."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: trace.SpanContext) -> None:
+        self._context = context
+
+    def headers(self) -> Mapping[str, str]:
+        return _headers_of(trace.NonRecordingSpan(self._context))
+
+    def __enter__(self) -> Span:
+        make_current(self)
+        return self
+
+
+class _OtelSpan(Span):
+    """A span that is recorded. `shared` is one dict for all spans of a request."""
+
+    __slots__ = ("_has_failed", "_shared", "_span", "_token", "_tracer", "ids")
+
+    is_recording = True
+
+    def __init__(self, tracer: trace.Tracer, span: trace.Span, shared: dict[str, object]) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._shared = shared
+        self._token: Token[Span] | None = None
+        self._has_failed = False
+        context = span.get_span_context()
+        self.ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+    def child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+        parent = trace.set_span_in_context(self._span, _EMPTY)
+        told: OtelAttributes = {**self._shared, **(attributes or {})} if kind == "client" else attributes  # type: ignore[dict-item]
+        span = self._tracer.start_span(name, parent, _KINDS[kind], told, record_exception=False)
+        return _OtelSpan(self._tracer, span, self._shared)
+
+    def follower(self, name: str) -> Span:
+        links = [trace.Link(self._span.get_span_context())]
+        span = self._tracer.start_span(name, _EMPTY, links=links, record_exception=False)
+        known = {name: value for name, value in self._shared.items() if name == CONVERSATION}
+        return _OtelSpan(self._tracer, span, known)
+
+    def set(self, attributes: Attributes) -> None:
+        self._span.set_attributes(attributes)
+
+    def share(self, attributes: Attributes) -> None:
+        self._shared.update(attributes)
+        self._span.set_attributes(attributes)
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def event(self, name: str, attributes: Attributes | None = None) -> None:
+        self._span.add_event(name, attributes)
+
+    def fail(self, error_type: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._span.set_attribute("error.type", error_type)
+            self._span.set_status(trace.StatusCode.ERROR)
+
+    def headers(self) -> Mapping[str, str]:
+        return _headers_of(self._span)
+
+    def end(self) -> None:
+        if self._span.is_recording():
+            self._span.end()
+
+    def __enter__(self) -> Span:
+        self._token = make_current(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._token is not None:
+            leave(self._token)
+            self._token = None
+        if error is not None:
+            self.fail(error_type_of(error))
+        self.end()
+
+
+class _Sampler(Sampler):
+    """As the client decided; where it did not, by the trace's id. What a recorded request caused is recorded too."""
+
+    def __init__(self, ratio: float) -> None:
+        self._of_requests = ParentBased(TraceIdRatioBased(ratio))
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: trace.SpanKind | None = None,
+        attributes: OtelAttributes = None,
+        links: Sequence[trace.Link] | None = None,
+        trace_state: trace.TraceState | None = None,
+    ) -> SamplingResult:
+        sampler = ALWAYS_ON if links else self._of_requests
+        return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        return "requests as their clients decide, by ratio where they do not; what those cause"
+
+
+class Quiet(SpanExporter):
+    """An exporter that says once that its collector is away, and once that it is back.
+
+    The library's own lines, several for each batch, are left out.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._is_away = False
+        for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal", "urllib3"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        is_away = result is not SpanExportResult.SUCCESS
+        if is_away and not self._is_away:
+            log.warning("the trace collector takes no spans; they are dropped until it does")
+        elif self._is_away and not is_away:
+            log.info("the trace collector takes spans again")
+        self._is_away = is_away
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _parent_in(headers: RawHeaders) -> Context:
+    carrier: dict[str, str] = {}
+    for name, value in headers:
+        if name in CONTEXT_HEADERS:
+            key, text = name.decode(), value.decode("latin-1")
+            carrier[key] = f"{carrier[key]},{text}" if key in carrier else text
+    return _W3C.extract(carrier, _EMPTY) if carrier else _EMPTY
+
+
+def _headers_of(span: trace.Span) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, trace.set_span_in_context(span, _EMPTY))
+    return carrier
