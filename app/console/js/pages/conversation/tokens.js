@@ -13,9 +13,9 @@ const STRETCHES = [50, 200, 1000];
 /** A log so many windows long would press the sawtooth flat. */
 const TALL = 12;
 
-/** @param {{id: string}} props  `id` of the conversation */
-export function Tokens({ id }) {
-  const turns = useLoaded((signal) => allTurns(id, signal), [id]);
+/** @param {{id: string, round?: number}} props  `id` of the conversation; `round` changes when it did */
+export function Tokens({ id, round = 0 }) {
+  const turns = useLoaded((signal) => allTurns(id, signal), [id, round]);
   return html`<${Loaded} from=${turns} waiting="Reading the turns…">${(all) =>
     all.length ? html`<${Sawtooth} id=${id} turns=${all} reload=${turns.reload} />` : html`<${Empty}>No answer of this conversation came through the gateway yet.<//>`}<//>`;
 }
@@ -39,6 +39,12 @@ export function told(compaction) {
   return compaction.duration_ms ? `${ended} in ${duration(compaction.duration_ms / 1000)}` : ended;
 }
 
+const MARKS = {
+  "--chart-4": "compaction, the client waited",
+  "--chart-2": "summary made ahead",
+  "--chart-5": "compaction failed, shortened without a model",
+};
+
 function colorOf(compaction) {
   if (compaction.prepared) return "--chart-2";
   return compaction.outcome === "failed" ? "--chart-5" : "--chart-4";
@@ -50,13 +56,14 @@ function Sawtooth({ id, turns: all, reload }) {
   const [withReported, setWithReported] = useState(false);
   const sums = useMemo(() => summed(all), [all]);
   const turns = useMemo(() => (stretch < all.length ? all.slice(-stretch) : all), [all, stretch]);
-  const x = useMemo(() => turns.map((turn) => turn.turn), [turns]);
+  const x = useMemo(() => turns.map((_, index) => all.length - turns.length + index + 1), [turns]);
   const lines = useMemo(() => linesOf(turns, { withLog, withReported }), [turns, withLog, withReported]);
   const marks = useMemo(
     () => turns.flatMap((turn, index) => (told(turn.compaction) ? [{ index, color: colorOf(turn.compaction) }] : [])),
     [turns],
   );
   const columns = useMemo(() => [
+    { label: "Turn", value: (index) => count(turns[index].turn) },
     { label: "Status", value: (index) => turns[index].status },
     { label: "Model", value: (index) => turns[index].model },
     { label: "Compaction", value: (index) => told(turns[index].compaction) ?? "–" },
@@ -81,14 +88,13 @@ function Sawtooth({ id, turns: all, reload }) {
         <label class="check"><input type="checkbox" checked=${withReported} onChange=${(event) => setWithReported(event.target.checked)} /> Reported and cached</label>
         <${Button} small onClick=${reload}>Refresh<//>
       </header>
-      <${Chart} label="Tokens sent per turn, ${count(turns.length)} turns" x=${x} xLabel="Turn" lines=${lines} marks=${marks} columns=${columns}
-        formatX=${(value) => `Turn ${count(value)}`} formatY=${short} height=${340} onPick=${open}
-        pickHint="Click a turn, or press Enter on it, to see what the model saw."
+      <${Chart} label="Tokens sent per turn, ${count(turns.length)} turns" x=${x} xLabel="Answer" lines=${lines} marks=${marks} columns=${columns}
+        formatX=${(value) => `Answer ${count(value)}`} formatY=${short} height=${340} onPick=${open}
+        pickHint="Click an answer, or press Enter on it, to see what the model saw."
         more=${(index) => html`<${TurnFacts} turn=${turns[index]} />`} />
-      <ul class="chart-key small soft">
-        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-4)" }}></span>compaction, the client waited</li>
-        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-2)" }}></span>summary made ahead</li>
-        <li><span class="swatch upright" style=${{ borderColor: "var(--chart-5)" }}></span>compaction failed</li>
+      <ul class="chart-key small soft" aria-label="Upright lines">
+        ${Object.entries(MARKS).filter(([color]) => marks.some((mark) => mark.color === color)).map(([color, words]) => html`<li><span
+          class="swatch upright" style=${{ borderColor: `var(${color})` }}></span>${words}</li>`)}
       </ul>
     </section>
   </div>`;
@@ -96,7 +102,7 @@ function Sawtooth({ id, turns: all, reload }) {
 
 function TurnFacts({ turn }) {
   const compaction = told(turn.compaction);
-  return html`<${Status} of=${turn.status} /> ${turn.model} · ${moment(turn.created_at)}
+  return html`turn ${count(turn.turn)} · <${Status} of=${turn.status} /> ${turn.model} · ${moment(turn.created_at)}
     ${compaction && html` · ${compaction}`}${turn.recovered && " · sent again, smaller: the provider said it was too long"}
     ${turn.incomplete && " · broken off"}`;
 }
@@ -128,5 +134,5 @@ function summed(turns) {
 
 function compactionsInWords({ compactions, prepared, failed, waitedMs }) {
   if (!compactions) return "none was needed";
-  return [`waited ${duration(waitedMs / 1000)}`, prepared && `${count(prepared)} made ahead`, failed && `${count(failed)} failed`].filter(Boolean).join(", ");
+  return [waitedMs > 0 && `waited ${duration(waitedMs / 1000)}`, prepared && `${count(prepared)} made ahead`, failed && `${count(failed)} failed`].filter(Boolean).join(", ");
 }
