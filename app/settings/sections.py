@@ -1,98 +1,80 @@
-"""The settings and their defaults, section by section. Shapes only: where values come from is `load`, what contradicts
-what is `checks`. Nothing is required here, so that one missing value never hides the faults beside it."""
+"""The settings and their defaults, section by section; `providers` and `policies` hold theirs. Shapes only: where they
+come from is `load`, what contradicts what is `checks`. Nothing is required here, so that one missing value never hides
+the faults beside it.
+
+The docstring of a field is its row in `docs/configuration.md`, which `tools/configuration_reference.py` writes.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
+from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
+from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
 from app.settings.secret_key import EncryptionKey
+from app.settings.values import HeaderName, HeaderValue, Name, Seconds, Section, Tokens
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-"""A share of the context window."""
-Tokens = Annotated[int, Field(gt=0)]
-Dollars = Annotated[float, Field(ge=0)]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Encoding = Literal["o200k_base", "cl100k_base"]
-
-
-def _on_one_line(secret: SecretStr) -> SecretStr:
-    """Without the line end that a secret's file ends with; one inside could not be sent in a header."""
-    text = secret.get_secret_value().strip()
-    if any(character < " " or character == "\x7f" for character in text):
-        raise ValueError("expected a value on one line, without control characters")
-    return SecretStr(text)
-
-
-HeaderValue = Annotated[SecretStr, AfterValidator(_on_one_line)]
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
-
-EVERY_MODEL = "*"
-"""The entry of `models` that stands for every name without an entry of its own."""
-SAME_MODEL = "same"
-"""`summarizer.model`: the request's own model."""
-
-
-Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Chars = Annotated[int, Field(gt=0)]
-Band = tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]]
-"""Pressure from which on, and the share of a result's cap that is left then."""
-PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
-POLICY_KINDS: tuple[PolicyKind, ...] = get_args(PolicyKind)
-"""Each is built in, as a policy of its own name."""
-Stage = Literal[
-    "mask_results",
-    "cap_messages",
-    "fade_results",
-    "prune_by_position",
-    "truncate_results",
-    "tell_old_rounds",
-    "drop_results",
-    "clear_tool_results",
-    "clear_reasoning",
-    "keep_last",
-    "drop_oldest",
-    "share_evenly",
+__all__ = [
+    "EVERY_MODEL",
+    "POLICY_KINDS",
+    "SAME_MODEL",
+    "Auth",
+    "Database",
+    "Deployment",
+    "Encoding",
+    "Encryption",
+    "Model",
+    "Policy",
+    "Price",
+    "Provider",
+    "Quirks",
+    "Retries",
+    "Settings",
+    "Stage",
+    "Telemetry",
+    "Traces",
 ]
-
-
-def _recall_word(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return {False: "off", True: "quote"}[value] if isinstance(value, bool) else value
-
-
-Recall = Annotated[Literal["off", "quote", "tool"], BeforeValidator(_recall_word)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
 class Server(Section):
     host: str = "127.0.0.1"
+    """Address to listen on. `0.0.0.0` for every interface: then keep strangers off the port."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
-    """0: any free port; the start line names it."""
+    """Port to listen on. `0` picks a free one; the start line names it."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 67_108_864
+    """Larger requests are answered with 413."""
     workers: Annotated[int, Field(ge=1)] = 1
+    """Processes. More than one needs a database that they share; use PostgreSQL."""
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """After SIGTERM, how long running answers may go on. Let whatever stops the process wait a little longer."""
     console: bool = True
-    """Whether `/console` is served."""
+    """Whether the console is served at `/console`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """`debug`, `info`, `warning` or `error`. No level logs message content or keys."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """`auto`: text on a terminal, JSON elsewhere."""
+    """`json`, `text`, or `auto`: text on a terminal, JSON elsewhere."""
 
 
 class Database(Section):
-    url: SecretStr = SecretStr("sqlite+aiosqlite:///data/concertina.db")
-    """Secret because it may carry a password; `location` is what may be shown."""
+    url: SecretStr = SecretStr("sqlite+aiosqlite:///data/concertina.db")  # may carry a password: show `location`
+    """A file (three slashes: relative to the working directory, four: absolute),
+    `postgresql+asyncpg://user:password@host:5432/name`, or `memory://`, which forgets everything at the end."""
     synchronous: Literal["normal", "full"] = "normal"
+    """SQLite only. `full` waits for the disk at each commit and so also survives a power cut; `normal` survives a
+    crash of the process."""
     timeout_seconds: Seconds = 5.0
+    """How long a statement or a connection may take before the store counts as unavailable."""
     auto_migrate: bool = True
+    """Bring an older schema up to date at start, one process at a time. `false`: refuse to start, and leave it to
+    `concertina migrate`. A newer schema is always refused."""
     pool_size: Annotated[int, Field(ge=1)] = 10
+    """Connections of each process to PostgreSQL."""
     statement_cache_size: Annotated[int, Field(ge=0)] = 256
+    """Prepared statements kept by each connection to PostgreSQL. `0` behind a transaction pooler such as
+    PgBouncer."""
 
     @property
     def location(self) -> str:
@@ -103,20 +85,29 @@ class Database(Section):
 
 class Auth(Section):
     mode: Literal["open", "keys"] = "open"
+    """`open`: anybody who reaches the port is served; each value of the `Authorization` header is a tenant of its
+    own and sees only its own conversations. `keys`: only keys of the gateway's own are let in ([keys](keys.md))."""
     pepper: SecretStr | None = None
-    """Goes into the digests by which tenants are told apart. None or empty: one that is made and kept in the store."""
+    """A secret of at least 16 characters that goes into the digests by which tenants are told apart. Left out, one
+    is made at the first start and kept in the database, for all processes on it. With another one nobody finds
+    their conversations again: do not change it."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """How long a key is trusted before it is looked up again."""
+    """How long a key is trusted before the database is asked again. Revoking a key takes that long to reach every
+    process."""
     end_users: bool = False
-    """Whether the end users of one application are tenants of their own."""
+    """`true`: the end users of an application never see each other's conversations, though they share its
+    credential."""
     end_user_header: HeaderName = "X-End-User-Id"
+    """The header that names the end user, where `auth.end_users` is on. Without it a chat completion's
+    `safety_identifier` counts, then its `user`."""
 
 
 class Encryption(Section):
-    keys: dict[Name, EncryptionKey] = {}
-    """All that something may still be stored under."""
+    keys: dict[Name, EncryptionKey] = Field(default_factory=dict)
+    """Keys by names of yours (letters, digits, `.`, `_` and `-`), each 32 bytes as base64 or hex. Take them from
+    the environment: `{k2026: "${CONCERTINA_KEY_2026}"}`. All of them are read with."""
     active: Name | None = None
-    """The one to write with; None: plain text is written."""
+    """The name of the key that is written with. `null`: plain text is written."""
 
     @property
     def key_bytes(self) -> dict[str, bytes]:
@@ -125,221 +116,52 @@ class Encryption(Section):
 
 class Retention(Section):
     days: Annotated[int, Field(gt=0)] | None = None
-    """How long a conversation may rest before it is erased; None: for ever."""
+    """Conversations in which nothing has happened for longer are erased. A tenant's keys may say otherwise for its
+    own; the shortest counts. `null`: they are kept."""
     sweep_seconds: Seconds = 3600.0
+    """How often old conversations are looked for. One process at a time does it."""
 
 
 class Traces(Section):
     """Where OpenTelemetry traces go, and how many of them."""
 
     endpoint: str | None = None
-    """Address of an OTLP/HTTP collector, `/v1/traces` aside; None or empty: nothing is traced."""
-    headers: dict[HeaderName, HeaderValue] = {}
-    """Sent with each export; secret because they carry the collector's key."""
+    """The address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`;
+    `/v1/traces` is added unless it ends with it. `null` or empty: nothing is traced. Needs `pip install
+    'concertina[otel]'`."""
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    """Headers to send with each export, such as the collector's key."""
     service_name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "concertina"
+    """The service that the spans are of."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of the requests whose client has not decided: the share that is traced."""
+    """The share of requests to trace, 0 to 1. A request that comes with a `traceparent` follows its client's
+    decision."""
     drain_seconds: Seconds = 5.0
-    """How long the end of the process waits for what is still to be exported."""
+    """How long the end of the process waits for spans that are still to be exported."""
 
 
 class Telemetry(Section):
     """What the gateway tells of itself."""
 
     metrics: bool = True
-    """Whether it counts, and answers `/metrics`."""
+    """Count what happens, and answer `GET /metrics` for Prometheus. `false`: nothing is counted, and there is no
+    overview."""
     metrics_token: HeaderValue | None = None
-    """None or empty: `/metrics` is for everyone who reaches the port."""
+    """A secret that `/metrics` wants to see as `Authorization: Bearer`. Left out, everyone who reaches the port may
+    read the numbers; there is no content among them."""
     overview: bool = True
-    """Whether `/v1/admin/overview` answers."""
+    """Answer `GET /v1/admin/overview`, the numbers of the console's first page."""
     request_log: bool = True
-    """Whether each request is told of in a log line when it is over."""
+    """Write one log line for each request when it is over: what was asked, how it ended, how long it took, what the
+    context was. Requests for `/healthz`, `/readyz` and `/metrics` are told of only when they fail."""
     traces: Traces = Traces()
-
-
-class Timeouts(Section):
-    connect_seconds: Seconds = 5.0
-    first_byte_seconds: Seconds = 600.0
-    between_bytes_seconds: Seconds = 300.0
-    total_seconds: Seconds = 3600.0
-
-
-class Quirks(Section):
-    """What a provider or model cannot take. A model's quirks win over its provider's, field by field."""
-
-    merge_same_role: bool = False
-    developer_to_system: bool = False
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    strip_fields: tuple[str, ...] = ()
-    stream_usage: bool = True
-    system_messages: Literal["keep", "first", "into_user"] = "keep"
-    alternate_roles: bool = False
-    reasoning: Literal["keep", "drop", "tool_loop", "tool_turns"] = "keep"
-    tool_call_ids: Literal["keep", "unique", "alnum9"] = "keep"
-    tool_result_names: bool = False
-    split_calls: bool = False
-    empty_content: Literal["keep", "text", "none"] = "keep"
-    flatten_text: bool = False
-    message_fields: tuple[str, ...] | None = None
-    strip_message_fields: tuple[str, ...] = ()
-    drop_nulls: bool = False
-    restore_fields: tuple[str, ...] = ()
-    restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
-
-    def over(self, base: Quirks) -> Quirks:
-        """`base`, with what was set here in its place."""
-        return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
-
-
-class Provider(Section):
-    protocol: Literal["openai"] = "openai"
-    base_url: str = ""
-    api_key: HeaderValue | None = None
-    """None or empty: the client's own key is passed on."""
-    auth_header: HeaderName = "authorization"
-    """`authorization` carries `Bearer <key>`, any other header the key alone."""
-    headers: dict[HeaderName, HeaderValue] = {}
-    proxy: SecretStr | None = None
-    """Address of an HTTP proxy; secret because it may carry a password."""
-    timeouts: Timeouts = Timeouts()
-    quirks: Quirks = Quirks()
-
-
-class Price(Section):
-    """US dollars for a million tokens; None: what the list of well-known models says, if anything."""
-
-    input: Dollars | None = None
-    cached_input: Dollars | None = None
-    output: Dollars | None = None
-
-
-class Deployment(Section):
-    provider: str = ""
-    model: str | None = None
-    """The provider's name for it; None: the name that was asked for."""
-    context_window: Tokens | None = None
-    max_output_tokens: Tokens | None = None
-    encoding: Encoding | None = None
-    price: Price = Price()
-    quirks: Quirks = Quirks()
-
-
-class Model(Deployment):
-    """A name that clients may ask for: one deployment written flat, or several under `deployments`, for which the
-    fields written flat are the defaults."""
-
-    policy: str | None = None
-    """The policy of requests for it that name none; None: the general one."""
-    fallbacks: tuple[str, ...] = ()
-    deployments: tuple[Deployment, ...] = ()
-
-    def expanded(self) -> tuple[Deployment, ...]:
-        """The deployments in order, each with the entry's own fields where it leaves them out."""
-        own = Deployment(**{name: getattr(self, name) for name in Deployment.model_fields})
-        return tuple(_over(deployment, own) for deployment in self.deployments) or (own,)
-
-
-def _over(deployment: Deployment, own: Deployment) -> Deployment:
-    written = {name: getattr(deployment, name) for name in deployment.model_fields_set}
-    return own.model_copy(update=written | {"quirks": deployment.quirks.over(own.quirks)})
-
-
-class Retries(Section):
-    attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Tries of one deployment, the first included."""
-    base_seconds: Seconds = 0.5
-    max_seconds: Seconds = 8.0
-    retry_after_max_seconds: Seconds = 20.0
-    total_wait_seconds: Seconds = 60.0
-    breaker_failures: Annotated[int, Field(ge=1)] = 5
-    breaker_seconds: Seconds = 30.0
-    breaker_max_seconds: Seconds = 600.0
-
-
-class Summarizer(Section):
-    enabled: bool = True
-    """`false`: views are shortened without a model."""
-    model: str = SAME_MODEL
-    fallbacks: tuple[str, ...] = ()
-    max_summary_tokens: Tokens = 2048
-    prompt: Instruction | None = None
-    update_prompt: Instruction | None = None
-    form: Literal["auto", "conversation", "transcript"] = "auto"
-    parameters: dict[str, Any] = {}
-    timeout_seconds: Seconds = 120.0
-
-
-class Trigger(Section):
-    """When policy `checkpoint` writes one."""
-
-    type: Literal["token_ratio", "remaining_tokens", "messages_to_refine"] | None = None
-    value: Annotated[float, Field(gt=0)] | None = None
-
-
-class ClearToolResults(Section):
-    trigger_tokens: Tokens | None = None
-    keep: Annotated[int, Field(ge=0)] = 3
-    clear_at_least_tokens: Annotated[int, Field(ge=0)] = 0
-    exclude_tools: tuple[str, ...] = ()
-    inputs: bool = False
-
-
-class ClearReasoning(Section):
-    keep_turns: Annotated[int, Field(ge=0)] | None = None
-
-
-class Policy(Section):
-    """One policy; ratios are of the context window unless said otherwise. What each means: `context.policy.Policy`."""
-
-    kind: PolicyKind = "additive"
-    stages: tuple[Stage, ...] | None = None
-    reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    regrow_ratio: Share = 0.5
-    target_ratio: Share = 0.75
-    step_ratio: Share = 0.25
-    recall: Recall | None = None
-    recall_ratio: Share = 0.15
-    pin_ratio: Share = 0.5
-
-    threshold_ratio: Share = 0.7
-    token_floor: Annotated[int, Field(ge=0)] = 4096
-    buffer_turns: Annotated[int, Field(ge=0)] = 4
-    buffer_max_ratio: Share = 0.3
-    fold_ratio: Share = 0.3
-    prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
-    min_gain_ratio: Share = 0.1
-    strategy: Literal["additive", "recursive"] = "additive"
-
-    keep_turns: Annotated[int, Field(ge=0)] | None = None
-    keep_tokens: Tokens | None = None
-    trigger: Trigger = Trigger()
-
-    mask_pressure: Share = 0.8
-    mask_chars: Chars = 300
-    result_ratio: Share = 0.3
-    result_max_chars: Chars = 400_000
-    arguments_ratio: Share = 0.15
-    arguments_max_chars: Chars = 200_000
-    oldest_share: Annotated[float, Field(gt=0, le=1)] = 0.2
-    fade_bands: tuple[Band, ...] = ((0.99, 0.05), (0.9, 0.2), (0.85, 0.5), (0.8, 1.0))
-    position_pruning: bool = False
-    keep_last_assistants: Annotated[int, Field(ge=0)] = 3
-    soft_trim_ratio: Share = 0.3
-    hard_clear_ratio: Share = 0.5
-    soft_trim_chars: Chars = 1_500
-    min_prunable_tool_chars: Chars = 50_000
-    emergency_chars: Chars = 200
-    max_tool_result_tokens: Tokens = 2_000
-    summarize_after_turns: Annotated[int, Field(ge=0)] = 4
-    told_result_chars: Chars = 200
-    clear_tool_results: ClearToolResults = ClearToolResults()
-    clear_reasoning: ClearReasoning = ClearReasoning()
-    summarizer: Summarizer = Summarizer()
 
 
 class Compaction(Section):
     lease_seconds: Seconds = 30.0
+    """How long a conversation stays claimed by a process that died. Running ones renew their claim."""
     wait_seconds: Seconds = 300.0
+    """How long a request waits for another one of the same conversation before it is answered with 409."""
 
 
 class Settings(Section):
@@ -351,14 +173,19 @@ class Settings(Section):
     encryption: Encryption = Encryption()
     retention: Retention = Retention()
     telemetry: Telemetry = Telemetry()
-    providers: dict[Name, Provider] = {}
-    models: dict[str, Model] = {}
+    providers: dict[Name, Provider] = Field(default_factory=dict)
+    models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()
     policy: str = "additive"
-    policies: dict[Name, Policy] = {kind: Policy(kind=kind) for kind in POLICY_KINDS}
+    """The policy of requests that name none (`X-Context-Policy`, `context.policy`) for models that name none."""
+    policies: dict[Name, Policy] = Field(default_factory=built_in_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
+    """While the database is away, requests that bring their whole history along are served without it
+    (`context_status: degraded`). `refuse`: they too are answered with 503."""
     window_default: Tokens = 8192
+    """The context window of a model of which nothing else is known. Small on purpose: too small costs an early
+    summary, too large costs a refused request."""
 
     @property
     def uses_simulated_model(self) -> bool:
