@@ -142,17 +142,19 @@ class History:
             "updated_at": None if member.updated_at is None else int(member.updated_at.timestamp()),
             "messages": member.head_seq + 1,
             "tokens": member.head_tokens_total,
-            "title": await self.title(member, from_seq=own_from(member)),
+            "title": await self.title(member),
             "current": member.id == current.id,
         }
 
-    async def title(self, conversation: Conversation, *, from_seq: int = 0) -> str | None:
-        """What a conversation is called: its own `title`, or the beginning of the first thing that a user said, in a
-        branch after it left its parent."""
-        if conversation.metadata.get("title") or conversation.head_seq < from_seq:
-            return title_of(conversation.metadata, ())
-        first = await self._store.read(conversation, from_seq, from_seq + TITLE_MESSAGES)
-        return title_of(conversation.metadata, first)
+    async def title(self, conversation: Conversation) -> str | None:
+        """What a conversation is called: its own `title`, or the beginning of the first thing that its user said; in a
+        branch, that was said after it left its parent, if anything was."""
+        named = title_of(conversation.metadata, ())
+        for from_seq in sorted({own_from(conversation), 0}, reverse=True):
+            if named is None and from_seq <= conversation.head_seq:
+                first = await self._store.read(conversation, from_seq, from_seq + TITLE_MESSAGES)
+                named = title_of(conversation.metadata, first)
+        return named
 
 
 def _stretch(answers: int) -> int:
