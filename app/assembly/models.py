@@ -14,6 +14,7 @@ from app.context.policy import ClearReasoning, ClearToolResults, Policy, Summari
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.context.vocabulary import encoding_for
+from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.settings.sections import Deployment as DeploymentSettings
@@ -54,8 +55,18 @@ def windows_of(settings: Settings) -> Windows:
     )
 
 
-def router_of(settings: Settings, routes: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> Router:
-    """A router with breakers of its own: summaries that fail must not keep a client from its answer."""
+def router_of(
+    settings: Settings,
+    routes: Mapping[str, ModelRoute],
+    providers: Mapping[str, Provider],
+    metrics: Metrics,
+    purpose: str,
+) -> Router:
+    """A router with breakers of its own: summaries that fail must not keep a client from its answer.
+
+    Args:
+        purpose: what its calls are counted as.
+    """
     return Router(
         routes,
         providers,
@@ -63,6 +74,8 @@ def router_of(settings: Settings, routes: Mapping[str, ModelRoute], providers: M
         sleep=asyncio.sleep,
         clock=time.monotonic,
         random=random.random,
+        metrics=metrics,
+        purpose=purpose,
     )
 
 

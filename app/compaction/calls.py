@@ -10,10 +10,13 @@ from typing import Any, Protocol
 from app.compaction.acceptance import decoded
 from app.compaction.bodies import Prompt, Room, body_of
 from app.compaction.request import SummaryRequest
+from app.context.usage import input_of, output_of
 from app.context.view import Counter
 from app.context.vocabulary import encoding_for
 from app.errors import UpstreamRefused, UpstreamUnavailable
+from app.observability.metrics import SILENT, Metrics, SummaryFacts
 from app.upstream.base import Deployment, Target, Window
+from app.upstream.prices import cost_usd, price_of
 from app.upstream.router import Router
 
 CHAT_PATH = "/chat/completions"
@@ -67,12 +70,14 @@ class Calls:
         router: Router,
         windows: Windows,
         counter_for: Callable[[str], Counter],
+        metrics: Metrics = SILENT,
     ) -> None:
         self._request = request
         self._target = target
         self._router = router
         self._windows = windows
         self._counter_for = counter_for
+        self._metrics = metrics
 
     async def room(self, limit_tokens: int) -> Room:
         """What a first attempt may take at the deployment that is tried first."""
@@ -108,7 +113,10 @@ class Calls:
                 raise UpstreamRefused(reply.status, raw, reply.headers)
         finally:
             await reply.aclose()
-        return Answer(decoded(raw), opened.deployment.upstream_model)
+        answer = Answer(decoded(raw), opened.deployment.upstream_model)
+        if self._metrics.is_on:
+            self._metrics.summarized(_facts_of(answer, opened.deployment))
+        return answer
 
     async def _room(self, deployment: Deployment, limit_tokens: int, attempt: Attempt) -> Room:
         window = await self._windows.of(deployment, self._request.authorization)
@@ -118,3 +126,18 @@ class Calls:
             count=self._counter_for(deployment.encoding or encoding_for(deployment.upstream_model)),
             input_share=attempt.input_share,
         )
+
+
+def _facts_of(answer: Answer, deployment: Deployment) -> SummaryFacts:
+    """What a call came to, whether its answer is used or not."""
+    prompt, completion_tokens = input_of(answer.usage), output_of(answer.usage)
+    provider, model = deployment.provider.name, deployment.upstream_model
+    if prompt is None:
+        return SummaryFacts(provider, model, is_reported=False)
+    cost = cost_usd(
+        price_of(deployment),
+        prompt_tokens=prompt.tokens,
+        cached_tokens=prompt.cached_tokens,
+        completion_tokens=completion_tokens,
+    )
+    return SummaryFacts(provider, model, prompt.tokens, completion_tokens, cost_usd=cost)

@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 from app.compaction.chunkmaker import ChunkMaker, Made
 from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
 from app.compaction.summarizer import Summarizer
 from app.context.view import Counter
 from app.conversation.messages import Chunk
+from app.observability.families import COMPACTION_SECONDS, COMPACTIONS
+from app.observability.metrics import SILENT, Metrics
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
@@ -29,6 +32,7 @@ REMEMBERED_SECONDS = 30.0
 REMEMBERED_RANGES = 1024
 AHEAD, AGAIN = "ahead:", "again:"
 """Begin the names of ranges that are worked on in the background."""
+TRIGGERS: Final = {AHEAD: "ahead", AGAIN: "again"}
 DRAIN_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
 """The ranges of longer tails are looked up off the event loop."""
@@ -52,8 +56,9 @@ class _Listener:
 
 @dataclass(slots=True)
 class _Flight:
-    """A range being worked on."""
+    """A range being worked on, since `began`."""
 
+    began: float
     task: asyncio.Task[Made] = field(init=False)
     started: bool = False
     listeners: list[_Listener] = field(default_factory=list)
@@ -100,9 +105,11 @@ class Compactor:
         clock: Callable[[], datetime] = _now,
         new_id: Callable[[], str] = new_chunk_id,
         monotonic: Callable[[], float] = time.monotonic,
+        metrics: Metrics = SILENT,
     ) -> None:
         self._maker = ChunkMaker(store, leases, summarizer, counter_for=counter_for, clock=clock, new_id=new_id)
         self._monotonic = monotonic
+        self._metrics = metrics
         self._flights: dict[RangeKey, _Flight] = {}
         self._remembered: dict[RangeKey, tuple[float, Made]] = {}
 
@@ -191,10 +198,11 @@ class Compactor:
         """The flight of a range: the running one, or a new one."""
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight()
+            flight = self._flights[key] = _Flight(self._monotonic())
+            self._metrics.compacting.add()
             work = self._work(key, make, flight, turns)
             flight.task = asyncio.create_task(work)  # noqa: TID251  owned by the flight; aclose awaits and cancels it
-            flight.task.add_done_callback(lambda task: self._land(key, task))
+            flight.task.add_done_callback(lambda task: self._land(key, flight, task))
         flight.listen(listener)
         return flight
 
@@ -205,9 +213,10 @@ class Compactor:
         async with turns:
             return await make(flight.start)
 
-    def _land(self, key: RangeKey, task: asyncio.Task[Made]) -> None:
+    def _land(self, key: RangeKey, flight: _Flight, task: asyncio.Task[Made]) -> None:
         """Forget a finished flight, and remember for a while what could not be stored."""
         del self._flights[key]
+        self._count(key, flight, task)
         if task.cancelled() or task.exception() is not None:
             return
         made = task.result()
@@ -217,6 +226,15 @@ class Compactor:
             del self._remembered[next(iter(self._remembered))]
         again = Made(made.chunk, "found" if made.chunk else "none", stored=False, warning=made.warning)
         self._remembered.setdefault(key, (self._monotonic() + REMEMBERED_SECONDS, again))
+
+    def _count(self, key: RangeKey, flight: _Flight, task: asyncio.Task[Made]) -> None:
+        self._metrics.compacting.add(-1)
+        if not self._metrics.is_on:
+            return
+        outcome = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result().outcome
+        trigger = next((name for prefix, name in TRIGGERS.items() if key[1].startswith(prefix)), "request")
+        self._metrics.counted(COMPACTIONS, outcome, trigger).add()
+        self._metrics.observed(COMPACTION_SECONDS, outcome).add(self._monotonic() - flight.began)
 
     def _recall(self, key: RangeKey) -> Made | None:
         """What a recent attempt at this range came to, if that could not be stored."""

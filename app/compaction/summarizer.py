@@ -14,6 +14,7 @@ from app.compaction.request import SAME_MODEL, Summary, SummaryRefused, SummaryR
 from app.compaction.writing import Writing
 from app.context.view import Counter
 from app.errors import GatewayError, UpstreamRefused
+from app.observability.metrics import SILENT, Metrics
 from app.upstream.router import Router
 
 __all__ = ["SAME_MODEL", "Summarizer", "Summary", "SummaryRefused", "SummaryRequest", "Windows", "input_tokens"]
@@ -36,11 +37,13 @@ class Summarizer:
         windows: Windows,
         counter_for: Callable[[str], Counter],
         monotonic: Callable[[], float] = time.monotonic,
+        metrics: Metrics = SILENT,
     ) -> None:
         self._router = router
         self._windows = windows
         self._counter_for = counter_for
         self._monotonic = monotonic
+        self._metrics = metrics
         self._pauses = Pauses(monotonic)
 
     async def summarize(self, request: SummaryRequest) -> Summary:
@@ -112,6 +115,7 @@ class Summarizer:
             router=self._router,
             windows=self._windows,
             counter_for=self._counter_for,
+            metrics=self._metrics,
         )
 
 

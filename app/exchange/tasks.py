@@ -15,6 +15,11 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
+    @property
+    def running(self) -> int:
+        """How many there are."""
+        return len(self._running)
+
     def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Start work whose caller may go away."""
         task = asyncio.create_task(work)  # noqa: TID251 - owned until aclose

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from app.errors import ConversationBusy, StoreUnavailable
+from app.observability.families import LEASE_WAIT_SECONDS
+from app.observability.metrics import SILENT, Metrics
 from app.store.base import Lease, Store
 
 Result = TypeVar("Result")
@@ -45,6 +47,7 @@ class LeaseKeeper:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = randomness.random,
+        metrics: Metrics = SILENT,
     ) -> None:
         """
         Args:
@@ -59,6 +62,7 @@ class LeaseKeeper:
         self._clock = clock
         self._sleep = sleep
         self._random = random
+        self._metrics = metrics
         self._queues: dict[tuple[str, str], _Queue] = {}
         self._held: set[Lease] = set()
         self._renewal: asyncio.Task[None] | None = None
@@ -90,9 +94,10 @@ class LeaseKeeper:
             ConversationBusy: others held it for `wait_seconds`.
             StoreUnavailable: it could not be claimed.
         """
-        deadline = self._clock() + wait_seconds
-        async with self._turn(root, key, wait_seconds):
-            lease = await self._claim(root, key, deadline)
+        began = self._clock()
+        async with self._turn(root, key, began, wait_seconds):
+            lease = await self._claim(root, key, began, wait_seconds)
+            self._waited("held", began)
             self._held.add(lease)
             try:
                 yield lease
@@ -109,7 +114,7 @@ class LeaseKeeper:
         self._held.discard(lease)
 
     @asynccontextmanager
-    async def _turn(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[None]:
+    async def _turn(self, root: str, key: str, began: float, wait_seconds: float) -> AsyncIterator[None]:
         """Wait for the others in this process."""
         queue = self._queues.setdefault((root, key), _Queue())
         queue.members += 1
@@ -118,7 +123,7 @@ class LeaseKeeper:
                 async with asyncio.timeout(wait_seconds):
                     await queue.lock.acquire()
             except TimeoutError as error:
-                raise _busy() from error
+                raise self._busy(began) from error
             try:
                 yield
             finally:
@@ -128,15 +133,15 @@ class LeaseKeeper:
             if not queue.members:
                 del self._queues[root, key]
 
-    async def _claim(self, root: str, key: str, deadline: float) -> Lease:
+    async def _claim(self, root: str, key: str, began: float, wait_seconds: float) -> Lease:
         """Wait for other processes."""
         while True:
             lease = await self._claim_once(root, key)
             if lease is not None:
                 return lease
-            remaining = deadline - self._clock()
+            remaining = began + wait_seconds - self._clock()
             if remaining <= 0:
-                raise _busy()
+                raise self._busy(began)
             shortest, longest = POLL_SECONDS
             await self._sleep(min(remaining, shortest + (longest - shortest) * self._random()))
 
@@ -148,6 +153,14 @@ class LeaseKeeper:
             # The claim may succeed although nobody waits for it any more.
             self._own(self._undo(claim))
             raise
+
+    def _busy(self, began: float) -> ConversationBusy:
+        self._waited("busy", began)
+        return _busy()
+
+    def _waited(self, outcome: str, began: float) -> None:
+        if self._metrics.is_on:
+            self._metrics.observed(LEASE_WAIT_SECONDS, outcome).add(self._clock() - began)
 
     async def _undo(self, claim: asyncio.Task[Lease | None]) -> None:
         with contextlib.suppress(StoreUnavailable):

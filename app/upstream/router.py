@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
+from app.observability.metrics import SILENT, Metrics
 from app.observability.tracing import current_span
 from app.upstream.base import (
     AnswerTimedOut,
@@ -21,10 +22,12 @@ from app.upstream.base import (
     Provider,
     Reply,
     Target,
+    Times,
 )
 from app.upstream.breaker import Breaker
 from app.upstream.overflow import recognise
 from app.upstream.routes import ModelRoute, Place, Routes
+from app.upstream.timed import Calls
 from app.upstream.traced import sent
 
 __all__ = ["ModelRoute", "Place", "RetryPolicy", "Router"]
@@ -67,6 +70,7 @@ class Router:
         sleep: such as `asyncio.sleep`.
         clock: monotonic seconds.
         random: uniform in [0, 1).
+        purpose: what calls are counted as.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class Router:
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float],
         random: Callable[[], float],
+        metrics: Metrics = SILENT,
+        purpose: str = "answer",
     ) -> None:
         self.routes = Routes(models, providers)
         self._policy = policy or RetryPolicy()
@@ -85,6 +91,7 @@ class Router:
         self._clock = clock
         self._random = random
         self._breakers: dict[str, Breaker] = {}
+        self._calls = Calls(metrics, purpose, clock)
 
     def resolve(self, model: str) -> Target:
         """What a requested model name stands for.
@@ -138,7 +145,10 @@ class Router:
             finally:
                 if on_trial:
                     breaker.gave_up()
+                self._calls.rests(deployment, is_open=breaker.is_open)
             if opened is not None:
+                if deployment is not target.deployments[0]:
+                    self._calls.fell_back(deployment)
                 return opened
             log.warning("%s gave no usable answer, %d tries so far", deployment.key, attempt.number)
         return attempt.outcome()
@@ -148,7 +158,7 @@ class Router:
     ) -> Opened | None:
         """Ask one deployment until it answers or is not to be asked again."""
         try:
-            call = attempt.call_with(await body_for(deployment))
+            call = attempt.call_with(await body_for(deployment), self._calls.times())
         except ContextLengthExceeded:
             if attempt.number == 0:
                 raise
@@ -167,6 +177,9 @@ class Router:
             attempt.waited_seconds += pause
             current_span().event("retry", {"concertina.pause_seconds": pause, "concertina.deployment": deployment.key})
             await self._sleep(pause)
+            self._calls.tried_again(deployment)
+            if call.times is not None:
+                call.times.begin(self._clock())
         return None
 
     async def _ask(self, attempt: _Attempt, deployment: Deployment, call: Call, breaker: Breaker) -> Opened | _Failure:
@@ -174,9 +187,11 @@ class Router:
             reply = await sent(deployment, call, resends=attempt.number - 1)
         except UpstreamUnavailable as error:
             breaker.failed()
+            self._calls.failed(deployment, error)
             attempt.error = error
             dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
+        reply = self._calls.timed(deployment, reply, call.times)
         if not _is_passing(reply.status):
             breaker.succeeded()
             return Opened(reply, deployment, attempt.number)
@@ -270,8 +285,9 @@ class _Attempt:
     _dropped: set[str] = field(default_factory=set)
     _resting: list[float] = field(default_factory=list)
 
-    def call_with(self, body: bytes) -> Call:
-        return Call(self.call.path, body, authorization=self.call.authorization, headers=self.call.headers)
+    def call_with(self, body: bytes, times: Times | None) -> Call:
+        call = self.call
+        return Call(call.path, body, authorization=call.authorization, headers=call.headers, times=times)
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""
