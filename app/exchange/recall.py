@@ -126,8 +126,9 @@ class Recall:
         """
         if request.mode != "auto" or request.chat_ui or named.mode == "resend" or not _holds_answer(log.raws):
             return False
-        if 0 < await self._repeating.said_before(named, log.messages) <= named.head_seq:
-            return len(log.messages) <= named.head_seq
+        count = await self._repeating.said_before(named, log.messages)
+        if count:
+            return count <= named.head_seq and count < len(log.messages)
         return request.retry and await self._repeating.answer_to(named, log.messages) is not None
 
     async def _named(self, request: ChatRequest) -> Conversation | None:
@@ -187,7 +188,8 @@ class Recall:
         answer = await self._repeating.answer_after(found, last) if request.retry and not new else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
-        conversation = replace(placed, mode="resend")
+        mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
+        conversation = replace(placed, mode=mode)
         check_messages(
             new,
             first_index=len(request.raws) - len(new),
@@ -344,6 +346,10 @@ def _is_chat(request: ChatRequest, log: Sequence[bytes]) -> bool:
     """Whether a chat UI's request is part of a chat for sure: its unrelated calls hold no answers. Where one of those
     came first under the chat's id, the id goes over to the chat."""
     return request.chat_ui and _holds_answer(log)
+
+
+def _only_results(messages: Sequence[Message]) -> bool:
+    return bool(messages) and all(message.role == "tool" for message in messages)
 
 
 def _names_ours(request: ChatRequest) -> bool:

@@ -24,6 +24,25 @@ class Repeating:
         tail = await self._store.read(conversation, conversation.head_seq + 1 - count, conversation.head_seq + 1)
         return _are_same(tail, messages)
 
+    async def said_before(self, conversation: Conversation, messages: Sequence[Message]) -> int:
+        """How many of these messages, an answer last among them, stand at the end of the log; behind them may stand
+        what an attempt stored that got no answer. Agents send all of a run after each call of a tool."""
+        ends = {0, min(int(conversation.state.get(PENDING, 0)), len(messages))}
+        answers = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        if not answers:
+            return 0
+        first = max(0, conversation.head_seq + 1 - max(ends) - answers[-1] - 1)
+        stored = [
+            _form(entry.message) for entry in await self._store.read(conversation, first, conversation.head_seq + 1)
+        ]
+        sent = [_form(message) for message in messages[: answers[-1] + 1]]
+        for count in (index + 1 for index in reversed(answers)):
+            for end in ends:
+                place = len(stored) - end - count
+                if place >= 0 and stored[place : place + count] == sent[:count]:
+                    return count
+        return 0
+
     async def answer_to(self, conversation: Conversation, messages: Sequence[Message]) -> LogMessage | None:
         """The last answer, if it is whole and these very messages are what it answers."""
         if not messages or conversation.state.get(PENDING):

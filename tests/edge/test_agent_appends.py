@@ -1,0 +1,73 @@
+"""Agents name their conversation, and after each call of a tool send all of the run that is under way again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.edge.kept import World, assistant, call, result, texts, user, world
+from tests.live import Reply, ScriptedUpstream, completion
+
+NAMED = {"x-conversation-id": "agent-1"}
+CALLED = assistant(None, tool_calls=[call("look")])
+
+
+def calls_where_asked(body: dict[str, Any]) -> Reply:
+    last = body["messages"][-1]
+    if last["role"] == "user" and "look" in last["content"]:
+        return completion(None, tool_calls=[call("look")])
+    return completion("Fine.")
+
+
+async def run(gateway: World, asked: str) -> list[dict[str, Any]]:
+    """One run of an agent with one call of a tool; the bodies of its answers."""
+    begun = await gateway.say([user(asked)], headers=NAMED)
+    return [begun, await gateway.say([user(asked), CALLED, result("7")], headers=NAMED)]
+
+
+@pytest.mark.parametrize("first", ["The key hangs here.", "look at the key"])
+async def test_each_run_follows_the_ones_before(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+        answers = await run(gateway, first) if "look" in first else [await gateway.say([user(first)], headers=NAMED)]
+        answers += await run(gateway, "look again")
+        answers += await run(gateway, "look again")
+        answers.append(await gateway.say([user("Where?")], headers=NAMED))
+        (ours,) = {body["conversation_id"] for body in answers}
+        assert {body["context_status"] for body in answers} == {"full"}
+        asked = gateway.upstream.requests[-1]["messages"]
+        again = ["look again", None, "7", "Fine."]
+        begun = ["look at the key", None, "7", "Fine."] if "look" in first else [first, "Fine."]
+        assert texts(asked) == [*begun, *again, *again, "Where?"]
+        assert texts(await gateway.log(ours)) == [*texts(asked), "Fine."]
+
+
+async def test_a_run_that_another_conversation_knows_stays_in_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+        await gateway.say([user("look")])
+        await gateway.say([user("look"), CALLED, result("7")])
+        ours = (await gateway.say([user("Hi")], headers=NAMED))["conversation_id"]
+        assert {body["conversation_id"] for body in await run(gateway, "look")} == {ours}
+
+
+async def test_a_retry_of_a_run_is_not_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [user("look"), CALLED, result("7")]
+    retried = {**NAMED, "x-stainless-retry-count": "1"}
+    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+        ours = (await gateway.say([user("Hi")], headers=NAMED))["conversation_id"]
+        await gateway.say(sent[:1], headers=NAMED)
+        gateway.upstream.replies = [Reply({"error": {"message": "no"}}, status=400)]
+        assert (await gateway.post(sent, headers=NAMED)).status_code == 400
+        await gateway.say(sent, headers=retried)
+        calls = len(gateway.upstream.requests)
+        await gateway.say(sent, headers=retried)
+        assert len(gateway.upstream.requests) == calls
+        assert texts(await gateway.log(ours)) == ["Hi", "Fine.", "look", None, "7", "Fine."]
+
+
+async def test_a_run_with_other_words_than_the_log_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
+        await gateway.say([user("Hi")], headers=NAMED)
+        await gateway.say([user("look")], headers=NAMED)
+        other = await gateway.say([user("look elsewhere"), CALLED, result("7")], headers=NAMED)
+        assert other["context_status"] == "bypassed"
