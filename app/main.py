@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Final
 
 from fastapi import FastAPI
@@ -45,18 +47,34 @@ def serve(settings: Settings) -> int:
     """
     configure_logging(settings.server.log_level, settings.server.log_format)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
-    return run_server(functools.partial(_worker, settings), settings.server, greeting=_greeting(settings))
+    with _counted_in(settings) as folder:
+        create = functools.partial(_worker, settings, folder)
+        return run_server(create, settings.server, greeting=_greeting(settings))
 
 
-def _worker(settings: Settings) -> Watched:
+@contextmanager
+def _counted_in(settings: Settings) -> Iterator[Path | None]:
+    """A folder in which several processes count, as long as they serve; None for one process alone."""
+    if settings.server.workers == 1 or not settings.telemetry.metrics:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="concertina-metrics-") as folder:
+        yield Path(folder)
+
+
+def _worker(settings: Settings, metrics_folder: Path | None) -> Watched:
     """The application, in a process that may have been started for it."""
     configure_logging(settings.server.log_level, settings.server.log_format)
-    return create_app(settings)
+    return create_app(settings, metrics_folder)
 
 
-def create_app(settings: Settings) -> Watched:
-    """The whole application of one worker process."""
-    engine = engine_of(settings)
+def create_app(settings: Settings, metrics_folder: Path | None = None) -> Watched:
+    """The whole application of one worker process.
+
+    Args:
+        metrics_folder: where the processes that serve together count; None: this one serves alone.
+    """
+    engine = engine_of(settings, metrics_folder)
     chat = ChatEndpoint(
         engine.attempts,
         engine.auth,
