@@ -1,5 +1,5 @@
 // The one place that knows the libraries: components are functions, markup is tagged templates.
-import { Component, h } from "../vendor/preact.js";
+import { Component, h, options } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 
 export { Component, Fragment, createContext, h, render } from "../vendor/preact.js";
@@ -31,4 +31,15 @@ export function memo(component) {
       return h(component, props);
     }
   };
+}
+
+/** Draw what `change` changes before this returns: what is measured and what is shown are then of the same moment. */
+export function drawnNow(change) {
+  const before = options.debounceRendering;
+  options.debounceRendering = (work) => work();
+  try {
+    change();
+  } finally {
+    options.debounceRendering = before;
+  }
 }

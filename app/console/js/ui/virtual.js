@@ -1,5 +1,5 @@
 // A list of any length: only the rows near the window exist. Heights are measured, since messages differ.
-import { html, useEffect, useLayoutEffect, useReducer, useRef } from "../lib.js";
+import { drawnNow, html, useEffect, useLayoutEffect, useReducer, useRef } from "../lib.js";
 import {
   Virtualizer,
   defaultRangeExtractor,
@@ -37,6 +37,8 @@ export function VirtualList(props) {
   const focused = useRef(null);
   const wanted = useRef(null);
   const instance = useRef(null);
+  const isDrawing = useRef(true);
+  isDrawing.current = true;
   const options = {
     count,
     getScrollElement: () => scroller.current,
@@ -47,7 +49,7 @@ export function VirtualList(props) {
     scrollToFn: elementScroll,
     getItemKey: rowKey,
     rangeExtractor: (range) => withRow(defaultRangeExtractor(range), focused.current, count),
-    onChange: draw,
+    onChange: () => (isDrawing.current ? draw() : drawnNow(draw)),
   };
   if (instance.current === null) {
     instance.current = new Virtualizer(options);
@@ -56,7 +58,10 @@ export function VirtualList(props) {
   const virtualizer = instance.current;
   virtualizer.setOptions(options);
   useEffect(() => virtualizer._didMount(), []);
-  useLayoutEffect(() => virtualizer._willUpdate());
+  useLayoutEffect(() => {
+    virtualizer._willUpdate();
+    isDrawing.current = false;
+  });
   useEffect(() => {
     const letGo = () => (wanted.current = null);
     BY_HAND.forEach((kind) => scroller.current.addEventListener(kind, letGo, { passive: true }));

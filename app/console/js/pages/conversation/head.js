@@ -10,6 +10,7 @@ import { Compact } from "./compact.js";
 import { mayManage, placeOf, useTitle } from "./place.js";
 
 const MAX_TITLE_CHARS = 512;
+const UNANSWERED = {};
 
 export function Head({ record, session, round, onChange }) {
   const title = useTitle(record);
@@ -29,6 +30,7 @@ export function Head({ record, session, round, onChange }) {
           <span>created <${When} at=${record.created_at} /></span>
           <span class="number">${count(record.messages)} messages</span>
           <span class="number">${count(record.tokens)} tokens</span>
+          ${record.mode !== "unknown" && html`<span title="How its client sends messages">client ${record.mode}s</span>`}
           ${record.parent && html`<a href=${to(["conversations", record.id, "branches"])}>a branch</a>`}
         </p>
       </div>
@@ -81,12 +83,12 @@ function Title({ title, record, manages, onChange }) {
 /** What the next request would be sent with. */
 function Fullness({ record, round }) {
   const context = useLoaded(
-    (signal) => get(placeOf(record.id, "context"), { limit: 1 }, { signal }),
+    (signal) => nextPrompt(record.id, signal),
     [record.id, record.messages, record.summaries, round],
   );
   const view = context.data;
-  if (context.error?.code === "model_required") {
-    return html`<p class="small soft">No answer yet, so it is not known which model’s window counts.</p>`;
+  if (view === UNANSWERED) {
+    return html`<p class="small soft">No model answered here yet, so it is not known whose window counts.</p>`;
   }
   if (context.error) return html`<p class="small soft">The context cannot be shown: ${context.error.message}</p>`;
   if (view === null) return html`<p class="small soft" role="status">Planning the next request…</p>`;
@@ -98,10 +100,14 @@ function Fullness({ record, round }) {
       <span>policy <strong>${view.policy}</strong></span>
       <span class="break">model <strong>${view.model}</strong></span>
       ${record.summaries > 0 && html`<span class="number">${count(record.summaries)} ${record.summaries === 1 ? "summary" : "summaries"}</span>`}
-      <${Badge} title="How its client sends messages">${record.mode}<//>
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
     </p>
   `;
+}
+
+async function nextPrompt(id, signal) {
+  const { data } = await get(placeOf(id, "turns"), { limit: 1, order: "desc" }, { signal });
+  return data[0]?.model ? get(placeOf(id, "context"), { limit: 1 }, { signal }) : UNANSWERED;
 }
 
 function OtherMetadata({ metadata }) {

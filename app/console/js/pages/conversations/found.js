@@ -6,9 +6,9 @@ import { to } from "../../router.js";
 import { count } from "../../format.js";
 import { marked } from "../../ui/marks.js";
 import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
-import { placeOf } from "../conversation/place.js";
+import { placeOf, titleOf } from "../conversation/place.js";
 
-const MOST = 30;
+const MOST = 20;
 
 export function Found({ words }) {
   const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST }, { signal }), [words]);
@@ -26,7 +26,8 @@ export function Found({ words }) {
         : html`<ol class="plain-list stack found">${told.data.map(
             (hit) => html`<li key=${hit.id + hit.conversation_id} class="panel hit">
               <p class="row">
-                <a class="break" href=${to(["conversations", hit.conversation_id, "log"], { q: words, seq: hit.seq })}>${names.data?.get(hit.conversation_id) ?? hit.conversation_id}</a>
+                <a class="break" href=${to(["conversations", hit.conversation_id, "log"], { q: words, seq: hit.seq })}>${names.data?.get(hit.conversation_id) ?? "…"}</a>
+                <code class="small soft break">${hit.conversation_id}</code>
               </p>
               <p class="break">${hit.text}</p>
               <p class="facts small soft"><${Badge}>${hit.role}<//><span class="number">#${hit.seq}</span><${When} at=${hit.created_at} /></p>
@@ -47,9 +48,9 @@ function summed(told) {
   return [said, ...limits].join(" · ");
 }
 
-/** What the conversations are called, where they have a name. */
+/** What the conversations are called, by id; those that cannot be told are missing. */
 async function namesOf(found, signal) {
-  const told = await Promise.allSettled((found?.data ?? []).map((hit) => get(placeOf(hit.conversation_id), {}, { signal })));
-  const records = told.filter((one) => one.status === "fulfilled").map((one) => one.value);
-  return new Map(records.map((one) => [one.id, one.metadata.title ?? one.external_id ?? one.id]));
+  const named = async (id) => [id, await titleOf(await get(placeOf(id), {}, { signal }), signal)];
+  const told = await Promise.allSettled((found?.data ?? []).map((hit) => named(hit.conversation_id)));
+  return new Map(told.filter((one) => one.status === "fulfilled").map((one) => one.value));
 }

@@ -31,7 +31,7 @@ export function List({ wish, session, isFiltered, onClear }) {
       <caption class="visually-hidden">Conversations</caption>
       <thead><tr><th>Conversation</th><th class="number">Messages</th><th class="number wide">Tokens</th>
         <th class="number wide">Summaries</th><th class="wide">Created</th><th>Updated</th>
-        ${mayManage(session) && html`<th><span class="visually-hidden">Actions</span></th>`}</tr></thead>
+        ${mayManage(session) && html`<th class="wide"><span class="visually-hidden">Actions</span></th>`}</tr></thead>
       <tbody>${list.rows.map((one) => html`<${Row} key=${one.id} record=${one} manages=${mayManage(session)} onDelete=${setDeleting} />`)}</tbody>
     </table>
     <${Failure} error=${list.error} retry=${list.more} />
@@ -45,11 +45,11 @@ export function List({ wish, session, isFiltered, onClear }) {
 }
 
 function Row({ record, manages, onDelete }) {
-  const name = record.title ?? record.external_id ?? record.id;
+  const name = record.title ?? record.external_id ?? "Untitled";
   return html`<tr>
     <td class="break"><a class="title" href=${to(["conversations", record.id])}>${name}</a>
       <div class="facts small soft">
-        ${record.external_id && html`<code class="break">${record.external_id}</code>`}
+        <code class="break">${record.external_id ?? `${record.id.slice(0, 14)}…`}</code>
         ${record.parent && html`<${Badge} title="It shares its beginning with another conversation">branch<//>`}
         ${record.mode !== "unknown" && html`<span class="wide">${record.mode}</span>`}
         ${Object.entries(record.metadata).filter(([key]) => key !== "title").slice(0, 3).map(
@@ -60,7 +60,7 @@ function Row({ record, manages, onDelete }) {
     <td class="number wide">${count(record.summaries)}</td>
     <td class="wide"><${When} at=${record.created_at} /></td>
     <td><${When} at=${record.updated_at} /></td>
-    ${manages && html`<td class="number"><${Button} small kind="plain" aria-label=${`Delete ${name}…`} onClick=${() => onDelete(record)}>Delete…<//></td>`}
+    ${manages && html`<td class="number wide"><${Button} small kind="plain" aria-label=${`Delete ${name}…`} onClick=${() => onDelete(record)}>Delete…<//></td>`}
   </tr>`;
 }
 
