@@ -10,7 +10,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint demo bench lock clean
+.PHONY: help setup run test lint demo bench docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -49,6 +49,10 @@ demo: setup  ## watch a long conversation being compacted
 
 bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
+
+docs: setup  ## write the configuration reference anew and build the site of the documentation in build/site
+	@$(VENV)/bin/python tools/configuration_reference.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --quiet
 
 lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
