@@ -43,7 +43,7 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
   };
 
   if (running) return html`<${Dialog} title="Compact" onClose=${onClose} footer=${html`<${Button} kind=${running.state === "done" ? "primary" : ""} onClick=${onClose}>${running.state === "done" ? "Done" : "Close"}<//>`}>
-    <${Running} id=${id} running=${running} retry=${begin} />
+    <${Running} id=${id} running=${running} retry=${begin} onLeave=${onClose} />
   <//>`;
   const nothing = trial.data && !trial.data.to_summarize?.length;
   return html`<${Dialog} title="Compact" onClose=${onClose} footer=${html`
@@ -62,7 +62,7 @@ export function Compact({ id, throughItem = "", onClose, onDone }) {
       ${trial.error ? html`<${Refusal} error=${trial.error} retry=${trial.reload} />`
         : !trial.data ? html`<${Loading}>Working out what would be summarized…<//>`
         : nothing ? html`<div class="notice"><strong>There is nothing to summarize.</strong> ${trial.data.reason}</div>`
-        : html`<${Estimate} id=${id} trial=${trial.data} />`}
+        : html`<${Estimate} id=${id} trial=${trial.data} onLeave=${onClose} />`}
     </section>
   <//>`;
 }
@@ -77,9 +77,10 @@ function advanced(before, event) {
   return { ...before, state: "running", done: event.done ?? before.done, ranges: event.ranges ?? before.ranges, made };
 }
 
-function Estimate({ id, trial }) {
+function Estimate({ id, trial, onLeave }) {
   return html`<div class="panel stack">
-    <p>Would summarize ${trial.to_summarize.map((range, at) => html`${at > 0 && ", "}<a href=${to(["conversations", id, "log"], { seq: range.from_seq })}>messages
+    <p>Would summarize ${trial.to_summarize.map((range, at) => html`${at > 0 && ", "}<a
+      onClick=${onLeave} href=${to(["conversations", id, "log"], { seq: range.from_seq })}>messages
       #${range.from_seq} to #${range.to_seq - 1}</a>${range.folds.length > 0 && ` (${range.folds.length} summaries become one)`}`)} with ${trial.model}.</p>
     <${Change} before=${trial.tokens_before} after=${trial.tokens_after} window=${trial.window} isEstimate />
   </div>`;
@@ -93,13 +94,13 @@ function Change({ before, after, window: size, isEstimate = false }) {
   <p class="small soft">${before > after ? `${isEstimate ? "About " : ""}${count(before - after)} tokens less per turn, ${percent(before - after, before)} of what is sent now.` : "It would not send less."}</p>`;
 }
 
-function Running({ id, running, retry }) {
+function Running({ id, running, retry, onLeave }) {
   if (running.state === "failed") return html`<${Refusal} error=${running.error} retry=${retry} />`;
-  if (running.state === "done") return html`<${Result} id=${id} result=${running.result} />`;
+  if (running.state === "done") return html`<${Result} id=${id} result=${running.result} onLeave=${onLeave} />`;
   return html`<div class="stack">
-    <p role="status"><span class="loading">${running.state === "waiting" ? "Waiting for the conversation to be free…" : "Summarizing…"}</span>
+    <p class="row" role="status"><span class="loading">${running.state === "waiting" ? "Waiting for the conversation to be free…" : "Summarizing…"}</span>
       <${Elapsed} since=${running.since} /></p>
-    <progress class="wide" aria-label="Summaries written" max=${running.ranges} value=${running.state === "waiting" ? undefined : running.done}></progress>
+    <progress class="wide" aria-label="Summaries written" max=${running.ranges} value=${running.done || undefined}></progress>
     <p class="small soft">${count(running.done)} of ${count(running.ranges)} ${running.ranges === 1 ? "summary" : "summaries"} written${running.inputTokens ? `, from ${count(running.inputTokens)} tokens` : ""}. It goes on when this is closed.</p>
     <${Made} made=${running.made} />
   </div>`;
@@ -109,17 +110,17 @@ function Made({ made }) {
   return made.length > 0 && html`<ul class="small">${made.map((one) => html`<li key=${one.id}>#${one.from_seq} to #${one.to_seq - 1}: ${count(one.tokens)} tokens${one.kind === "mechanical" && ", written without a model"}</li>`)}</ul>`;
 }
 
-function Result({ id, result }) {
+function Result({ id, result, onLeave }) {
   const failed = result.outcome === "failed" || result.summaries.some((one) => one.kind === "mechanical");
   const heading = !result.summaries.length ? "Nothing was summarized." : failed ? "Shortened without a model." : "Done.";
   return html`<div class="stack" role="status">
     <p><strong>${heading}</strong> ${result.summaries.length > 0 && html`${count(result.summaries.length)} ${result.summaries.length === 1 ? "summary" : "summaries"}
       by ${result.model} in ${duration(result.duration_ms / 1000)}.`} ${result.reason}</p>
     ${failed && result.summaries.length > 0 && html`<div class="notice warn">The summarizing model failed, so the summary was made from the messages by rule. It can be written anew under <a
-      href=${to(["conversations", id, "summaries"])}>Summaries</a>.</div>`}
+      onClick=${onLeave} href=${to(["conversations", id, "summaries"])}>Summaries</a>.</div>`}
     ${result.warnings.filter((warning) => warning !== result.reason).map((warning) => html`<div class="notice warn">${warning}</div>`)}
     ${result.summaries.length > 0 && html`<${Change} before=${result.tokens_before} after=${result.tokens_after} window=${result.window} />
-      <p><a href=${to(["conversations", id, "summaries"])}>Read ${result.summaries.length === 1 ? "the summary" : "the summaries"}</a>${result.usage?.total_tokens && html`
+      <p><a onClick=${onLeave} href=${to(["conversations", id, "summaries"])}>Read ${result.summaries.length === 1 ? "the summary" : "the summaries"}</a>${result.usage?.total_tokens && html`
         <span class="soft small"> · took ${count(result.usage.prompt_tokens)} + ${count(result.usage.completion_tokens)} tokens</span>`}</p>`}
   </div>`;
 }
