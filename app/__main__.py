@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE", help="the YAML file")
     _add_simulate(commands)
     _add_show_plan(commands)
+    _add_top(commands)
     _add_keys(commands)
     _add_export(commands)
     _add_import(commands)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from app.settings.checks import contradictions
-from app.settings.environment import CONFIG_VARIABLE, environment_layer
+from app.settings.environment import CONFIG_VARIABLE, KEY_VARIABLE, environment_layer
 from app.settings.faults import ConfigurationError, Fault, Path, fault_from, is_misplaced_section, source_of
 from app.settings.layers import Layer
 from app.settings.schema import child, children, is_map
@@ -47,6 +47,11 @@ def load(
     for path, value in (arguments or {}).items():
         given.put(path, copy.deepcopy(value), f"--{path[-1]}")
     return _validated(given.over(merged))
+
+
+def client_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The key with which commands ask a running gateway, if the environment has one. No setting of a gateway."""
+    return environ.get(KEY_VARIABLE) or None
 
 
 def _built_in() -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""Asking a running gateway how it is, over HTTP. What goes wrong is told with what to do about it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from app.commands import CommandFailed
+
+TIMEOUT_SECONDS: Final = 5.0
+MAKE_A_KEY: Final = "`concertina keys create --name operator --scopes admin` makes one"
+REFUSED: Final = {
+    HTTPStatus.UNAUTHORIZED: f"wants a valid key: give --key, or set CONCERTINA_KEY; {MAKE_A_KEY}",
+    HTTPStatus.FORBIDDEN: f"wants a key with scope admin, which this one has not; {MAKE_A_KEY}",
+    HTTPStatus.NOT_FOUND: "has no overview: it is switched off (`telemetry.metrics`, `telemetry.overview`), "
+    "or something else answers there",
+}
+
+
+class NotReached(CommandFailed):
+    """The gateway does not answer, or not now: it may later."""
+
+
+class Asking:
+    """A gateway by its address.
+
+    Args:
+        url: such as `http://127.0.0.1:8000`; `/v1` at its end does not matter.
+        key: None where none is needed.
+
+    Raises:
+        CommandFailed: the URL is none.
+    """
+
+    def __init__(self, url: str, key: str | None) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            self._host = ""
+        if parts.scheme not in ("http", "https") or not self._host:
+            raise CommandFailed(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise CommandFailed("the key has characters that no key has.")
+        self._is_encrypted = parts.scheme == "https"
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"accept": "application/json"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._path}"
+
+    def overview(self) -> dict[str, Any]:
+        """`GET /v1/admin/overview`.
+
+        Raises:
+            NotReached: nothing answers, or not now.
+            CommandFailed: it refuses, or is no gateway.
+        """
+        status, body = self._get("/v1/admin/overview")
+        if status in REFUSED:
+            raise CommandFailed(f"{self.address} {REFUSED[HTTPStatus(status)]}.")
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise NotReached(f"{self.address} answers {status}: {_message(body)}")
+        found = _object(body)
+        if status != HTTPStatus.OK or found.get("object") != "overview":
+            raise CommandFailed(
+                f"what answers at {self.address} (status {status}) is no Concertina; --url names another."
+            )
+        return found
+
+    def trouble(self) -> str | None:
+        """Why the gateway is not ready; None if it is.
+
+        Raises:
+            NotReached: nothing answers.
+        """
+        status, body = self._get("/readyz")
+        return _message(body) if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection = self._connection()
+        try:
+            connection.request("GET", self._path + path, headers=self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise NotReached(
+                f"{self.address} is not reached: {reason}. Is a gateway running there (`concertina serve`)? "
+                "--url names another place."
+            ) from error
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self._is_encrypted:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _message(body: bytes) -> str:
+    error = _object(body).get("error")
+    return str(error.get("message")) if isinstance(error, dict) else "no reason is given"
