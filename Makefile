@@ -58,6 +58,7 @@ lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --extra fast --extra otel --upgrade --output-file requirements.lock pyproject.toml
 	@$(LOCK) --extra fast --extra otel --group dev --upgrade --constraint requirements.lock \
 		--output-file requirements-dev.lock pyproject.toml
+	@$(LOCK) --upgrade --output-file tests/integrations/requirements.lock tests/integrations/requirements.in
 	@printf 'editables\nhatchling\n' | $(LOCK) --upgrade --constraint requirements-dev.lock \
 		--output-file requirements-build.lock -
 

@@ -21,6 +21,8 @@ from tests.harness import Gateway
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ABOUT_CLIENTS = ROOT / "docs" / "integrations"
+"""Their pages are one program each, and need the clients: `tests/integrations` runs them."""
 WRITTEN_ADDRESS = "http://127.0.0.1:8000"
 RUNNABLE = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SETTINGS = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -29,7 +31,7 @@ SNIPPET_SECONDS = 60
 
 
 def runnable() -> Iterator[object]:
-    for page in PAGES:
+    for page in (page for page in PAGES if ABOUT_CLIENTS not in page.parents):
         for number, (language, code) in enumerate(RUNNABLE.findall(page.read_text()), 1):
             yield pytest.param(language, code, id=f"{page.stem}-{number}-{language}")
 
