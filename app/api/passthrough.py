@@ -16,6 +16,7 @@ from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
+from app.upstream.traced import passed_on
 
 KEPT_BACK: Final = (
     *("api-key", "x-chat-", "x-context-", "x-conversation-id"),
@@ -59,7 +60,7 @@ def passthrough_routes(
             },
             query=request.url.query,
         )
-        reply = await provider.send(call)
+        reply = await passed_on(provider, call)
         kept = {name: value for name, value in reply.headers.items() if name not in NOT_PASSED_ON}
         return StreamingResponse(_pieces(reply), status_code=reply.status, headers=kept)
 

@@ -18,12 +18,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes as OtelAttributes
 
+from app.observability.log import MAX_FIELD_CHARS
 from app.observability.tracing import (
     CONVERSATION,
     NO_SPAN,
@@ -79,6 +80,7 @@ class OtelTracing:
         self._provider = TracerProvider(
             sampler=_Sampler(sample_ratio),
             resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
+            span_limits=SpanLimits(max_attribute_length=MAX_FIELD_CHARS),
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -15,12 +15,16 @@ from urllib.parse import urlsplit
 
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import CANCELLED, Span, current_span, error_type_of, leave, make_current
-from app.upstream.base import Call, Deployment, Reply
+from app.upstream.base import Call, Deployment, Provider, Reply
 from app.upstream.collect import Collector
 from app.upstream.sse import DONE, EventDecoder
 
+MODEL_CHARS: Final = 100
+"""Of a model's name in a span's: it may be a client's."""
 LAST_PIECES: Final = 16
 """Of a stream: usage and the reason for its end stand there; the first piece has its id and model."""
+TOLD_ERROR: Final = "error_in_answer"
+"""`error.type` of an answer that began well and says that it failed."""
 _PORTS: Final = {"http": 80, "https": 443}
 _PROVIDERS: Final = {
     "api.openai.com": "openai",
@@ -73,31 +77,49 @@ async def sent(deployment: Deployment, call: Call, *, resends: int) -> Reply:
     }
     if resends:
         told["http.request.resend_count"] = resends
-    span = parent.child(f"chat {model}", "client", told)
+    return await _sent_in(
+        parent.child(f"chat {model[:MODEL_CHARS]}", "client", told), deployment.provider, call, reads=True
+    )
+
+
+async def passed_on(provider: Provider, call: Call) -> Reply:
+    """Send a call that nothing is known of to a provider, in a span of its own where this is traced.
+
+    Raises:
+        UpstreamUnavailable: as `Provider.send`.
+    """
+    parent = current_span()
+    if not parent.is_recording:
+        return await provider.send(call)
+    told = {"http.request.method": call.method, "gen_ai.provider.name": provider.name}
+    return await _sent_in(parent.child(call.method, "client", told), provider, call, reads=False)
+
+
+async def _sent_in(span: Span, provider: Provider, call: Call, *, reads: bool) -> Reply:
+    """Send a call in a span, so that what it carries upstream is this span's context."""
     began = time.monotonic()
+    token = make_current(span)
     try:
-        reply = await _sent_within(span, deployment, call)
+        reply = await provider.send(call)
     except BaseException as error:
         span.fail(error_type_of(error))
         span.end()
         raise
+    finally:
+        leave(token)
     span.set({"http.response.status_code": reply.status})
     if reply.status >= 400:
         span.fail(str(reply.status))
-    return TracedReply(reply, span, began, deployment.key)
-
-
-async def _sent_within(span: Span, deployment: Deployment, call: Call) -> Reply:
-    """Send a call so that what it carries upstream is this span's context."""
-    token = make_current(span)
-    try:
-        return await deployment.provider.send(call)
-    finally:
-        leave(token)
+    return TracedReply(reply, span, began, reads=reads)
 
 
 class TracedReply:
-    """An answer that tells a span what it amounted to, and ends it; `upstream.base.Reply`."""
+    """An answer that tells a span what it amounted to, and ends it; `upstream.base.Reply`.
+
+    Args:
+        began: monotonic seconds.
+        reads: it is a chat completion, or an error, and can be read.
+    """
 
     __slots__ = (
         "_began",
@@ -105,18 +127,18 @@ class TracedReply:
         "_has_ended",
         "_last",
         "_pieces",
+        "_reads",
         "_reply",
-        "_source",
         "_span",
         "headers",
         "status",
     )
 
-    def __init__(self, reply: Reply, span: Span, began: float, source: str) -> None:
+    def __init__(self, reply: Reply, span: Span, began: float, *, reads: bool) -> None:
         self._reply = reply
         self._span = span
         self._began = began
-        self._source = source
+        self._reads = reads
         self._first: bytes | None = None
         self._last: deque[bytes] = deque(maxlen=LAST_PIECES)
         self._pieces = 0
@@ -130,7 +152,7 @@ class TracedReply:
         except BaseException as error:
             self._fail(error)
             raise
-        self._end(_of_body(body))
+        self._end(_of_body(body) if self._reads else Collector())
         return body
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -139,7 +161,8 @@ class TracedReply:
             async for piece in self._reply.chunks():
                 if self._first is None:
                     self._first = piece
-                    self._span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - self._began})
+                    if self._reads:
+                        self._span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - self._began})
                 else:
                     last.append(piece)
                 self._pieces += 1
@@ -170,19 +193,21 @@ class TracedReply:
         if not self._has_ended:
             self._has_ended = True
             self._span.set(attributes_of(collector))
+            if collector.error is not None:
+                self._span.fail(TOLD_ERROR)
             self._span.end()
 
     def _of_stream(self) -> Collector:
         """What the first piece and the last ones say."""
         collector = Collector()
-        if self._first is None:
+        if self._first is None or not self._reads:
             return collector
         rest = b"".join(self._last)
         if self._pieces <= LAST_PIECES + 1:
-            _add_events(collector, self._first + rest, self._source)
+            _add_events(collector, self._first + rest)
         else:
-            _add_events(collector, self._first, self._source)
-            _add_events(collector, rest.partition(b"\n\n")[2], self._source)
+            _add_events(collector, self._first)
+            _add_events(collector, rest.partition(b"\n\n")[2])
         return collector
 
 
@@ -195,8 +220,8 @@ def _of_body(body: bytes) -> Collector:
     return collector
 
 
-def _add_events(collector: Collector, data: bytes, source: str) -> None:
-    decoder = EventDecoder(source)
+def _add_events(collector: Collector, data: bytes) -> None:
+    decoder = EventDecoder()
     try:
         for event in [*decoder.feed(data), *decoder.finish()]:
             text = event.data.strip() if event.data else b""

@@ -276,7 +276,12 @@ async def test_other_endpoints_are_named_by_their_route(trace: Trace, monkeypatc
         "GET /v1/{path:path}",
         "POST /v1/{path:path}",
     ]
-    assert upstream.headers[-1]["traceparent"].startswith(f"00-{trace.spans[-1].context.trace_id:032x}-")
+    passed = trace.spans[-1]
+    assert (passed.name, passed.kind.name, trace.parent(passed)) == ("POST", "CLIENT", "POST /v1/{path:path}")
+    assert told(passed)["http.response.status_code"] == 200
+    assert upstream.headers[-1]["traceparent"].startswith(
+        f"00-{passed.context.trace_id:032x}-{passed.context.span_id:016x}"
+    )
 
 
 async def test_requests_at_once_do_not_mix_their_spans(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
