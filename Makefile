@@ -10,7 +10,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint demo bench docs lock clean
+.PHONY: help setup run test newcomer lint demo bench docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -39,6 +39,9 @@ run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 
 test: setup  ## run all tests; ARGS= goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto $(ARGS)
+
+newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would
+	@CI=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)
 
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
