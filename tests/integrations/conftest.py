@@ -10,12 +10,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from tests.harness import Gateway
 from tests.integrations.pages import ROOT
+from tests.node.packages import missing
 
 HERE = Path(__file__).parent
 LOCK = HERE / "requirements.lock"
@@ -47,13 +47,6 @@ def uv(*arguments: str) -> None:
         missing("the frameworks could not be installed in time")
     if ended.returncode != 0:
         missing(f"the frameworks could not be installed: {ended.stderr.strip()[-300:]}")
-
-
-def missing(reason: str) -> NoReturn:
-    """Nothing is left out unnoticed where it counts."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
