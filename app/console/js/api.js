@@ -58,13 +58,15 @@ export async function* events(path, body, { signal, headers, onHeaders } = {}) {
   }
   const decoder = new TextDecoder();
   let rest = "";
+  let isOver = false;
   for await (const bytes of pieces(answer.body)) {
     const blocks = (rest + decoder.decode(bytes, { stream: true })).split(/\r?\n\r?\n/);
     rest = blocks.pop();
     for (const block of blocks) {
       const event = parsed(block);
-      if (event === null) continue;
-      if (event.data === "[DONE]") return;
+      // Read to the end, lest it look as if we had hung up.
+      isOver ||= event?.data === "[DONE]";
+      if (event === null || isOver) continue;
       yield { event: event.event, data: JSON.parse(event.data) };
     }
   }

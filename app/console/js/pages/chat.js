@@ -174,6 +174,9 @@ function Composer({ isBusy, isReady, onSend, onStop }) {
   const [text, setText] = useState("");
   const field = useRef(null);
   useEffect(() => field.current?.focus({ preventScroll: true }), []);
+  useEffect(() => {
+    if (!isBusy && document.activeElement === document.body) field.current?.focus({ preventScroll: true });
+  }, [isBusy]);
   const canSend = isReady && !isBusy && text.trim() !== "";
   const submit = (event) => {
     event?.preventDefault();
