@@ -36,12 +36,17 @@ export function List({ wish, session, isFiltered, onClear }) {
     </table>
     <${Failure} error=${list.error} retry=${list.more} />
     <div class="row list-end">
-      <span class="small soft number grow" role="status">${count(list.rows.length)}${list.hasMore ? " so far" : ""}</span>
+      <span class="small soft number grow" role="status">${told(list)}</span>
       ${list.hasMore && html`<${Button} disabled=${list.loading} onClick=${more}>${list.loading ? "Loading…" : "Load more"}<//>`}
     </div>
     ${deleting && html`<${DeleteConversation} record=${deleting} title=${deleting.title} onClose=${() => setDeleting(null)}
       onDeleted=${() => { list.remove(deleting.id); setDeleting(null); }} />`}
   </div>`;
+}
+
+function told({ rows, hasMore }) {
+  if (hasMore) return `The first ${count(rows.length)} conversations`;
+  return rows.length === 1 ? "1 conversation" : `${count(rows.length)} conversations`;
 }
 
 function Row({ record, manages, onDelete }) {
