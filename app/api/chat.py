@@ -21,6 +21,8 @@ from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
 from app.exchange.attempts import Attempts
 from app.exchange.frames import error_frames
+from app.exchange.replay import REPLAYED
+from app.observability.families import REPLAYS
 from app.observability.log import log_scope
 from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error, note_request
@@ -112,6 +114,8 @@ class ChatEndpoint:
     async def _answer(self, seat: Seat, request_id: str, sending: Sending) -> None:
         try:
             answer = await seat.answer()
+            if REPLAYED.keys() <= answer.headers.keys():
+                self._metrics.counted(REPLAYS).add()
             if isinstance(answer, WholeAnswer):
                 seat.hand_over()
         except GatewayError as error:

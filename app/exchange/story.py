@@ -31,7 +31,6 @@ from app.exchange.request import ChatRequest
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Turn, View, Views
-from app.observability.families import REPLAYS
 from app.observability.log import name_conversation
 from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error
@@ -102,7 +101,6 @@ class Exchange:
                 current_span().share({CONVERSATION: turn.place.conversation.id})
             if turn.place.replays is not None:
                 await stack.aclose()
-                self._metrics.counted(REPLAYS).add()
                 if request.on_answer is not None:
                     await request.on_answer(turn.place.conversation)
                 return replayed(turn.place.replays, turn.place.conversation.id, request)

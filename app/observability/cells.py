@@ -129,6 +129,9 @@ class Peer:
         """Take note of series that are new."""
         self.cells.refresh(self._journal)
 
+    def close(self) -> None:
+        self._journal.close()
+
     @property
     def is_alive(self) -> bool:
         """Whether a process counts there now. It holds a lock on its journal, which ends with it however it ends."""

@@ -160,7 +160,8 @@ class Metrics:
             gauge.set(value())
 
     def close(self) -> None:
-        """Nothing more is counted."""
+        """Nothing more is counted or read."""
+        self._reading.close()
         self._cells.close()
 
     def model(self, name: str, *, is_served: bool = True) -> str:

@@ -67,6 +67,12 @@ class Reading:
             _merge(series, peer.cells, is_alive=peer.is_alive)
         return Numbers(series)
 
+    def close(self) -> None:
+        """Nothing more is read."""
+        for peer in self._peers.values():
+            peer.close()
+        self._peers.clear()
+
 
 def quantile(share: float, family: Family, series: Series) -> float | None:
     """An estimate from a histogram, between the ends of the bucket that it falls in; None where nothing was seen.

@@ -20,30 +20,24 @@ def measured(store: Store, metrics: Metrics) -> Store:
     """The same store; each of its operations tells how long it took, and whether it found the store away."""
     if not metrics.is_on:
         return store
-    operations = {
-        name: getattr(store, name) for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)
-    }
-    timed = {name: run if name in UNTIMED else _timed(name, run, metrics) for name, run in operations.items()}
-    return cast(Store, SimpleNamespace(searches_all=store.searches_all, **timed))
+    names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
+    operations = {name: getattr(store, name) if name in UNTIMED else _timed(store, name, metrics) for name in names}
+    return cast(Store, SimpleNamespace(searches_all=store.searches_all, **operations))
 
 
-def _timed(name: str, run: Callable[..., Awaitable[Any]], metrics: Metrics) -> Callable[..., Awaitable[Any]]:
+def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
     now, queue = metrics.now, metrics.store_queue
-    seconds = None
 
     async def operation(*args: Any, **kwargs: Any) -> Any:
-        nonlocal seconds
-        if seconds is None:
-            seconds = metrics.observed(families.STORE_SECONDS, name)
         queue.add()
         began = now()
         try:
-            return await run(*args, **kwargs)
+            return await getattr(store, name)(*args, **kwargs)
         except StoreUnavailable:
             metrics.counted(families.STORE_ERRORS, name).add()
             raise
         finally:
-            seconds.add(now() - began)
+            metrics.observed(families.STORE_SECONDS, name).add(now() - began)
             queue.add(-1)
 
     return operation

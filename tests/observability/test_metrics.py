@@ -1,0 +1,139 @@
+"""What is counted can be read back: by this process, and by those beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.observability import families as f
+from app.observability.metrics import MOST_MODELS, OTHER, SILENT, Metrics, TurnFacts
+from app.observability.numbers import quantile
+
+TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5)
+
+
+Start = Callable[..., Metrics]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts processes that count in one folder."""
+    with ExitStack() as stack:
+
+        def started(**options: Any) -> Metrics:
+            metrics = Metrics(tmp_path, **options)
+            stack.callback(metrics.close)
+            return metrics
+
+        yield started
+
+
+def test_counters_add_up() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.answered(TURN)
+    numbers = metrics.numbers()
+    assert numbers.total(f.TURNS, status="full") == 3
+    assert numbers.by(f.PROMPT_TOKENS, "kind")["saved"] == 120
+
+
+def test_a_series_is_told_from_its_first_time_on() -> None:
+    metrics = Metrics()
+    assert list(metrics.numbers().of(f.ERRORS)) == []
+    metrics.error("model_not_found", 404)
+    assert [labels for labels, _ in metrics.numbers().of(f.ERRORS)] == [{"code": "model_not_found", "status": "404"}]
+
+
+def test_a_watched_gauge_is_looked_up_when_it_is_read() -> None:
+    metrics, running = Metrics(), [1.0]
+    metrics.watch(f.TASKS, lambda: running[0])
+    running[0] = 5.0
+    assert metrics.numbers().total(f.TASKS) == 5
+
+
+def test_more_models_than_anybody_has_are_one() -> None:
+    metrics = Metrics(models=("configured",))
+    names = [metrics.model(f"m{number}") for number in range(MOST_MODELS + 5)]
+    assert names[-1] == OTHER
+    assert len(set(names)) == MOST_MODELS
+    assert metrics.model("configured") == "configured"
+
+
+def test_a_model_that_nobody_has_answered_for_has_no_name() -> None:
+    metrics = Metrics()
+    assert metrics.model("made-up", is_served=False) == OTHER
+    assert metrics.model("real") == metrics.model("real", is_served=False) == "real"
+
+
+def test_what_is_switched_off_counts_nothing() -> None:
+    SILENT.answered(TURN)
+    SILENT.error("x", 500)
+    assert SILENT.numbers().total(f.TURNS) == 0
+    assert SILENT.numbers().total(f.ERRORS) == 0
+
+
+def test_a_process_tells_for_those_beside_it(start: Start) -> None:
+    one, other = start(), start()
+    one.answered(TURN)
+    assert other.numbers().total(f.TURNS) == 1
+    other.answered(TURN)
+    other.error("x", 500)
+    assert one.numbers().total(f.TURNS) == 2
+    assert one.numbers().total(f.ERRORS, code="x") == 1
+    assert one.numbers().total(f.WORKERS) == 2
+
+
+def test_counters_of_a_process_that_ended_stay_and_its_gauges_go(start: Start) -> None:
+    one, other = start(), start()
+    other.answered(TURN)
+    other.in_flight.add(3)
+    other.close()
+    numbers = one.numbers()
+    assert (numbers.total(f.TURNS), numbers.total(f.WORKERS), numbers.total(f.IN_FLIGHT)) == (1, 1, 0)
+
+
+def test_the_next_process_goes_on_where_one_has_ended(start: Start, tmp_path: Path) -> None:
+    one, other = start(unix_seconds=lambda: 10.0), start(unix_seconds=lambda: 11.0)
+    other.answered(TURN)
+    other.in_flight.add(3)
+    other.close()
+    heir = start(unix_seconds=lambda: 99.0)
+    heir.answered(TURN)
+    numbers = one.numbers()
+    assert (numbers.total(f.TURNS), numbers.total(f.WORKERS), numbers.total(f.IN_FLIGHT)) == (2, 2, 0)
+    assert numbers.total(f.STARTED) == 10
+    assert len(list(tmp_path.glob("*.cells"))) == 2
+
+
+def test_a_journal_that_broke_off_in_a_line_is_gone_on_from_there(start: Start, tmp_path: Path) -> None:
+    one = start()
+    one.answered(TURN)
+    one.close()
+    with (tmp_path / "0.names").open("ab") as journal:
+        journal.write(b'["errors_tot')
+    heir = start()
+    heir.error("x", 500)
+    assert heir.numbers().total(f.ERRORS, code="x") == 1
+    assert heir.numbers().total(f.TURNS) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [([], 0.5, None), ([0.003] * 10, 0.5, 0.0025), ([0.007] * 4, 1.0, 0.01), ([10_000.0], 0.5, f.SECONDS[-1])],
+)
+def test_quantiles_lie_within_their_bucket(values: list[float], share: float, expected: float | None) -> None:
+    metrics = Metrics()
+    for value in values:
+        metrics.observed(f.REQUEST_SECONDS, "x", "false").add(value)
+    assert quantile(share, f.REQUEST_SECONDS, metrics.numbers().summed(f.REQUEST_SECONDS)) == expected
+
+
+def test_a_value_at_a_bucket_s_end_is_within_it() -> None:
+    metrics = Metrics()
+    metrics.observed(f.REQUEST_SECONDS, "x", "false").add(f.SECONDS[2])
+    hits = metrics.numbers().summed(f.REQUEST_SECONDS)[1:]
+    assert hits.index(1) == 2

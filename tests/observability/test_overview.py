@@ -1,0 +1,74 @@
+"""Samples are what changed, latencies those of the last minutes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from app.observability import families as f
+from app.observability.metrics import Metrics, TurnFacts
+from app.observability.overview import INTERVAL_SECONDS, KEPT_SAMPLES, RECENT_SAMPLES, Nature, Overview
+
+NATURE = Nature(version="1", database="memory", simulated=True)
+TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5, saved_usd=0.5)
+
+
+def overview_of(metrics: Metrics) -> Overview:
+    times = iter(range(0, 1_000_000, INTERVAL_SECONDS))
+    return Overview(metrics, NATURE, unix_seconds=lambda: next(times))
+
+
+def test_an_hour_is_kept() -> None:
+    overview = overview_of(Metrics())
+    for _ in range(KEPT_SAMPLES + 5):
+        overview.sample()
+    samples = overview.told()["series"]["samples"]
+    assert len(samples) * INTERVAL_SECONDS == 3600
+    assert samples[0]["at"] == 5 * INTERVAL_SECONDS
+
+
+def test_a_sample_s_latency_is_that_of_its_interval() -> None:
+    metrics = Metrics()
+    overview, first_byte = overview_of(metrics), metrics.observed(f.FIRST_BYTE_SECONDS, "true")
+    first_byte.add(50.0)
+    overview.sample()
+    first_byte.add(0.004)
+    overview.sample()
+    overview.sample()
+    told = [sample["first_byte_p95_seconds"] for sample in overview.told()["series"]["samples"]]
+    assert told[0] > 30
+    assert told[1] <= 0.005
+    assert told[2] is None
+
+
+def test_latencies_forget_what_was_long_ago() -> None:
+    metrics = Metrics()
+    overview, seconds = overview_of(metrics), metrics.observed(f.STORE_SECONDS, "append")
+    seconds.add(4.0)
+    for _ in range(RECENT_SAMPLES + 1):
+        overview.sample()
+    assert overview.told()["latency"]["store_seconds"]["p50"] > 1
+    seconds.add(0.00005)
+    assert overview.told()["latency"]["store_seconds"]["p99"] <= 0.0001
+
+
+def test_probes_and_lookers_on_are_no_requests() -> None:
+    metrics = Metrics()
+    for endpoint in ("/healthz", "/metrics", "/v1/admin/overview", "other", "/v1/models", "/v1/chat/completions"):
+        metrics.counted(f.REQUESTS, endpoint, "503").add()
+    assert overview_of(metrics).told()["totals"]["errors"] == 2
+
+
+def test_what_is_saved_is_less_what_summaries_cost() -> None:
+    metrics = Metrics()
+    metrics.answered(TURN)
+    metrics.counted(f.COST, "summary", "p", "m").add(0.2)
+    totals = overview_of(metrics).told()["totals"]
+    assert (totals["saved_usd"], totals["cost_usd"]) == (0.3, 0.2)
+
+
+async def test_the_first_sample_is_taken_at_once_and_the_last_before_the_end() -> None:
+    overview = Overview(Metrics(), NATURE, unix_seconds=lambda: 0.0)
+    overview.start()
+    await asyncio.sleep(0)
+    await overview.aclose()
+    assert len(overview.told()["series"]["samples"]) == 1
