@@ -41,11 +41,12 @@ class Watched:
         self._tells = tells
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or not (self._tells or self._tracing.is_on):
             await self._app(scope, receive, send)
             return
-        is_probe = scope["path"] in PROBES
-        span = NO_SPAN if is_probe else self._tracing.request(_method(scope), scope["headers"], _asked(scope))
+        is_probe, span = scope["path"] in PROBES, NO_SPAN
+        if self._tracing.is_on and not is_probe:
+            span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
         if not self._tells and not span.is_recording:
             with span:
                 await self._app(scope, receive, send)

@@ -98,7 +98,8 @@ class Exchange:
             turn = await self._begin(request, stack)
             if turn.place.keeps:
                 name_conversation(turn.place.conversation.id)
-                current_span().share({CONVERSATION: turn.place.conversation.id})
+                if (span := current_span()).is_recording:
+                    span.share({CONVERSATION: turn.place.conversation.id})
             if turn.place.replays is not None:
                 await stack.aclose()
                 if request.on_answer is not None:
@@ -221,7 +222,8 @@ class Exchange:
         """Put the question to the upstream while the user's messages are stored."""
         view = await self._quoting.of(turn, view)
         turn = self._recalling.settled(turn, view)
-        current_span().share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
+        if (span := current_span()).is_recording:
+            span.share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
         storing = self._tasks.spawn(self._remember.question(turn.place))
         try:
             asked, turn, view = await self._recalling.put(turn, view, self._compacting)

@@ -6,6 +6,7 @@ they could only be content; what looks like a key or a password in a library's m
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -97,7 +98,7 @@ class TextFormatter(logging.Formatter):
 def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
     """The same line where there is nothing to look for: orjson writes it in a tenth of the time."""
     if (model := told.get("model")) is not None:
-        told = {**told, "model": _redacted(model)}
+        told = {**told, "model": _redacted_name(model)}
     time = _time(record).isoformat(timespec="milliseconds")
     line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.msg}
     return orjson.dumps({**line, **told}).decode()
@@ -118,6 +119,11 @@ def _is_plain(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return _redacted(value) if isinstance(value, str) else value
+
+
+@functools.lru_cache(maxsize=256)
+def _redacted_name(name: str) -> str:
+    return _redacted(name)
 
 
 def _redacted(text: str) -> str:

@@ -68,6 +68,8 @@ class OtelTracing:
         drain_seconds: how long `aclose` waits for the exporter.
     """
 
+    is_on = True
+
     def __init__(
         self,
         exporter: SpanExporter,

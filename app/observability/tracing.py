@@ -130,7 +130,13 @@ async def _within(name: str, work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Tracing(Protocol):
-    """Begins traces. Made once for each application, and closed with it."""
+    """Begins traces. Made once for each application, and closed with it.
+
+    Attributes:
+        is_on: whether any request is traced.
+    """
+
+    is_on: bool
 
     def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         """The span of a request, beneath the client's own where its headers name one.
@@ -145,6 +151,8 @@ class Tracing(Protocol):
 
 class NoTracing:
     """Nobody traces."""
+
+    is_on = False
 
     def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         return NO_SPAN
