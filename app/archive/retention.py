@@ -18,12 +18,11 @@ from app.conversation.keys import application_of
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.base import ListQuery, Store
-from app.store.leases import LeaseKeeper
+from app.store.leases import SWEEP, LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = ("retention", "sweep")
-"""Root and key: one process at a time."""
+LEASE: Final = SWEEP
 BATCH: Final = 100
 PAUSE_SECONDS: Final = 0.05
 """After each batch, so that requests come first."""

@@ -67,7 +67,9 @@ STREAMS: Final = _gauge("streams_open", "Streams that have begun and not ended."
 
 TURNS: Final = _counter("turns_total", "Answers of models, by what their prompts were.", "status", "policy")
 INTERRUPTED: Final = _counter("interrupted_turns_total", "Those of them that broke off, or whose client hung up.")
-REPLAYS: Final = _counter("replays_total", "Answers that were given again, or to several attempts at once; no model was asked for them.")
+REPLAYS: Final = _counter(
+    "replays_total", "Answers that were given again, or to several attempts at once; no model was asked for them."
+)
 RECOVERIES: Final = _counter("overflow_recoveries_total", "Answers that came after a prompt was refused as too long.")
 PROMPT_TOKENS: Final = _counter(
     "prompt_tokens_total",
@@ -94,6 +96,7 @@ SUMMARY_TOKENS: Final = _counter("summary_tokens_total", "Tokens of summary call
 LEASE_WAIT_SECONDS: Final = _histogram(
     "lease_wait_seconds",
     "How long a conversation or a range was waited for.",
+    "of",
     "outcome",
     bounds=LONG_WAITS,
 )

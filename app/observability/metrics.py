@@ -5,10 +5,10 @@ Works in the event loop's thread only: numbers are added to, and not behind a lo
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -195,11 +195,11 @@ class Metrics:
             of.cached.add(facts.cached_tokens or 0)
             of.completion.add(facts.completion_tokens or 0)
         if facts.cost_usd is not None:
-            of.cost("answer").add(facts.cost_usd)
+            of.cost.add(facts.cost_usd)
         else:
             self.counted(f.UNPRICED, "usage" if facts.reported_tokens is None else "price").add()
         if facts.saved_usd is not None:
-            of.saved_cost().add(facts.saved_usd)
+            of.saved_cost.add(facts.saved_usd)
         if not facts.is_whole:
             self.counted(f.INTERRUPTED).add()
         if facts.recovered:
@@ -211,7 +211,7 @@ class Metrics:
         self.counted(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
         self.counted(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
         if facts.cost_usd is not None:
-            self._of_model(facts.provider, facts.model).cost("summary").add(facts.cost_usd)
+            self.counted(f.COST, "summary", facts.provider, model).add(facts.cost_usd)
         else:
             self.counted(f.UNPRICED, "price" if facts.is_reported else "usage").add()
 
@@ -227,23 +227,24 @@ class Metrics:
 class _OfModel:
     """The series of one model that each of its answers adds to."""
 
-    __slots__ = ("cached", "completion", "cost", "estimated", "log", "reported", "saved", "saved_cost")
-
     def __init__(self, metrics: Metrics, provider: str, model: str) -> None:
-        of = (provider, model)
+        self._metrics = metrics
+        self._of = of = (provider, model)
         self.estimated = metrics.counted(f.PROMPT_TOKENS, "estimated", *of)
         self.reported = metrics.counted(f.PROMPT_TOKENS, "reported", *of)
         self.log = metrics.counted(f.PROMPT_TOKENS, "log", *of)
         self.saved = metrics.counted(f.PROMPT_TOKENS, "saved", *of)
         self.cached = metrics.counted(f.PROMPT_TOKENS, "cached", *of)
         self.completion = metrics.counted(f.COMPLETION_TOKENS, *of)
-        self.cost = partial(_cost, metrics, of)
-        self.saved_cost = partial(metrics.counted, f.SAVED_COST, *of)
 
+    @functools.cached_property
+    def cost(self) -> Counted:
+        """Told from the first priced answer on: what is not known is no zero."""
+        return self._metrics.counted(f.COST, "answer", *self._of)
 
-def _cost(metrics: Metrics, of: tuple[str, str], kind: str) -> Counted:
-    """Told from the first priced call on: what is not known is no zero."""
-    return metrics.counted(f.COST, kind, *of)
+    @functools.cached_property
+    def saved_cost(self) -> Counted:
+        return self._metrics.counted(f.SAVED_COST, *self._of)
 
 
 def _begin(cells: Cells, unix_seconds: float) -> None:

@@ -19,10 +19,12 @@ from typing import Any, Final, TypeVar
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.families import LEASE_WAIT_SECONDS
 from app.observability.metrics import SILENT, Metrics
-from app.store.base import Lease, Store
+from app.store.base import RANGE_LEASES, Lease, Store
 
 Result = TypeVar("Result")
 
+SWEEP: Final = ("retention", "sweep")
+"""Root and key that whoever erases old conversations holds: one process at a time."""
 POLL_SECONDS: Final = (0.02, 0.1)
 """Bounds of the pause between two attempts to claim a lease that another process holds."""
 
@@ -97,7 +99,7 @@ class LeaseKeeper:
         began = self._clock()
         async with self._turn(root, key, began, wait_seconds):
             lease = await self._claim(root, key, began, wait_seconds)
-            self._waited("held", began)
+            self._waited(key, "held", began)
             self._held.add(lease)
             try:
                 yield lease
@@ -123,7 +125,7 @@ class LeaseKeeper:
                 async with asyncio.timeout(wait_seconds):
                     await queue.lock.acquire()
             except TimeoutError as error:
-                raise self._busy(began) from error
+                raise self._busy(key, began) from error
             try:
                 yield
             finally:
@@ -141,7 +143,7 @@ class LeaseKeeper:
                 return lease
             remaining = began + wait_seconds - self._clock()
             if remaining <= 0:
-                raise self._busy(began)
+                raise self._busy(key, began)
             shortest, longest = POLL_SECONDS
             await self._sleep(min(remaining, shortest + (longest - shortest) * self._random()))
 
@@ -154,13 +156,14 @@ class LeaseKeeper:
             self._own(self._undo(claim))
             raise
 
-    def _busy(self, began: float) -> ConversationBusy:
-        self._waited("busy", began)
+    def _busy(self, key: str, began: float) -> ConversationBusy:
+        self._waited(key, "busy", began)
         return _busy()
 
-    def _waited(self, outcome: str, began: float) -> None:
+    def _waited(self, key: str, outcome: str, began: float) -> None:
         if self._metrics.is_on:
-            self._metrics.observed(LEASE_WAIT_SECONDS, outcome).add(self._clock() - began)
+            of = "range" if key.startswith(RANGE_LEASES) else "other" if key == SWEEP[1] else "conversation"
+            self._metrics.observed(LEASE_WAIT_SECONDS, of, outcome).add(self._clock() - began)
 
     async def _undo(self, claim: asyncio.Task[Lease | None]) -> None:
         with contextlib.suppress(StoreUnavailable):

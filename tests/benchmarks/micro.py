@@ -7,12 +7,14 @@ ever adds.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from app.api.front import CHAT_PATH
+from app.api.sending import Sending, count, count_first_byte
 from app.context.budget import budget_for
 from app.context.outline import Outline
 from app.context.plan import plan
@@ -29,12 +33,22 @@ from app.context.tokenizers import TiktokenTokenizer
 from app.context.tokens import TokenCounter, tokenizer_for
 from app.conversation.identity import prefix_digests, start_of, walk
 from app.conversation.messages import Chunk, Message
+from app.observability.exposition import Exposition
+from app.observability.metrics import Metrics, TurnFacts
+from app.store.base import Store
+from app.store.measured import measured
+from app.store.memory import MemoryStore
+from app.upstream.base import Deployment, Price
 from app.upstream.collect import Collector
+from app.upstream.prices import cost_usd, price_of
+from app.upstream.router import ReadReply
 from app.upstream.sse import DONE, EventDecoder
+from app.upstream.timed import Calls
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.upstream import stream_frames
 from tests.context.worlds import assistant, chunk_of, log_of, user
+from tests.upstream.fakes import ScriptedProvider
 
 RUNS: Final = 5
 LEAST_SECONDS: Final = 0.02
@@ -42,6 +56,8 @@ MEGABYTE: Final = 1_000_000
 LOG_MESSAGES: Final = 10_000
 CHUNKS: Final = 100
 EVENTS: Final = 2_000
+OPERATIONS: Final = 10_000
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +174,54 @@ def reading() -> Iterator[Case]:
     yield Case("stream", "decode and collect, a piece an event", "event", EVENTS, lambda: read(frames, collects=True))
 
 
-GROUPS: Final = {"planning": planning, "tokens": counting, "identity": recognising, "stream": reading}
+async def _sent(message: object) -> None:
+    return None
+
+
+def telling() -> Iterator[Case]:
+    """What a turn pays for being counted: its request, its facts, its call of a provider, two operations of a store.
+    And what a reading of everything costs."""
+    metrics, deployment = Metrics(), Deployment(ScriptedProvider("p"), "gpt-4o", price=Price(2.0, 1.0, 8.0))
+    calls = Calls(metrics, "answer", time.monotonic)
+    facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
+    sending = Sending(_sent, metrics.now)
+    sending.status, sending.first_byte_at, sending.ended = 200, metrics.now(), True
+    idle = MemoryStore(clock=lambda: NOW)
+    store = measured(idle, metrics)
+    reply = ReadReply(200, {}, b"")
+
+    def counted() -> None:
+        began = metrics.now()
+        metrics.in_flight.add()
+        times = calls.times()
+        assert times is not None
+        calls.timed(deployment, reply, times)
+        calls.ended(calls.good(deployment), times)
+        cost_usd(price_of(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
+        metrics.answered(facts)
+        metrics.in_flight.add(-1)
+        count(metrics, CHAT_PATH, sending, began)
+        count_first_byte(metrics, sending, began)
+
+    async def ask(asked: Store) -> None:
+        for _ in range(OPERATIONS):
+            await asked.check()
+
+    exposition = Exposition(metrics.numbers)
+    yield Case("telling", "a turn, its store aside", "turn", 1, counted)
+    for name, asked in (("measured", store), ("not measured", idle)):
+        run = partial(lambda one: asyncio.run(ask(one)), asked)
+        yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
+    yield Case("telling", "/metrics", "reading", 1, lambda: exposition.told(""))
+
+
+GROUPS: Final = {
+    "planning": planning,
+    "tokens": counting,
+    "identity": recognising,
+    "stream": reading,
+    "telling": telling,
+}
 
 
 def main() -> int:
