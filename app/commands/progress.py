@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 LINE_SECONDS: Final = 10.0
 """Between two plain lines."""
-BAR_COLUMNS: Final = 20
+BAR_COLUMNS: Final = 12
 
 
 class Telling:
@@ -41,7 +42,7 @@ class Telling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._doing, self._unit, self._quiet = doing, unit, quiet
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or Console(stderr=True, highlight=False)
         self._clock = clock
         self._total: int | None = None
         self._done = 0
@@ -57,15 +58,12 @@ class Telling:
     def __enter__(self) -> Self:
         self._began = self._told = self._clock()
         if not self._quiet and self._console.is_terminal and not self._console.is_dumb_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(BAR_COLUMNS), _Counts(self._unit), _Pace())
-            self._bar = Progress(
-                *columns,
-                TimeElapsedColumn(),
-                TextColumn("[dim]{task.fields[note]}"),
-                console=self._console,
-                transient=True,
-                redirect_stdout=False,
+            columns = (
+                TextColumn("{task.description}", table_column=Column(min_width=len(self._doing))),
+                BarColumn(BAR_COLUMNS, table_column=Column(min_width=BAR_COLUMNS)),
+                _Figures(self._unit),
             )
+            self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=False)
             self._task = self._bar.add_task(self._doing, total=None, note="")
             self._bar.start()
         return self
@@ -99,7 +97,7 @@ class Telling:
     def say(self, line: str) -> None:
         """A line that stays: a step that was taken, or what has been done at the end."""
         if not self._quiet:
-            self._console.print(Text(line))
+            self._console.print(Text(line), soft_wrap=True)
 
     def took(self) -> str:
         """How long it took, for people."""
@@ -115,31 +113,24 @@ class Telling:
         pace = self._done / (now - self._began)
         parts = [f"{self._doing}: {_counts(self._done, self._total, self._unit)}", f"{pace:,.0f}/s"]
         if self._total and pace:
-            parts.append(f"about {duration((self._total - self._done) / pace)} left")
+            parts.append(_left((self._total - self._done) / pace))
         return ", ".join(parts) + (f"; {self._note}" if self._note else "")
 
 
-class _Counts(ProgressColumn):
-    """`1,234 of 5,678 messages`."""
+class _Figures(ProgressColumn):
+    """`1,234 of 5,678 messages, 412/s, 12 s left; 3 conversations`, in one line whatever the width."""
 
     def __init__(self, unit: str) -> None:
-        super().__init__()
+        super().__init__(table_column=Column(no_wrap=True, overflow="ellipsis"))
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text(_counts(int(task.completed), None if task.total is None else int(task.total), self._unit))
-
-
-class _Pace(ProgressColumn):
-    """`412/s, 12 s left`."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        if not task.speed:
-            return Text("")
-        left = task.time_remaining
-        return Text(f"{task.speed:,.0f}/s" + (f", {duration(left)} left" if left else ""))
+        told = _counts(int(task.completed), None if task.total is None else int(task.total), self._unit)
+        if task.speed:
+            told += f", {task.speed:,.0f}/s"
+            told += f", {_left(task.time_remaining)}" if task.time_remaining else ""
+        note = task.fields["note"]
+        return Text(f"{told}; {note}" if note else told)
 
 
 def tell_interrupted(line: str) -> None:
@@ -159,6 +150,10 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(int(seconds), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{left:02} h" if hours else f"{minutes}:{left:02} min"
+
+
+def _left(seconds: float) -> str:
+    return f"{duration(seconds) if seconds >= 60 else f'{seconds:.0f} s'} left"
 
 
 def _counts(done: int, total: int | None, unit: str) -> str:

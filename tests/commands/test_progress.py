@@ -14,9 +14,7 @@ from app.commands.progress import LINE_SECONDS, Telling, counted, duration
 def telling(*, quiet: bool = False, is_terminal: bool = False) -> tuple[Telling, io.StringIO, Callable[[float], None]]:
     """What tells, what it has told, and how time is moved."""
     out, moments = io.StringIO(), [0.0]
-    console = Console(
-        file=out, force_terminal=is_terminal, width=120, highlight=False, soft_wrap=True, color_system=None
-    )
+    console = Console(file=out, force_terminal=is_terminal, width=120, highlight=False, color_system=None)
 
     def move(seconds: float) -> None:
         moments[0] += seconds
@@ -35,9 +33,9 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_ten_seconds() -> None:
         move(LINE_SECONDS)
         told.advance(100)
     assert out.getvalue().splitlines() == [
-        "exporting: 1,000 of 4,000 messages, 100/s, about 30 s left",
-        "exporting: 2,000 of 4,000 messages, 100/s, about 20 s left",
-        "exporting: 2,600 of 4,000 messages, 74/s, about 19 s left; 3 conversations, 1.2 MB",
+        "exporting: 1,000 of 4,000 messages, 100/s, 30 s left",
+        "exporting: 2,000 of 4,000 messages, 100/s, 20 s left",
+        "exporting: 2,600 of 4,000 messages, 74/s, 19 s left; 3 conversations, 1.2 MB",
     ]
 
 
@@ -60,6 +58,17 @@ def test_a_terminal_shows_a_bar_with_counts_and_takes_it_away_again() -> None:
     assert "1,234 of 2,000 messages" in shown
     assert "12 conversations" in shown
     assert shown.endswith("\x1b[2K")
+
+
+def test_a_bar_stays_in_its_line_on_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, highlight=False, color_system=None)
+    with Telling("exporting", "messages", console=console) as told:
+        told.expect(2_000_000)
+        told.advance(1_234_567)
+        told.note("12,345 conversations, 1,234.5 MB")
+    assert out.getvalue().count("\n") == 1  # with which the bar ends
+    assert "exporting" in out.getvalue()
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
