@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -34,6 +34,11 @@ from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error
 from app.upstream.collect import Collector
 from app.upstream.router import ReadReply
+
+CUT_PROMPT_TOKENS: Final = 2048
+"""Shorter prompts are not doubted: the smallest window that servers are started with."""
+CUT_SHARE: Final = 0.5
+"""Counts differ by tokenizer, yet hardly by more."""
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +80,8 @@ class Delivery:
             await self._remember.nothing(turn.place)
             raise
         report = replace(report_of(turn, view), usage=_usage_of_view(turn, collector.usage))
+        if cut := _cut_by_provider(turn, view, collector.usage):
+            report = report.warned(cut)
         note_view(turn, report)
         try:
             conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
@@ -206,6 +213,8 @@ class Delivery:
         reported = input_of(_usage_of_view(turn, usage))
         if reported is None:
             return learned
+        if cut := _cut_by_provider(turn, view, usage):
+            log.warning("%s: %s", turn.model_key, cut)
         calibration = turn.calibration.observe(
             estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
             instructions_tokens=turn.place.instructions_tokens,
@@ -234,6 +243,17 @@ def report_of(turn: Turn, view: View) -> Report:
         recovered=view.recovered,
         warnings=view.warnings,
         searches=turn.recalled.searches if turn.recalled is not None else (),
+    )
+
+
+def _cut_by_provider(turn: Turn, view: View, usage: Mapping[str, Any] | None) -> str | None:
+    """What to say where a provider seems to have left out most of a long prompt. Ollama does so without a word."""
+    reported, sent = input_of(_usage_of_view(turn, usage)), view.budget.calibrated(view.plan.prompt_tokens)
+    if reported is None or sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
+        return None
+    return (
+        f"The provider counted {reported.tokens} tokens in a prompt of {sent}. If it cut the prompt, its window is "
+        "smaller than the one that is configured here."
     )
 
 
