@@ -1,17 +1,20 @@
-"""What mkdocs cannot be told in `mkdocs.yml`: pages that are found by looking, and the changelog, which lives outside.
+"""What mkdocs cannot be told in `mkdocs.yml`: pages that are found by looking, the changelog, which lives outside, and
+drawings that become part of their page, so that they take its colours.
 
-An entry `folder/*` of the navigation stands for the pages of that folder, in the order of their names, `index.md`
-first. A page that is named and not there is an error.
+In the navigation, `folder/*` stands for the pages of that folder, in the order of their names, `index.md` first, and
+`page.md?` for a page that may not be there.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+DRAWING = re.compile(r'<img alt="[^"]*" src="[^"]*drawings/([\w-]+\.svg)" ?/?>')
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
@@ -25,6 +28,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_content(html: str, config: MkDocsConfig, **_: Any) -> str:
+    drawings = Path(config.docs_dir) / "drawings"
+    return DRAWING.sub(lambda image: (drawings / image[1]).read_text(), html)
+
+
 def _with_folders(entries: list[Any], docs: Path) -> list[Any]:
     pages: list[Any] = []
     for entry in entries:
@@ -35,6 +43,6 @@ def _with_folders(entries: list[Any], docs: Path) -> list[Any]:
             folder = entry.removesuffix("*")
             found = sorted((docs / folder).glob("*.md"), key=lambda page: (page.name != "index.md", page.name))
             pages += [folder + page.name for page in found]
-        else:
-            pages.append(entry)
+        elif not entry.endswith("?") or (docs / entry.removesuffix("?")).exists():
+            pages.append(entry.removesuffix("?"))
     return pages
