@@ -77,10 +77,12 @@ function Plot({ label, x, lines, time, formatY, marks, onPick, index, onIndex, h
 
   useEffect(() => {
     if (!uPlot) return undefined;
-    const made = new uPlot(options(uPlot, { lines, time, height, colors, newest, place }), data, place.current);
+    const element = place.current;
+    const made = new uPlot(options(uPlot, { lines, time, height, width: widthOf(element), colors, newest }), data, element);
+    made.over.addEventListener("click", () => pick(made, newest.current));
     plot.current = made;
-    const sized = new ResizeObserver(() => made.setSize({ width: widthOf(place.current), height }));
-    sized.observe(place.current);
+    const sized = new ResizeObserver(() => made.setSize({ width: widthOf(element), height }));
+    sized.observe(element);
     return () => {
       sized.disconnect();
       plot.current = null;
@@ -112,10 +114,10 @@ function Plot({ label, x, lines, time, formatY, marks, onPick, index, onIndex, h
   </div>`;
 }
 
-function options(uPlot, { lines, time, height, colors, newest, place }) {
+function options(uPlot, { lines, time, height, width, colors, newest }) {
   const axis = { stroke: colors["--ink-soft"], font: AXIS_FONT, grid: { stroke: colors["--chart-grid"], width: 1 }, ticks: { show: false } };
   return {
-    width: widthOf(place.current),
+    width,
     height,
     legend: { show: false },
     padding: [10, 24, 0, 0],
@@ -123,7 +125,6 @@ function options(uPlot, { lines, time, height, colors, newest, place }) {
       y: false,
       drag: { x: false, y: false },
       points: { size: 7 },
-      bind: { click: (made) => () => pick(made, newest.current) },
     },
     scales: {
       x: { time: Boolean(time) },

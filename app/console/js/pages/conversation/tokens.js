@@ -79,7 +79,7 @@ function Sawtooth({ id, turns: all, reload }) {
     <section class="panel">
       <header>
         <h2 class="grow">Tokens sent per turn</h2>
-        ${all.length > STRETCHES[0] && html`<label class="check">Show <select class="input small" value=${String(stretch)}
+        ${all.length > STRETCHES[0] && html`<label class="check">Show <select class="input small" aria-label="Turns shown" value=${String(stretch)}
           onChange=${(event) => setStretch(Number(event.target.value))}>
           <option value="Infinity">all ${count(all.length)} turns</option>
           ${STRETCHES.filter((turnsShown) => turnsShown < all.length).map((turnsShown) => html`<option value=${turnsShown}>the last ${count(turnsShown)}</option>`)}

@@ -1,0 +1,77 @@
+"""A gateway in front of an upstream that plays what a test wrote, as a browser reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from playwright.async_api import Page, expect
+
+from tests.console.browser import SCHEMES, axe, shot
+from tests.console.scenery import Console, running
+from tests.edge.kept import is_summary
+from tests.live import Reply, ScriptedUpstream, completion, serving, stream
+
+WINDOW: Final = 4096
+NAME: Final = "talk"
+"""What the client calls its conversation."""
+NARROW_WIDTH: Final = 400
+
+
+def answering(body: dict[str, Any]) -> Reply:
+    """Sums up in one line; tells which question it was asked."""
+    if is_summary(body):
+        return completion("- They counted crates, one berth after the other.", prompt_tokens=900)
+    last = str(body["messages"][-1]["content"])
+    words = ("You ", "asked: ", last[:24])
+    return stream(*words) if body.get("stream") else completion("".join(words), prompt_tokens=700)
+
+
+def holding(gate: asyncio.Event, reply: Reply) -> Reply:
+    """The same reply, kept back until the gate is opened."""
+    reply.gate = gate
+    return reply
+
+
+@asynccontextmanager
+async def scripted(upstream: ScriptedUpstream, *, window: int = WINDOW, **sections: Any) -> AsyncIterator[Console]:
+    """Every model has the same window; summaries are made when they are needed, none ahead."""
+    async with serving(upstream, lifespan="off") as address:
+        values: dict[str, Any] = {
+            "providers": {"upstream": {"base_url": f"{address}/v1", "api_key": "sk-upstream"}},
+            "models": {"m": {"provider": "upstream", "context_window": window}, "*": {"provider": "upstream"}},
+            "policies": {"additive": {"prepare_ratio": 1.0, "recall": "off"}},
+            "retries": {"base_seconds": 0.01, "max_seconds": 0.02},
+        }
+        async with running(**{**values, **sections}) as console:
+            yield console
+
+
+def question(number: int, words: int = 60) -> str:
+    """Unlike all others, about five tokens a word."""
+    return f"Question {number}: " + " ".join(f"item{number}n{word}" for word in range(words))
+
+
+async def talked(console: Console, turns: int, *, first: int = 0, words: int = 60) -> str:
+    """The id of a conversation with so many turns."""
+    body: Any = None
+    for number in range(first, first + turns):
+        body = await console.chat([{"role": "user", "content": question(number, words)}], NAME, model="m")
+    return str(body["conversation_id"])
+
+
+async def looked_at(page: Page, name: str) -> None:
+    """What every view has to stand: axe in light and dark, a narrow window, pictures to look at."""
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        await axe(page)
+    await shot(page, name)
+    size = page.viewport_size
+    assert size is not None
+    await page.set_viewport_size({"width": NARROW_WIDTH, "height": 800})
+    await expect(page.locator("h1")).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW_WIDTH
+    await shot(page, f"{name}-narrow")
+    await page.set_viewport_size(size)
