@@ -38,6 +38,7 @@ run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 		$(if $(PORT),--port $(PORT))
 
 test: setup  ## run all tests; ARGS= goes to pytest
+	@$(VENV)/bin/python -m tests.console.install_browser
 	@$(VENV)/bin/python -m pytest -n auto $(ARGS)
 
 newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it has no stubs
 from playwright.async_api import ConsoleMessage, Error, Page, Playwright, Request
+from playwright.sync_api import Playwright as SyncPlaywright
 
 ROOT: Final = Path(__file__).parents[2]
 SCREENSHOTS: Final = ROOT / "build" / "console-screenshots"
@@ -43,24 +43,17 @@ _TELL_VIOLATIONS: Final = """
 """
 
 
-def installed_browsers() -> Iterator[str]:
-    """Paths of browsers on this machine, the wanted one first. Playwright's own is not among them."""
+def find_browser(playwright: Playwright | SyncPlaywright) -> str | None:
+    """The path of a browser to start: the one that is named, one that was unpacked because no other started, this
+    machine's, Playwright's own. None where there is none."""
     named = os.environ.get(ENVIRONMENT)
     if named:
-        yield named
-        return
-    yield from filter(None, map(shutil.which, NAMES))
+        return named
     if UNPACKED.exists():
-        yield str(UNPACKED)
-
-
-def find_browser(playwright: Playwright) -> str | None:
-    """The path of a browser to start, None where there is none."""
+        return str(UNPACKED)
+    of_machine = next(filter(None, map(shutil.which, NAMES)), None)
     own = playwright.chromium.executable_path
-    found = list(installed_browsers())
-    if found and found[0] != str(UNPACKED):
-        return found[0]
-    return own if Path(own).exists() else next(iter(found), None)
+    return of_machine or (own if Path(own).exists() else None)
 
 
 class Watch:
