@@ -65,7 +65,8 @@ def console_files(folder: Path = FOLDER) -> dict[str, ConsoleFile]:
     for path in sorted(folder.rglob("*")):
         content_type = CONTENT_TYPES.get(path.suffix)
         name = PurePosixPath(path.relative_to(folder))
-        if content_type is not None and path.is_file() and not any(part.startswith(".") for part in name.parts):
+        is_ours = path.is_file() and not path.is_symlink() and not any(part.startswith(".") for part in name.parts)
+        if content_type is not None and is_ours:
             body = path.read_bytes()
             found[str(name)] = ConsoleFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
     return found
@@ -102,7 +103,7 @@ def _sent(found: ConsoleFile | None, request: Request) -> Response:
     if found is None:
         return error_response(NotFound(f"Unknown path {request.url.path!r}."), HEADERS)
     headers = {**HEADERS, "cache-control": "no-cache", "etag": found.etag}
-    if found.etag in _tags(request.headers.get("if-none-match", "")):
+    if _tags(request.headers.get("if-none-match", "")) & {found.etag, "*"}:
         return Response(status_code=304, headers=headers)
     return Response(found.body, media_type=None, headers={**headers, "content-type": found.content_type})
 
