@@ -55,6 +55,12 @@ def test_the_usual_sizes_show_everything_that_matters(width: int, height: int) -
     assert ("… and 8 more" in page) is (height == 24)
 
 
+@pytest.mark.parametrize("width", range(80, 170, 3))
+def test_no_figure_is_cut_off_at_any_usual_width(width: int) -> None:
+    rows = drawn(overview(), width=width, height=40).splitlines()[1:6]
+    assert [row.rstrip().endswith(("p99", "1.23 s")) for row in rows] == [True] * 5
+
+
 def test_what_is_not_known_is_not_zero() -> None:
     page = drawn(fresh_overview(), width=80, height=24)
     for wanted in (

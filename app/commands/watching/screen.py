@@ -112,7 +112,7 @@ class Screen:
             yield from waits
             return
         spare = min(width - sum(columns), 24) // 2
-        yield from _joined([load, traffic, waits], [column + spare for column in columns])
+        yield from _joined([load, traffic, waits], [columns[0] + spare, columns[1] + spare, columns[2]])
 
     def _load(self) -> list[Text]:
         now = self.seen.overview.get("now") or {}
