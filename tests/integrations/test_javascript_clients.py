@@ -10,6 +10,8 @@ import pytest
 from tests.integrations.pages import Page, run
 from tests.node.packages import HERE, node_with_packages
 
+PAGES = ("langchain-js", "openai-node", "vercel-ai-sdk")
+
 
 @pytest.fixture(scope="session")
 def node() -> str:
@@ -17,7 +19,7 @@ def node() -> str:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["langchain-js", "openai-node", "vercel-ai-sdk"])
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_does_what_it_says(name: str, node: str, address: str, tmp_path: Path) -> None:
     program = tmp_path / "program.mjs"
     program.write_text(Page(name).program("javascript", address))
