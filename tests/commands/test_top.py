@@ -210,7 +210,14 @@ def terminal(*arguments: str, **environ: str) -> Iterator[Terminal]:
         opened.close()
 
 
-def test_a_terminal_shows_a_running_gateway_until_q(tmp_path: Path) -> None:
+def keys_of(told: object) -> object:
+    """The keys of nested objects, of one entry where there are many."""
+    if isinstance(told, dict):
+        return {name: keys_of(value) for name, value in told.items() if name not in {"compactions", "statuses"}}
+    return [keys_of(told[0])] if isinstance(told, list) and told else None
+
+
+def test_a_terminal_shows_a_running_gateway_until_q(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (
         Gateway(tmp_path, {"database": {"url": f"sqlite:///{tmp_path}/kept.db"}}) as gateway,
         terminal("--url", gateway.address, "--interval", "0.2") as screen,
@@ -222,6 +229,9 @@ def test_a_terminal_shows_a_running_gateway_until_q(tmp_path: Path) -> None:
         screen.type(b"q")
         assert screen.end() == 0
         assert ORDINARY in screen.shown
+        assert main(["top", "--url", gateway.address, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert keys_of({**told, "models": [], "errors": []}) == keys_of(overview(models=[], errors=[]))
         assert screen.shown.rindex(CURSOR) > screen.shown.index(ALTERNATE)
 
 
