@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "integrations"
 WRITTEN_ADDRESS = "http://127.0.0.1:8000"
-PAGE_SECONDS = 60
+PAGE_SECONDS = 120
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
