@@ -3,7 +3,6 @@ import { drawnNow, html, useEffect, useLayoutEffect, useReducer, useRef } from "
 import {
   Virtualizer,
   defaultRangeExtractor,
-  elementScroll,
   observeElementOffset,
   observeElementRect,
 } from "../../vendor/virtual-core/index.js";
@@ -46,7 +45,7 @@ export function VirtualList(props) {
     overscan,
     observeElementRect,
     observeElementOffset,
-    scrollToFn: elementScroll,
+    scrollToFn: scrolled,
     getItemKey: rowKey,
     rangeExtractor: (range) => withRow(defaultRangeExtractor(range), focused.current, count),
     onChange: () => (isDrawing.current ? draw() : drawnNow(draw)),
@@ -100,6 +99,13 @@ export function VirtualList(props) {
       )}
     </div>
   </div>`;
+}
+
+/** Corrections go from where the element is: since the last event that told of its place, somebody may have scrolled. */
+function scrolled(offset, { adjustments, behavior }, { scrollElement }) {
+  if (!scrollElement) return;
+  const top = adjustments === undefined ? offset : scrollElement.scrollTop + adjustments;
+  scrollElement.scrollTo({ top, behavior });
 }
 
 /** Whether a change of this row's height would move what is in the window. */

@@ -1,5 +1,5 @@
 // One conversation: its head, and the view that the address names.
-import { html, useCallback, useState } from "../../lib.js";
+import { html, useCallback, useEffect, useRef, useState } from "../../lib.js";
 import { get } from "../../api.js";
 import { useEvery, useLoaded } from "../../load.js";
 import { to } from "../../router.js";
@@ -30,10 +30,16 @@ export function Conversation({ route, session }) {
     record.reload();
     setRound((before) => before + 1);
   }, []);
-  if (record.data === null) {
+  const isAwaited = useRef(false);
+  const isLoaded = record.data !== null;
+  useEffect(() => {
+    if (isLoaded && isAwaited.current) document.querySelector("h1")?.focus();
+  }, [isLoaded]);
+  if (!isLoaded) {
     return record.error
       ? html`<${Missing} named=${named} error=${record.error} retry=${record.reload} />`
-      : html`<${Loading}>Loading the conversation…<//>`;
+      : html`<h1 class="visually-hidden" tabindex="-1" onFocus=${() => (isAwaited.current = true)}>Conversation</h1>
+          <${Loading}>Loading the conversation…<//>`;
   }
   const { id } = record.data;
   const current = VIEWS.find((one) => one.name === asked) ?? VIEWS[0];
