@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from app.settings import Settings, load
 from app.settings.schema import known_paths
@@ -25,6 +27,20 @@ def test_the_reference_is_what_the_settings_say() -> None:
     """Where this fails, run the tool without `--check`, or `make docs`."""
     ended = subprocess.run([sys.executable, WRITER, "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+class Unexplained(BaseModel):
+    port: int = 0
+
+
+def test_a_setting_that_nothing_explains_is_refused() -> None:
+    told = importlib.util.spec_from_file_location("configuration_reference", ROOT / WRITER)
+    assert told is not None
+    assert told.loader is not None
+    tool = importlib.util.module_from_spec(told)
+    told.loader.exec_module(tool)
+    with pytest.raises(SystemExit, match=r"Unexplained\.port has no docstring"):
+        list(tool._of_section(Unexplained, ("unexplained",)))
 
 
 def test_each_setting_has_one_row_with_its_variable() -> None:
