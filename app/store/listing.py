@@ -55,23 +55,29 @@ class _Page:
 
 def conversations(dialect: Dialect, tenant: str | None, query: ListQuery) -> Query:
     """Rows of `CONVERSATION_COLUMNS`."""
-    page = _Page(dialect, tenant)
+    page = _Page(dialect, tenant if query.within is None else None)
     for name, condition in _BOUNDS:
         bound = getattr(query, name)
         if bound is not None:
             page.require(condition, **{name: dialect.moment(bound)})
     page.require_pairs(query.metadata)
     if query.within is not None:
-        root = root_of_conversation(query.within) or ""
-        page.require(
-            "root = :root AND (id = :within OR lineage LIKE :naming)",
-            root=root,
-            within=query.within,
-            naming=f'%"{query.within}"%',
-        )
+        _require_family(page, query.within, tenant)
     return page.query(
         CONVERSATION_COLUMNS, "conversations", after=query.after, descending=query.descending, limit=query.limit
     )
+
+
+def _require_family(page: _Page, conversation_id: str, tenant: str | None) -> None:
+    page.require(
+        "root = :root AND (id = :within OR lineage LIKE :naming)",
+        root=root_of_conversation(conversation_id) or "",
+        within=conversation_id,
+        naming=f'%"{conversation_id}"%',
+    )
+    if tenant is not None:
+        # No index on tenants is to be used: a family is found by its root, however many conversations a tenant has.
+        page.require("tenant || '' = :tenant", tenant=tenant)
 
 
 def completions(dialect: Dialect, tenant: str, query: CompletionQuery) -> Query:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.messages import Conversation, StoredCompletion
+from app.store import listing
 from app.store.base import CompletionQuery, ListQuery, Store
 from app.store.memory import MemoryStore
+from app.store.scripts import SQLITE
 from tests.store.logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
 
 CHAT = ["user hi", "assistant hello"]
@@ -219,3 +223,28 @@ async def test_completions_are_their_tenants(store: Store) -> None:
     for ask in asks:
         assert not await ask()
     assert await store.completion(tenant=conversation.tenant, completion_id=kept.id) == kept
+
+
+async def test_a_family_is_listed_by_itself(store: Store) -> None:
+    tenant = fresh_tenant()
+    root, log = await begin(store, tenant, CHAT * 3)
+    left, left_log = await branch_off(store, root, log, 1, ["user left"])
+    right, _ = await branch_off(store, root, log, 3, ["user right"])
+    lower, _ = await branch_off(store, left, left_log, 2, ["user lower"])
+    alike, _ = await begin(store, tenant, CHAT)
+    assert alike.root == root.root
+    everybody = in_order([root, left, right, lower], descending=True)
+    assert await listed(store, tenant, within=root.id) == everybody
+    assert await listed(store, tenant, within=root.id, limit=2) == everybody[:2]
+    assert await listed(store, tenant, within=left.id) == in_order([left, lower], descending=True)
+    assert await listed(store, tenant, within=lower.id) == [lower.id]
+    assert await listed(store, tenant, within=alike.id) == [alike.id]
+    assert await listed(store, fresh_tenant(), within=root.id) == []
+    assert await listed(store, tenant, within="conv_made-up") == []
+
+
+def test_a_family_is_found_by_its_root_however_many_conversations_there_are(sqlite_url: str) -> None:
+    sql, arguments = listing.conversations(SQLITE, "t", ListQuery(limit=10, within=f"conv_{'a' * 48}"))
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments)]
+    assert any("root=?" in step for step in steps), steps
