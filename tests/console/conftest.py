@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.console.browser import ARGUMENTS, MISSING, REQUIRED, Watch, find_browser
 from tests.console.scenery import Console, Filled, fill, running
@@ -19,6 +19,7 @@ from tests.console.scenery import Console, Filled, fill, running
 HERE = Path(__file__).parent
 VIEWPORT = {"width": 1280, "height": 800}
 WAIT_MS = 10_000
+expect.set_options(timeout=WAIT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
