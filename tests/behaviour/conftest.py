@@ -12,6 +12,7 @@ from tests.behaviour.steps.answers import *  # noqa: F403 - steps are fixtures: 
 from tests.behaviour.steps.asking import *  # noqa: F403
 from tests.behaviour.steps.complaining import *  # noqa: F403
 from tests.behaviour.steps.conversing import *  # noqa: F403
+from tests.behaviour.steps.coursing import *  # noqa: F403
 from tests.behaviour.steps.entering import *  # noqa: F403
 from tests.behaviour.steps.facts import *  # noqa: F403
 from tests.behaviour.steps.hiding import *  # noqa: F403

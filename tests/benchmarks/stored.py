@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ def pages(client: httpx.Client, path: str, **parameters: Any) -> Iterator[Callab
     return (ask for _ in range(PAGES))
 
 
+def stretches(client: httpx.Client, path: str, messages: int) -> Iterator[Callable[[], httpx.Response]]:
+    """Messages of a log from anywhere, as somebody asks for them who scrolls in great leaps."""
+    draw = random.Random(3)
+    places = [draw.randrange(messages) for _ in range(PAGES)]
+    return (partial(client.get, path, params={"from_seq": place, "limit": 100}) for place in places)
+
+
 def measure(url: str, messages: int, rounds: int) -> None:
     environ = {"CONCERTINA_DATABASE__URL": url, "CONCERTINA_SERVER__LOG_LEVEL": "warning"}
     with (
@@ -122,6 +130,8 @@ def measure(url: str, messages: int, rounds: int) -> None:
             report_requests("items, a page of 100", rounds, lambda: pages(client, f"{path}/items", limit=100))
             report_requests("search in it", rounds, lambda: within)
             report_requests("search in all", rounds, lambda: everywhere)
+            report_requests("turns, a page of 1,000", rounds, lambda: pages(client, f"{path}/turns", limit=1_000))
+            report_requests("log, 100 rows anywhere", rounds, lambda: stretches(client, f"{path}/log", messages))
             shown = {"model": "sim-8k", "limit": 100}
             report_requests("preview, a page of 100", rounds, lambda: pages(client, f"{path}/context", **shown))
             report_export(client, path)
