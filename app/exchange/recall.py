@@ -21,7 +21,7 @@ from app.conversation.identity import (
     root_of_conversation,
 )
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
+from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
@@ -242,7 +242,10 @@ class Recall:
             messages = messages[await self._repeating.said_before(conversation, messages) :]
         if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
-        check_messages(messages, first_index=len(instructions), calls_open=bool(conversation.state.get(CALLS_OPEN)))
+        calls_open = bool(conversation.state.get(CALLS_OPEN))
+        check_messages(messages, first_index=len(instructions), calls_open=calls_open)
+        if calls_open and messages and messages[0].role not in TOOL_ROLES:
+            messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
             instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ()))
         mode = "append" if conversation.mode == "unknown" else conversation.mode

@@ -71,3 +71,20 @@ async def test_a_run_with_other_words_than_the_log_is_not_kept(monkeypatch: pyte
         await gateway.say([user("look")], headers=NAMED)
         other = await gateway.say([user("look elsewhere"), CALLED, result("7")], headers=NAMED)
         assert other["context_status"] == "bypassed"
+
+
+async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [call("look", call_id="c1"), call("see", call_id="c2")]
+    upstream = ScriptedUpstream(completion(None, tool_calls=both), default=calls_where_asked)
+    async with world(monkeypatch, upstream) as gateway:
+        ours = (await gateway.say([user("Begin")], headers=NAMED))["conversation_id"]
+        upstream.replies = [Reply({"error": {"message": "no"}}, status=400)]
+        assert (await gateway.post([result("7", call_id="c1")], headers=NAMED)).status_code == 400
+        upstream.replies = [Reply({"error": {"message": "no"}}, status=400)]
+        assert (await gateway.post([user("Never mind.")], headers=NAMED)).status_code == 400
+        await gateway.say([user("Never mind.")], headers=NAMED)
+        await gateway.say([user("Well?")], headers=NAMED)
+        asked = gateway.upstream.requests[-1]["messages"]
+        results = [message["tool_call_id"] for message in asked if message["role"] == "tool"]
+        assert sorted(results) == ["c1", "c2"]
+        assert texts(await gateway.log(ours))[-4:] == ["Never mind.", "Fine.", "Well?", "Fine."]
