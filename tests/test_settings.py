@@ -265,6 +265,9 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("policies: {checkpoint: {trigger: {value: 0.7}}}", "policies.checkpoint.trigger.type"),
         ("policies: {fade: {stages: [mask_result]}}", "did you mean 'mask_results'?"),
         ("policies: {fade: {hard_clear_ratio: 0.2}}", "expected at least soft_trim_ratio (0.3)"),
+        ("models: {m: {price: {input: 1}}}", "models.m.price.output"),
+        ("models: {m: {deployments: [{price: {cached_input: 1, output: 2}}]}}", "models.m.deployments[0].price.input"),
+        ("models: {m: {price: {input: -1, output: 1}}}", "models.m.price.input"),
         ("a: 1\na: 2", "a (concertina.yaml:2): given twice, first in line 1"),
         ("4: 1", "the key 4 is not text: put it in quotes"),
         ("server: {port: 1", "not valid YAML"),
@@ -353,12 +356,16 @@ def test_a_deployment_takes_from_its_model_what_it_leaves_out(file: Path) -> Non
             provider: a
             context_window: 1000
             quirks: {merge_same_role: true}
-            deployments: [{}, {provider: b, model: n, quirks: {developer_to_system: true}}]
+            price: {input: 1, output: 2}
+            deployments:
+              - {}
+              - {provider: b, model: n, quirks: {developer_to_system: true}, price: {input: 3, output: 4}}
         """
     first, second = loaded(text, file).models["m"].expanded()
     assert (first.provider, first.model, first.context_window) == ("a", None, 1000)
     assert (second.provider, second.model, second.context_window) == ("b", "n", 1000)
     assert (second.quirks.merge_same_role, second.quirks.developer_to_system) == (True, True)
+    assert (first.price.input, second.price.input) == (1, 3)
 
 
 def test_quirks_of_a_model_win_where_they_are_set(file: Path) -> None:

@@ -122,6 +122,9 @@ class Metrics:
         self.store_queue = self.counted(f.STORE_QUEUE)
         self._pressure = self.observed(f.PRESSURE)
         self.counted(f.WORKERS).set(1)
+        for family in f.FAMILIES:
+            if family.kind == "counter" and not family.labels:
+                self.counted(family)
         _begin(self._cells, unix_seconds())
 
     def counted(self, family: Family, *labels: str) -> Counted:
@@ -258,6 +261,9 @@ class _Silent(Metrics):
     """Counts nothing."""
 
     is_on = False
+
+    def watch(self, family: Family, value: Callable[[], float]) -> None:
+        return None
 
     def answered(self, facts: TurnFacts) -> None:
         return None

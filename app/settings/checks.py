@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from app.settings.faults import Path, nearest, suggestion
-from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Settings, Traces
+from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Settings, Traces
 
 Contradiction = tuple[Path, str]
 """Where, and what to change."""
@@ -105,8 +105,17 @@ def _models(settings: Settings) -> Iterator[Contradiction]:
             yield (*path, "model"), f"'{EVERY_MODEL}' passes the requested name on: leave 'model' out"
         if model.policy is not None:
             yield from _policy_name((*path, "policy"), model.policy, settings)
+        yield from _price(path, model.price)
+        for index, deployment in enumerate(model.deployments):
+            yield from _price((*path, "deployments", index), deployment.price)
         yield from _deployments(path, model, settings)
         yield from _fallbacks(path, name, model, settings)
+
+
+def _price(path: Path, price: Price) -> Iterator[Contradiction]:
+    for name in ("input", "output"):
+        if price != Price() and getattr(price, name) is None:
+            yield (*path, "price", name), "missing: a price needs both 'input' and 'output'"
 
 
 def _deployments(path: Path, model: Model, settings: Settings) -> Iterator[Contradiction]:

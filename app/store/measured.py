@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from app.errors import StoreUnavailable
 from app.observability import families
-from app.observability.metrics import Metrics
+from app.observability.metrics import Metrics, Observed
 from app.store.base import Store
 
 UNTIMED: Final = ("open", "close", "scrub")
@@ -27,8 +27,12 @@ def measured(store: Store, metrics: Metrics) -> Store:
 
 def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
     now, queue = metrics.now, metrics.store_queue
+    series: list[Observed] = []
 
     async def operation(*args: Any, **kwargs: Any) -> Any:
+        if not series:
+            series.append(metrics.observed(families.STORE_SECONDS, name))
+            metrics.counted(families.STORE_ERRORS, name)  # told as 0 until one comes, so that the first is a change
         queue.add()
         began = now()
         try:
@@ -37,7 +41,7 @@ def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable
             metrics.counted(families.STORE_ERRORS, name).add()
             raise
         finally:
-            metrics.observed(families.STORE_SECONDS, name).add(now() - began)
+            series[0].add(now() - began)
             queue.add(-1)
 
     return operation

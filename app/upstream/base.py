@@ -20,7 +20,7 @@ class ConnectionDropped(UpstreamUnavailable):
 
 
 class Times:
-    """When a call went how far, in the event loop's seconds. A provider notes the last two as far as it can tell."""
+    """When a call went how far, in monotonic seconds. A provider notes the last two as far as it can tell."""
 
     __slots__ = ("began", "ended", "first_byte")
 

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import ssl
+import time
 import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -261,7 +262,7 @@ class HttpReply:
             piece = await read_some()
             watch.limit_silence(self._between_bytes_seconds)
             if self._times is not None:
-                self._times.first_byte = now()
+                self._times.first_byte = time.monotonic()
             while piece:
                 watch.waiting_since = None
                 yield piece
@@ -269,7 +270,7 @@ class HttpReply:
                 piece = await read_some()
             watch.stop()
             if self._times is not None:
-                self._times.ended = now()
+                self._times.ended = time.monotonic()
         except asyncio.CancelledError:
             self._close()
             raise

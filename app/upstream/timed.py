@@ -18,7 +18,7 @@ class Calls:
     """Counts calls for one purpose, `answer` or `summary`.
 
     Args:
-        clock: the event loop's seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(self, metrics: Metrics, purpose: str, clock: Callable[[], float]) -> None:
