@@ -36,10 +36,10 @@ def redacted(
     mark = ERASED_MARK if erase else DELETED_MARK
     body = dict(entry.message.body)
     kind = str(item["type"])
+    if not any(one["type"] == "message" for one in items):  # then no item's erasure would take the other fields along
+        body = {name: body[name] for name in (*KEPT_FIELDS, "content", *REASONING_FIELDS) if name in body}
     if kind in CALL_TYPES:
         calls = [one["id"] for one in items if one["type"] in CALL_TYPES]
-        if not any(one["type"] == "message" for one in items):
-            body = {name: body[name] for name in (*KEPT_FIELDS, "content", *REASONING_FIELDS) if name in body}
         body = without_call(body, calls.index(item["id"]), mark)
         gone = [item]
     elif kind == "reasoning":

@@ -76,6 +76,13 @@ def test_erasing_all_items_one_by_one_leaves_no_word_and_every_id_and_call(one: 
     assert [known["id"] for known in items_of(one, with_deleted=True)] == [known["id"] for known in before]
 
 
+def test_what_stands_beside_reasoning_alone_goes_with_it() -> None:
+    one = entry({"role": "assistant", "content": "", "reasoning_content": WORDS, "annotations": FIELDS["annotations"]})
+    items = items_of(one)
+    assert [item["type"] for item in items] == ["reasoning"]
+    assert WORDS not in redacted(one, items[0], items, erase=True).message.raw.decode()
+
+
 @given(entries())
 def test_roles_calls_and_what_they_answer_stay(one: LogMessage) -> None:
     items = items_of(one)
