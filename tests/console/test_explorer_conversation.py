@@ -254,7 +254,7 @@ async def test_a_conversation_is_found_read_and_left_by_the_keyboard_alone(fille
     await tab_to(page, ".summary .actions button")
     await page.keyboard.press("Enter")
     await expect(page.locator(".revision").first).to_be_visible()
-    await page.keyboard.press("Alt+ArrowLeft")
+    await page.go_back()
     await expect(page.locator(".virtual")).to_be_visible()
 
 

@@ -14,7 +14,8 @@ from tests.console.scenery import BIG_MESSAGES, WIDE_CHARS, Console, Filled, ass
 MOST_ROWS = 100
 MOST_BLANK_FRAME_MS = 1_500
 NARROW = {"width": 400, "height": 800}
-SEEN = """() => {
+SEEN = """async () => {
+    await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
     const list = document.querySelector(".virtual");
     const box = list.getBoundingClientRect();
     const rows = [...list.querySelectorAll(".virtual-row")].map((row) => {

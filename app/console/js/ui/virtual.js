@@ -70,6 +70,7 @@ export function VirtualList(props) {
     if (!target || count === 0) return;
     wanted.current = target;
     virtualizer.scrollToIndex(target.index, { align: target.align ?? "start" });
+    scroller.current.scrollIntoView({ block: "nearest" });
     if (target.focus) scroller.current.focus({ preventScroll: true });
   }, [target, count === 0]);
   useEffect(() => {

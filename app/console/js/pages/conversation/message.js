@@ -9,8 +9,9 @@ import { Markdown } from "../../ui/markdown.js";
 import { Badge, Button, Copy, Failure, When } from "../../ui/parts.js";
 import { placeOf } from "./place.js";
 
-const LONG_CHARS = 2_500;
-const LONG_LINES = 40;
+const LONG = { chars: 2_500, lines: 40, name: "" };
+/** A summary must not push the message that it stands in front of out of the window. */
+const TIGHT = { chars: 500, lines: 6, name: "tight" };
 const KINDS = { model: "", mechanical: "warn", edited: "kept" };
 
 /** What was opened and closed, kept while rows come and go. @returns {[boolean, (isOpen: boolean) => void]} */
@@ -32,11 +33,11 @@ function Fold({ folds, name, initial = false, kind = "", summary, children }) {
 }
 
 /** Text that is cut to a window of its own height until somebody wants all of it. */
-function Long({ folds, name, text, children }) {
+function Long({ folds, name, text, limit = LONG, children }) {
   const [isOpen, setOpen] = useFold(folds, name, false);
-  const isLong = text.length > LONG_CHARS || text.split("\n", LONG_LINES + 1).length > LONG_LINES;
+  const isLong = text.length > limit.chars || text.split("\n", limit.lines + 1).length > limit.lines;
   if (!isLong) return children;
-  return html`<div class="long ${isOpen ? "open" : ""}">${children}</div>
+  return html`<div class="long ${limit.name} ${isOpen ? "open" : ""}">${children}</div>
     <${Button} small kind="plain" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>
       ${isOpen ? "Show less" : `Show all ${count(text.length)} characters`}
     <//>`;
@@ -110,7 +111,7 @@ function Body({ message, conversation, folds, isRaw, isGone }) {
     ${message.refusal && html`<p class="text"><${Badge} kind="warn">refused<//> ${message.refusal}</p>`}
     ${isGone && !message.text && html`<p class="soft"><em>${message.erased ? "Its words were overwritten." : "It is in no list and no prompt any more."}</em></p>`}
     ${message.tool_calls.map(
-      (call, place) => html`<${Fold} folds=${folds} name=${name(`call ${place}`)} initial=${call.arguments.length < LONG_CHARS} kind="call"
+      (call, place) => html`<${Fold} folds=${folds} name=${name(`call ${place}`)} initial=${call.arguments.length < LONG.chars} kind="call"
         summary=${html`calls <code class="break">${call.name}</code>${call.id && html` <span class="small soft break">${call.id}</span>`}`}>
         <pre class="plain" tabindex="0">${indented(call.arguments) ?? call.arguments}</pre>
       <//>`,
@@ -155,7 +156,7 @@ export const Band = memo(function Band({ summary, conversation, folds, isRaw }) 
     <${SummaryFacts} summary=${summary} />`;
   return html`<aside class="band" aria-label="Summary of messages ${summary.from_seq} to ${summary.to_seq - 1}">
     <${Fold} folds=${folds} name=${summary.id} initial=${true} summary=${head}>
-      <${Long} folds=${folds} name=${`${summary.id} text`} text=${summary.text}>
+      <${Long} folds=${folds} name=${`${summary.id} text`} text=${summary.text} limit=${TIGHT}>
         ${isRaw ? html`<div class="text">${summary.text}</div>` : html`<${Markdown} text=${summary.text} />`}
       <//>
       <p class="small soft">Stands for the ${count(messages)} messages below it, turns through ${summary.through_turn}, whenever
