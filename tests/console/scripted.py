@@ -18,6 +18,8 @@ WINDOW: Final = 4096
 NAME: Final = "talk"
 """What the client calls its conversation."""
 NARROW_WIDTH: Final = 400
+QUESTION_TOKENS: Final = 220
+"""A little less than what `question` has."""
 
 
 def answering(body: dict[str, Any]) -> Reply:
@@ -26,7 +28,7 @@ def answering(body: dict[str, Any]) -> Reply:
         return completion("- They counted crates, one berth after the other.", prompt_tokens=900)
     last = str(body["messages"][-1]["content"])
     words = ("You ", "asked: ", last[:24])
-    return stream(*words) if body.get("stream") else completion("".join(words), prompt_tokens=700)
+    return stream(*words) if body.get("stream") else completion("".join(words))
 
 
 def holding(gate: asyncio.Event, reply: Reply) -> Reply:
@@ -60,6 +62,18 @@ async def talked(console: Console, turns: int, *, first: int = 0, words: int = 6
     for number in range(first, first + turns):
         body = await console.chat([{"role": "user", "content": question(number, words)}], NAME, model="m")
     return str(body["conversation_id"])
+
+
+async def nearly_full(console: Console) -> tuple[str, int]:
+    """The id of a conversation whose next turn is compacted first, and how many turns it has."""
+    turns, room = 0, QUESTION_TOKENS
+    conversation = ""
+    while room >= QUESTION_TOKENS:
+        conversation = await talked(console, 1, first=turns)
+        turns += 1
+        told = await console.get(f"conversations/{conversation}/context", limit=1)
+        room = told["compacts_above"] - told["prompt_tokens"]
+    return conversation, turns
 
 
 async def looked_at(page: Page, name: str) -> None:

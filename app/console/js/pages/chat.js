@@ -87,14 +87,14 @@ function Options({ wish, onChange, models, session }) {
   };
   return html`<div class="panel chat-options">
     <div class="row">
-      <label class="check">Model <select class="input small" value=${isTyping ? OTHER : wish.model} onChange=${(event) => pick(event.target.value)}>
+      <label class="check">Model <select class="input small" aria-label="Model" value=${isTyping ? OTHER : wish.model} onChange=${(event) => pick(event.target.value)}>
         ${!wish.model && !isTyping && html`<option value="">choose…</option>`}
         ${isOther && !isTyping && html`<option value=${wish.model}>${wish.model}</option>`}
         ${names.map((name) => html`<option value=${name}>${name}</option>`)}
         <option value=${OTHER}>another…</option>
       </select></label>
       ${isTyping && html`<input class="input small" aria-label="Name of the model" spellcheck="false" autocomplete="off" value=${wish.model} onInput=${(event) => onChange({ model: event.target.value.trim() })} />`}
-      <label class="check">Policy <select class="input small" value=${wish.policy} onChange=${(event) => onChange({ policy: event.target.value })}>
+      <label class="check">Policy <select class="input small" aria-label="Policy" value=${wish.policy} onChange=${(event) => onChange({ policy: event.target.value })}>
         <option value="">default</option>
         ${(session.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>

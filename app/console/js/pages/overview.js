@@ -44,8 +44,7 @@ function Refused({ error, retry }) {
   }
   if (error.status === 401 || error.status === 403) {
     return html`<div class="notice"><p><strong>This key may not see the overview.</strong></p>
-      <p class="hint">It tells of everybody’s requests, though of nothing that was said, and needs a key with the scope <code>admin</code>:
-        <code>concertina keys create --name operator --scopes admin</code>, then “Change key” above.</p></div>`;
+      <p class="hint">It tells of everybody’s requests, though of nothing that was said, and needs a key with the scope <code>admin</code>: <code>concertina keys create --name operator --scopes admin</code>, then “Change key” above.</p></div>`;
   }
   return html`<${Failure} error=${error} retry=${retry} />`;
 }

@@ -16,11 +16,12 @@ export async function newest(id, signal) {
   const { total } = await stretch(id, 0, 1, signal);
   const fromSeq = Math.max(0, total - SHOWN);
   const { data } = await stretch(id, fromSeq, SHOWN, signal);
-  return { messages: data, context: await preview(id, signal), total };
+  return { messages: data, context: await preview(id, data, signal), total };
 }
 
-/** What would be sent now; null where no model is known yet. */
-export async function preview(id, signal) {
+/** What would be sent now; null where none of these messages names a model that would be asked. */
+export async function preview(id, rows, signal) {
+  if (!rows.some((row) => row.model)) return null;
   try {
     return await get(place(id, "/context"), { limit: 1 }, { signal });
   } catch (error) {

@@ -113,7 +113,7 @@ export function useTalk(asked, options) {
     setSaid((before) => replaced(before, key, { ...end, answer: { ...shown }, text: shown.text }));
     running.current = null;
     setBusy(false);
-    if (current.current) await settle(end.state, key, shown);
+    if (current.current) await settle(end.state, shown);
   }
 
   const told = useRef("");
@@ -125,13 +125,15 @@ export function useTalk(asked, options) {
   }
 
   /** Take over how the newest messages are stored, and where the next request would begin. */
-  async function settle(state, key, answer) {
+  async function settle(state, answer) {
     told.current = "";
+    let rows = [];
     for (const ms of state === "whole" ? [0] : STORED_AFTER_MS) {
       if (ms) await new Promise((wake) => setTimeout(wake, ms));
       try {
         const { total } = await stretch(current.current, 0, 1);
         const { data } = await stretch(current.current, Math.max(0, total - SHOWN), SHOWN);
+        rows = data;
         const last = data.at(-1);
         setSaid((before) => (before.some((one) => one.state === "coming") ? before : settled(before, data)));
         if (state === "whole" || (last?.role === "assistant" && (!answer.text || answer.text.startsWith(last.text.slice(0, 40))))) break;
@@ -139,7 +141,7 @@ export function useTalk(asked, options) {
         return;
       }
     }
-    if (state !== "whole") setContext((await preview(current.current)) ?? null);
+    if (state !== "whole") setContext(await preview(current.current, rows));
   }
 
   const send = useCallback((text) => {
@@ -159,14 +161,21 @@ export function useTalk(asked, options) {
       await request([{ role: "user", content: question.text }]);
       return;
     }
-    const seq = question.row?.seq ?? null;
-    const messages = seq === null ? null : await historyBefore(current.current, seq + 1).catch(() => null);
+    const messages = await historyTo(question).catch(() => null);
     if (messages === null) {
       setError(new Error("This answer cannot be asked for again: the conversation holds attachments, very long messages or erased ones."));
       return;
     }
     setSaid((before) => before.slice(0, at + 1));
     await request(messages, { isHistory: true });
+  }
+
+  /** All that was said up to a question, as a client would send it; null where that cannot be told. */
+  async function historyTo(question) {
+    if (question.row) return historyBefore(current.current, question.row.seq + 1);
+    const { messages } = await newest(current.current);
+    const row = messages.findLast((one) => one.role === "user" && one.text === question.text);
+    return row ? historyBefore(current.current, row.seq + 1) : null;
   }
 
   const stop = useCallback(() => running.current?.abort(), []);

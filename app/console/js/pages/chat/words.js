@@ -19,7 +19,7 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
   const isWaiting = state === "coming" && !text && !calls.length && compaction?.type !== "running";
   return html`<li class="said ${role}">
     ${compaction && html`<${Compaction} compaction=${compaction} context=${answer.context} />`}
-    <article class="bubble" aria-label="${WHO[role] ?? role}" aria-busy=${state === "coming"}>
+    <article class="bubble" aria-label=${isAnswer ? "Answer" : role === "user" ? "Question" : (WHO[role] ?? role)} aria-busy=${state === "coming"}>
       <header class="row small soft">
         <strong>${WHO[role] ?? role}</strong>${isAnswer && html`<span class="break">${row?.model ?? said.model}</span>`}
         ${(state === "stopped" || row?.incomplete) && html`<${Badge} kind="warn">stopped<//>`}

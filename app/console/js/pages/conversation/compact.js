@@ -114,8 +114,7 @@ function Result({ id, result, onLeave }) {
   const failed = result.outcome === "failed" || result.summaries.some((one) => one.kind === "mechanical");
   const heading = !result.summaries.length ? "Nothing was summarized." : failed ? "Shortened without a model." : "Done.";
   return html`<div class="stack" role="status">
-    <p><strong>${heading}</strong> ${result.summaries.length > 0 && html`${count(result.summaries.length)} ${result.summaries.length === 1 ? "summary" : "summaries"}
-      by ${result.model} in ${duration(result.duration_ms / 1000)}.`} ${result.reason}</p>
+    <p><strong>${heading}</strong> ${result.summaries.length > 0 && html`${count(result.summaries.length)} ${result.summaries.length === 1 ? "summary" : "summaries"} by ${result.model} in ${duration(result.duration_ms / 1000)}.`} ${result.reason}</p>
     ${failed && result.summaries.length > 0 && html`<div class="notice warn">The summarizing model failed, so the summary was made from the messages by rule. It can be written anew under <a
       onClick=${onLeave} href=${to(["conversations", id, "summaries"])}>Summaries</a>.</div>`}
     ${result.warnings.filter((warning) => warning !== result.reason).map((warning) => html`<div class="notice warn">${warning}</div>`)}

@@ -15,22 +15,23 @@ const MAX_CHARS = 6000;
 /** @param {{id: string, route: object, session: object, round?: number}} props  `id` of the conversation */
 export function Seen({ id, route, session, round = 0 }) {
   const item = route.query.get("item") ?? "";
-  const [policy, setPolicy] = useState("");
-  const asked = useMemo(() => (item ? {} : { policy }), [item, policy]);
+  const [wish, setWish] = useState({ policy: "", model: "" });
+  const asked = useMemo(() => (item ? {} : wish), [item, wish]);
   const turns = useLoaded((signal) => allTurns(id, signal), [id, round]);
   const view = useLoaded((signal) => loadView(id, item, asked, signal), [id, item, asked, round]);
   const isStale = view.loading || (view.data && (view.data.item_id ?? "") !== item);
   return html`<div class="stack seen">
     <section class="panel stack seen-top" aria-label="Which view">
       <${Chooser} id=${id} item=${item} turns=${turns.data ?? []}>
-        ${!item && html`<${WhatIf} session=${session} policy=${policy} onPolicy=${setPolicy} view=${view.data} />`}
+        ${!item && html`<${WhatIf} session=${session} wish=${wish} onWish=${setWish} view=${view.data} />`}
       <//>
       ${view.data && !view.error && html`<${Budget} id=${id} view=${view.data} turn=${turns.data?.find((turn) => turn.id === item)} />`}
     </section>
+    ${view.error?.code === "model_required" && html`<p class="soft">Name a model above to see what it would be sent.</p>`}
     ${view.error && html`<${Failure} error=${view.error} retry=${view.reload} />`}
     ${!view.data && !view.error && html`<${Loading}>Putting the view together…<//>`}
     ${view.data && !view.error && html`<div class=${isStale ? "stack stale" : "stack"} aria-busy=${isStale}>
-      <${SideBySide} key=${`${view.data.item_id ?? "now"} ${view.data.policy} ${round}`} id=${id} item=${view.data.item_id ?? ""} asked=${asked} view=${view.data} />
+      <${SideBySide} key=${`${view.data.item_id ?? "now"} ${view.data.policy} ${view.data.model} ${round}`} id=${id} item=${view.data.item_id ?? ""} asked=${asked} view=${view.data} />
     </div>`}
   </div>`;
 }
@@ -48,7 +49,7 @@ function Chooser({ id, item, turns, children }) {
       <input type="range" class="grow" aria-label="Turn" aria-valuetext=${words} min="0" max=${turns.length} value=${at < 0 ? turns.length : at}
         onInput=${(event) => show(Number(event.target.value))} />
       <${Button} small disabled=${!item || at >= turns.length} onClick=${() => show(at + 1)}>Later →<//>
-      <label class="check">Turn <input class="input small" type="number" min="1" max=${turns.at(-1)?.turn ?? 1} value=${turn?.turn ?? ""} placeholder="now"
+      <label class="check">Turn <input class="input small" aria-label="Number of the turn" type="number" min="1" max=${turns.at(-1)?.turn ?? 1} value=${turn?.turn ?? ""} placeholder="now"
         onChange=${(event) => showTurn(turns, Number(event.target.value), show)} /></label>
       <${Button} small aria-pressed=${!item} onClick=${() => show(turns.length)}>Now<//>
     </div>
@@ -61,12 +62,14 @@ function showTurn(turns, number, show) {
   if (number && at >= 0) show(at);
 }
 
-/** The same conversation under another policy; nothing is asked of a model. */
-function WhatIf({ session, policy, onPolicy, view }) {
-  return html`<label class="check" title="No model is called">With policy <select class="input small" value=${policy} onChange=${(event) => onPolicy(event.target.value)}>
-    <option value="">as a request would have it${!policy && view ? ` (${view.policy})` : ""}</option>
+/** The same conversation under another policy, or for another model; none is called. */
+function WhatIf({ session, wish, onWish, view }) {
+  return html`<label class="check" title="No model is called">With policy <select class="input small" aria-label="With policy" value=${wish.policy} onChange=${(event) => onWish({ ...wish, policy: event.target.value })}>
+    <option value="">${view && !wish.policy ? `${view.policy}, as a request would have it` : "as a request would have it"}</option>
     ${(session.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}
-  </select></label>`;
+  </select></label>
+  <label class="check" title="No model is called">for model <input class="input small" aria-label="For model" spellcheck="false" autocomplete="off" placeholder=${view?.model ?? "its name"} value=${wish.model}
+    onChange=${(event) => onWish({ ...wish, model: event.target.value.trim() })} /></label>`;
 }
 
 function Budget({ id, view, turn }) {
