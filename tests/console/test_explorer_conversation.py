@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ async def test_the_head_says_how_full_the_context_is(filled: Filled, page: Page)
     await open_view(page, filled, filled.long)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Entry 0: the ship Aurora 0")
     head = page.locator(".conversation-head")
-    for sign in (filled.long, "harbour", "120 messages", "policy additive", f"model {MODEL}", "summarized", "client appends"):
+    signs = ("harbour", "120 messages", "policy additive", f"model {MODEL}", "summarized", "client appends")
+    for sign in (filled.long, *signs):
         await expect(head).to_contain_text(sign)
     view = await filled.get(f"conversations/{filled.long}/context", limit=1)
     meter = head.get_by_role("meter")
     await expect(meter).to_have_attribute("aria-valuenow", str(view["prompt_tokens"]))
     await expect(meter).to_have_attribute("aria-valuemax", str(view["limit"]))
     await expect(head.get_by_role("link", name="Continue in chat")).to_have_attribute("href", f"#/chat/{filled.long}")
-    assert await page.title() == "Entry 0: the ship Aurora 0 lies at berth 1. crate 0 holds 0 bolts, crate 1 hold… · Concertina"
+    await expect(page).to_have_title(re.compile("^Entry 0: the ship Aurora 0 lies.*… · Concertina$"))
 
 
 async def test_where_no_model_answered_the_head_says_so(filled: Filled, page: Page) -> None:
@@ -67,14 +69,15 @@ async def test_a_conversation_is_renamed_by_the_keyboard(console: Console, page:
     assert kept["metadata"] == {"topic": "lockers", "title": "Locker 12"}
 
 
-async def test_an_export_is_saved_as_a_file(filled: Filled, page: Page) -> None:
+async def test_an_export_is_saved_as_a_file(filled: Filled, page: Page, tmp_path: Path) -> None:
     await open_view(page, filled, filled.tools)
     async with page.expect_download() as saving:
         await page.get_by_role("button", name="Export").click()
     saved = await saving.value
     assert saved.suggested_filename == f"{filled.tools}.jsonl"
-    lines = Path(await saved.path()).read_text().splitlines()
-    assert len(lines) == 10
+    saved_to = tmp_path / "saved.jsonl"
+    await saved.save_as(saved_to)
+    assert len(saved_to.read_bytes().splitlines()) == 10
 
 
 async def test_deleting_takes_its_branches_where_it_is_told_to(console: Console, page: Page) -> None:
@@ -125,7 +128,9 @@ async def test_summaries_are_shown_with_their_revisions(filled: Filled, page: Pa
         await page.emulate_media(color_scheme=scheme)
         await axe(page)
     await chosen.get_by_label("Show what changed").uncheck()
-    await expect(chosen.locator(".revision").nth(1)).to_contain_text("The Aurora came to berth 1, as a person tells it.")
+    await expect(chosen.locator(".revision").nth(1)).to_contain_text(
+        "The Aurora came to berth 1, as a person tells it."
+    )
 
 
 async def test_pins_are_listed_and_lead_to_their_messages(filled: Filled, page: Page) -> None:

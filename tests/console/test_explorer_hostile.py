@@ -13,15 +13,18 @@ from tests.console.scenery import HOSTILE, Console, Filled, assistant, user
 IMAGE = '<img src=x onerror="window.pwned = 100">'
 SCRIPT = "<script>window.pwned = 101</script>"
 LINK = "[go](javascript:window.pwned=102)"
-MARKS = """() => ({
-    ran: window.pwned ?? null,
-    scripts: [...document.querySelectorAll("#app script, #app iframe, #app style, #app link, #app base, #app object")].length,
-    images: [...document.querySelectorAll("#app img")].filter((image) => image.getAttribute("src") !== "icon.svg").length,
-    handlers: [...document.querySelectorAll("#app *")].filter((one) => [...one.attributes].some((a) => a.name.startsWith("on"))).length,
-    links: [...document.querySelectorAll("#app a[href]")].map((link) => link.protocol)
-        .filter((protocol) => !["http:", "https:", "mailto:"].includes(protocol)),
-})"""
-HARMLESS = {"ran": None, "scripts": 0, "images": 0, "handlers": 0, "links": []}
+MARKS = """() => {
+    const all = (selector) => [...document.querySelectorAll(selector)];
+    return {
+        ran: window.pwned ?? null,
+        scripts: all("#app :is(script, iframe, style, link, base, object, embed)").length,
+        images: all("#app img").filter((image) => image.getAttribute("src") !== "icon.svg").length,
+        handlers: all("#app *").filter((one) => [...one.attributes].some((a) => a.name.startsWith("on"))).length,
+        links: all("#app a[href]").map((link) => link.protocol)
+            .filter((protocol) => !["http:", "https:", "mailto:"].includes(protocol)),
+    };
+}"""
+HARMLESS: dict[str, Any] = {"ran": None, "scripts": 0, "images": 0, "handlers": 0, "links": []}
 
 
 @pytest.fixture
@@ -82,7 +85,8 @@ async def test_names_and_metadata_and_search_hits_are_text(console: Console, pag
             {"role": "tool", "tool_call_id": IMAGE, "content": f'{{"html": "{SCRIPT}"}}', "name": "x"},
         ]
     )
-    await console.ask("POST", f"conversations/{found}", json={"metadata": {"title": SCRIPT, LINK: IMAGE.replace('"', "'")}})
+    metadata = {"title": SCRIPT, LINK: IMAGE}
+    await console.ask("POST", f"conversations/{found}", json={"metadata": metadata})
     await page.route("**/log?*", named_badly)
     for place in ("", "?q=findme", f"/{found}/log?q=findme", f"/{found}/summaries", f"/{found}/branches"):
         await page.goto(console.url(f"#/conversations{place}"))

@@ -164,12 +164,15 @@ async def test_where_nothing_was_said_the_way_to_begin_is_shown(console: Console
         await axe(page)
 
 
-async def test_a_database_that_is_away_is_told_kindly_and_asked_again(
-    filled: Filled, page: Page, watch: Watch
-) -> None:
+async def test_a_database_that_is_away_is_told_kindly_and_asked_again(filled: Filled, page: Page, watch: Watch) -> None:
     watch.allow("503")
     error: dict[str, Any] = {
-        "error": {"message": "The database is away.", "type": "server_error", "param": None, "code": "store_unavailable"}
+        "error": {
+            "message": "The database is away.",
+            "type": "server_error",
+            "param": None,
+            "code": "store_unavailable",
+        }
     }
 
     async def away(route: Any) -> None:

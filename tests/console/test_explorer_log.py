@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.browser import SCHEMES, Watch, axe, shot
@@ -57,7 +58,7 @@ def assert_filled(seen: dict[str, Any]) -> None:
     rows = seen["seen"]
     assert rows[0]["top"] <= 2
     assert rows[-1]["bottom"] >= seen["height"] - 2
-    for above, below in zip(rows, rows[1:], strict=False):
+    for above, below in pairwise(rows):
         assert below["seq"] == above["seq"] + 1
         assert abs(below["top"] - above["bottom"]) < 1
     assert seen["rows"] < MOST_ROWS
@@ -96,7 +97,7 @@ async def test_ten_thousand_messages_are_a_few_rows(filled: Filled, page: Page) 
 
 
 async def test_scrolling_through_never_leaves_the_window_blank(
-    filled: Filled, page: Page, record_property: pytest.RecordProperty
+    filled: Filled, page: Page, record_property: Callable[[str, object], None]
 ) -> None:
     await open_log(page, filled, filled.big)
     await settled(page)
@@ -170,8 +171,7 @@ async def test_what_is_read_stays_where_it_is_when_rows_above_change(filled: Fil
     await page.mouse.wheel(0, -40)
     place = top_of(await settled(page), 70)
     await page.evaluate(
-        """() => { const above = [...document.querySelectorAll(".virtual-row")].find((row) => row.dataset.index === "66");
-        above.firstElementChild.style.paddingBottom = "300px"; }"""
+        """() => { document.querySelector('[data-index="66"]').firstElementChild.style.paddingBottom = "300px"; }"""
     )
     assert abs(top_of(await settled(page), 70) - place) < 2
     assert await page.evaluate("faults_") == []

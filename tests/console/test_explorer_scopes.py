@@ -67,9 +67,7 @@ async def test_a_key_that_may_only_read_is_offered_nothing_else(
         await axe(page)
 
 
-async def test_what_another_tenant_has_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch
-) -> None:
+async def test_what_another_tenant_has_is_not_there(monkeypatch: pytest.MonkeyPatch, page: Page, watch: Watch) -> None:
     watch.allow("401|404")
     async with locked(monkeypatch) as gateway:
         _, conversation = await talked(gateway, tenant="acme")

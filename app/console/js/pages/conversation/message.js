@@ -12,7 +12,7 @@ import { placeOf } from "./place.js";
 const LONG = { chars: 2_500, lines: 40, name: "" };
 /** A summary must not push the message that it stands in front of out of the window. */
 const TIGHT = { chars: 500, lines: 6, name: "tight" };
-const KINDS = { model: "", mechanical: "warn", edited: "kept" };
+const KINDS = { model: ["", "by a model"], mechanical: ["warn", "without a model"], edited: ["kept", "edited"] };
 
 /** What was opened and closed, kept while rows come and go. @returns {[boolean, (isOpen: boolean) => void]} */
 function useFold(folds, name, initial) {
@@ -166,8 +166,9 @@ export const Band = memo(function Band({ summary, conversation, folds, isRaw }) 
 });
 
 export function SummaryFacts({ summary }) {
+  const [kind, words] = KINDS[summary.kind] ?? ["", summary.kind];
   return html`<span class="facts small soft">
-    <${Badge} kind=${KINDS[summary.kind] ?? ""}>${summary.kind}<//>
+    <${Badge} kind=${kind}>${words}<//>
     ${summary.model && html`<span class="break">${summary.model}</span>`}
     <span class="number">${count(summary.tokens)} tokens</span>
     <span class="number">revision ${summary.revision}</span>
