@@ -38,8 +38,13 @@ def holding(gate: asyncio.Event, reply: Reply) -> Reply:
 
 
 @asynccontextmanager
-async def scripted(upstream: ScriptedUpstream, *, window: int = WINDOW, **sections: Any) -> AsyncIterator[Console]:
-    """Every model has the same window; summaries are made when they are needed, none ahead."""
+async def scripted(
+    page: Page, upstream: ScriptedUpstream, *, window: int = WINDOW, **sections: Any
+) -> AsyncIterator[Console]:
+    """Every model has the same window; summaries are made when they are needed, none ahead.
+
+    The page leaves before the gateway ends, lest it ask for more.
+    """
     async with serving(upstream, lifespan="off") as address:
         values: dict[str, Any] = {
             "providers": {"upstream": {"base_url": f"{address}/v1", "api_key": "sk-upstream"}},
@@ -49,6 +54,7 @@ async def scripted(upstream: ScriptedUpstream, *, window: int = WINDOW, **sectio
         }
         async with running(**{**values, **sections}) as console:
             yield console
+            await page.goto("about:blank")
 
 
 def question(number: int, words: int = 60) -> str:

@@ -37,7 +37,7 @@ async def answered(page: Page) -> None:
 async def test_an_answer_is_streamed_and_its_context_shown(page: Page) -> None:
     first = chunk({"role": "assistant", "content": "The gate opens at **06:40**"})
     upstream = ScriptedUpstream(Reply(pieces=[first, 1.0, chunk({"content": ", they say."}), chunk({}, "stop"), DONE]))
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await say(page, "When does the gate open?")
         await expect(newest(page).locator("strong", has_text="06:40")).to_be_visible()
@@ -65,7 +65,7 @@ async def test_compaction_is_told_before_the_summary_is_there(page: Page) -> Non
         return holding(gate, answering(body)) if is_summary(body) else answering(body)
 
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         conversation, turns = await nearly_full(console)
         assert not any(is_summary(body) for body in upstream.requests)
         upstream.default = slow_to_summarize
@@ -95,7 +95,7 @@ async def test_a_failed_compaction_is_told_and_the_answer_comes(page: Page) -> N
         return Reply({"error": {"message": "No."}}, 500) if is_summary(body) else answering(body)
 
     upstream = ScriptedUpstream(default=cannot_summarize)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         conversation, turns = await nearly_full(console)
         await open_chat(page, console, conversation)
         await expect(page.locator(".said")).to_have_count(2 * turns)
@@ -109,7 +109,7 @@ async def test_an_answer_is_stopped_and_asked_for_again(page: Page, watch: Watch
     watch.allow("ERR_ABORTED")
     endless = Reply(pieces=[chunk({"role": "assistant", "content": "Once upon a time"}), 60.0])
     upstream = ScriptedUpstream(stream("Hello."), endless)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await say(page, "Hello!")
         await answered(page)
@@ -142,7 +142,7 @@ async def test_an_error_is_told_and_tried_again(page: Page, watch: Watch) -> Non
     watch.allow("429")
     refusal = Reply({"error": {"message": f"Slow down {HOSTILE['image']}", "code": "rate_limited"}}, 429)
     upstream = ScriptedUpstream(refusal, refusal, refusal, refusal)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await say(page, "Hello?")
         alert = page.get_by_role("alert")
@@ -163,7 +163,7 @@ async def test_an_error_is_told_and_tried_again(page: Page, watch: Watch) -> Non
 
 async def test_a_stream_that_breaks_off_keeps_what_came(page: Page) -> None:
     upstream = ScriptedUpstream(Reply(pieces=[chunk({"role": "assistant", "content": "Half of"}), 0.1, DROP]))
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await say(page, "Tell me all of it.")
         await expect(page.get_by_role("alert")).to_contain_text("broke off")
@@ -179,7 +179,7 @@ async def test_nothing_that_is_answered_runs(page: Page) -> None:
     upstream = ScriptedUpstream(stream(*words))
     hostile_model = "m-<img src=x onerror=alert(1)>"
     models = {"m": {"provider": "upstream"}, hostile_model: {"provider": "upstream"}}
-    async with scripted(upstream, models=models) as console:
+    async with scripted(page, upstream, models=models) as console:
         await open_chat(page, console)
         await page.get_by_role("combobox", name="Model").select_option(hostile_model)
         await say(page, HOSTILE["script"])
@@ -194,7 +194,7 @@ async def test_nothing_that_is_answered_runs(page: Page) -> None:
 
 async def test_everything_can_be_done_by_keyboard(page: Page) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await expect(page.get_by_label("Message", exact=True)).to_be_focused()
         await page.keyboard.type("First line")
@@ -221,7 +221,7 @@ async def test_everything_can_be_done_by_keyboard(page: Page) -> None:
 
 async def test_options_reach_the_model(page: Page) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await page.get_by_label("Policy").select_option("window")
         await page.get_by_text("Options", exact=True).click()
@@ -257,7 +257,7 @@ async def test_scrolling_up_is_left_alone(page: Page) -> None:
     pieces = [chunk({"role": "assistant", "content": "word\n\n" * 60})]
     pieces += [piece for number in range(40) for piece in (0.05, chunk({"content": f"line {number}\n\n"}))]  # type: ignore[misc]
     upstream = ScriptedUpstream(Reply(pieces=[*pieces, chunk({}, "stop"), DONE]))
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         await open_chat(page, console)
         await say(page, "Count.")
         scroller = page.get_by_role("region", name="Messages")

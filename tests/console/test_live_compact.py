@@ -30,7 +30,7 @@ async def test_it_is_tried_out_then_made_and_watched(page: Page) -> None:
     upstream = ScriptedUpstream(
         default=lambda body: holding(gate, answering(body)) if is_summary(body) else answering(body)
     )
-    async with scripted(upstream, window=WINDOW) as console:
+    async with scripted(page, upstream, window=WINDOW) as console:
         conversation = await talked(console, TURNS)
         wanted = await console.ask("POST", f"conversations/{conversation}/compact", json={"dry_run": True})
         dialog = await open_dialog(page, console, conversation)
@@ -64,7 +64,7 @@ async def test_it_is_tried_out_then_made_and_watched(page: Page) -> None:
 
 
 async def test_where_there_is_nothing_to_summarize_it_says_so(page: Page) -> None:
-    async with scripted(ScriptedUpstream(default=answering), window=WINDOW) as console:
+    async with scripted(page, ScriptedUpstream(default=answering), window=WINDOW) as console:
         dialog = await open_dialog(page, console, await talked(console, 1))
         await expect(dialog).to_contain_text("There is nothing to summarize.")
         await expect(dialog.get_by_role("button", name="Summarize now")).to_be_disabled()
@@ -75,7 +75,7 @@ async def test_where_there_is_nothing_to_summarize_it_says_so(page: Page) -> Non
 
 async def test_a_place_where_the_log_cannot_be_cut_is_told_with_the_nearest_that_can(page: Page, watch: Watch) -> None:
     watch.allow("400")
-    async with scripted(ScriptedUpstream(default=answering), window=WINDOW) as console:
+    async with scripted(page, ScriptedUpstream(default=answering), window=WINDOW) as console:
         conversation = await talked(console, TURNS)
         log = (await console.get(f"conversations/{conversation}/log"))["data"]
         dialog = await open_dialog(page, console, conversation)
@@ -90,7 +90,7 @@ async def test_a_conversation_in_use_is_told_as_busy(page: Page, watch: Watch) -
     watch.allow("409")
     gate = asyncio.Event()
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream, window=WINDOW, compaction={"wait_seconds": 0.3}) as console:
+    async with scripted(page, upstream, window=WINDOW, compaction={"wait_seconds": 0.3}) as console:
         conversation = await talked(console, TURNS)
         upstream.default = lambda body: holding(gate, answering(body))
         speaking = asyncio.ensure_future(talked(console, 1, first=TURNS))
@@ -108,7 +108,7 @@ async def test_a_summarizer_that_fails_leaves_a_summary_without_a_model(page: Pa
     def cannot_summarize(body: dict[str, Any]) -> Reply:
         return Reply({"error": {"message": "No."}}, 500) if is_summary(body) else answering(body)
 
-    async with scripted(ScriptedUpstream(default=cannot_summarize), window=WINDOW) as console:
+    async with scripted(page, ScriptedUpstream(default=cannot_summarize), window=WINDOW) as console:
         dialog = await open_dialog(page, console, await talked(console, TURNS))
         await dialog.get_by_role("button", name="Summarize now").click()
         await expect(dialog.get_by_role("status")).to_contain_text("Shortened without a model.")

@@ -13,6 +13,8 @@ from tests.edge.kept import is_summary
 from tests.live import ScriptedUpstream
 
 TURNS = 24
+SLOW_MS = 30_000
+"""For a plan over 10,000 messages, on a machine that others use too."""
 
 
 async def open_seen(page: Page, console: Console, conversation: str, item: str = "") -> None:
@@ -57,7 +59,7 @@ async def to_the_top(within: Locator) -> None:
 
 async def test_what_the_model_saw_is_what_the_provider_received(page: Page) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         conversation = await talked(console, TURNS)
         turns = (await console.get(f"conversations/{conversation}/turns", limit=1000))["data"]
         received = [body["messages"] for body in upstream.requests if not is_summary(body)]
@@ -169,8 +171,8 @@ async def test_an_imported_conversation_can_be_seen_for_any_model(filled: Filled
     await page.get_by_label("For model").fill("sim-8k")
     await page.keyboard.press("Enter")
     log = side(page, "The whole log")
-    await expect(log).to_contain_text("10,000 messages")
-    await expect(log.locator("header .loading")).to_have_count(0)
+    await expect(log).to_contain_text("10,000 messages", timeout=SLOW_MS)
+    await expect(log.locator("header .loading")).to_have_count(0, timeout=SLOW_MS)
     legend = page.get_by_role("group", name="Show only")
     told = await filled.get(f"conversations/{filled.big}/context", model="sim-8k", limit=1)
     await expect(page.locator(".seen-budget")).to_contain_text(f"{told['prompt_tokens']:,} / 8,192 tokens")
@@ -180,7 +182,7 @@ async def test_an_imported_conversation_can_be_seen_for_any_model(filled: Filled
 
 async def test_a_long_log_comes_by_pages(page: Page) -> None:
     upstream = ScriptedUpstream(default=answering)
-    async with scripted(upstream) as console:
+    async with scripted(page, upstream) as console:
         messages = [{"role": ("user", "assistant")[seq % 2], "content": f"Crate {seq}"} for seq in range(2_400)]
         taken = await console.take_in(messages)
         await console.chat([{"role": "user", "content": question(1)}], taken, model="m")
