@@ -157,7 +157,7 @@ async def test_a_file_of_something_else_is_refused_with_the_reason(
 async def test_where_nothing_was_said_the_way_to_begin_is_shown(console: Console, page: Page) -> None:
     await open_list(page, console)
     await expect(page.get_by_text("Nothing was said here yet")).to_be_visible()
-    await expect(page.locator(".first-steps > p > code")).to_have_text(f"{console.address}/v1")
+    await expect(page.locator(".first-steps > p.row > code")).to_have_text(f"{console.address}/v1")
     await shot(page, "first-steps")
     for scheme in SCHEMES:
         await page.emulate_media(color_scheme=scheme)

@@ -2,6 +2,8 @@
 import { html } from "../lib.js";
 
 const MAX_CELLS = 4_000_000;
+/** Texts that have less than this in common are told one after the other: single words say nothing. */
+const LEAST_ALIKE = 0.3;
 
 /**
  * @returns {{kind: "same"|"gone"|"new", text: string}[]|null} null: too long to compare
@@ -16,7 +18,10 @@ export function compared(before, after) {
   const [a, b] = [old.slice(start, old.length - end), now.slice(start, now.length - end)];
   if (a.length * b.length > MAX_CELLS) return null;
   const pieces = [["same", old.slice(0, start)], ...steps(a, b), ["same", end ? old.slice(-end) : []]];
-  return joined(pieces.map(([kind, words]) => ({ kind, text: words.join("") })));
+  const found = joined(pieces.map(([kind, words]) => ({ kind, text: words.join("") })));
+  const alike = found.reduce((sum, { kind, text }) => sum + (kind === "same" ? text.length : 0), 0);
+  if (alike >= LEAST_ALIKE * Math.max(before.length, after.length)) return found;
+  return [{ kind: "gone", text: `${before}\n` }, { kind: "new", text: after }];
 }
 
 /** The longest common subsequence, walked from the beginning. */

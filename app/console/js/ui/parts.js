@@ -98,7 +98,12 @@ export function ContextBar({ tokens, window: size, threshold, label = "Context" 
  * @param {{label: string, tabs: {name: string, text: string, href: string}[], current: string}} props
  */
 export function Tabs({ label, tabs, current }) {
-  return html`<nav class="tabs" aria-label=${label}>
+  const element = useRef(null);
+  useEffect(() => {
+    const tab = element.current.querySelector("[aria-current]");
+    if (tab) element.current.scrollLeft = tab.offsetLeft - element.current.offsetLeft;
+  }, [current]);
+  return html`<nav class="tabs" aria-label=${label} ref=${element}>
     ${tabs.map(
       (tab) => html`<a href=${tab.href} aria-current=${tab.name === current ? "page" : undefined}>${tab.text}</a>`,
     )}
