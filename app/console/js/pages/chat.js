@@ -120,7 +120,7 @@ function Options({ wish, onChange, models, session }) {
 /** How full the window is, by the newest answer. */
 function Context({ context, said }) {
   if (!context) return null;
-  const status = said.findLast((one) => one.answer?.status)?.answer.status ?? context.status;
+  const status = said.findLast((one) => one.answer?.status && one.state !== "coming")?.answer.status ?? context.status;
   return html`<div class="chat-context">
     <${ContextBar} tokens=${context.prompt_tokens} window=${context.window} threshold=${context.compacts_above ?? context.limit} />
     ${status && html`<${Status} of=${status} />`}
@@ -156,7 +156,7 @@ function Messages({ talk, onSuggest }) {
     ${!talk.isLoading && !talk.said.length && !talk.error && html`<${Welcome} onSuggest=${onSuggest} />`}
     ${first > 0 && html`<p class="row chat-older"><${Button} small onClick=${older}>Earlier messages<//><span class="small soft">${count(first)} before these</span></p>`}
     <ol class="chat-messages">
-      ${talk.said.map((said, index) => html`<${Said} key=${said.key} said=${said} conversation=${talk.id} isBusy=${talk.isBusy}
+      ${talk.said.map((said, index) => html`<${Said} key=${said.key} said=${said} conversation=${talk.id} isBusy=${talk.isBusy && index === talk.said.length - 1}
         isLast=${index === talk.said.length - 1} onAgain=${talk.again} />`)}
     </ol>
     ${isAway && html`<p class="chat-newest"><${Button} small onClick=${toEnd}>↓ Newest<//></p>`}

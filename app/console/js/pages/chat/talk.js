@@ -178,8 +178,11 @@ export function useTalk(asked, options) {
     return row ? historyBefore(current.current, row.seq + 1) : null;
   }
 
+  const newestAgain = useRef(again);
+  newestAgain.current = again;
+  const askAgain = useCallback(() => newestAgain.current(), []);
   const stop = useCallback(() => running.current?.abort(), []);
-  return { id, said, context, error, isLoading, isBusy, announced, send, stop, again, older, reopen: () => open(current.current, new AbortController().signal) };
+  return { id, said, context, error, isLoading, isBusy, announced, send, stop, again: askAgain, older, reopen: () => open(current.current, new AbortController().signal) };
 }
 
 function fromRow(row) {

@@ -16,17 +16,18 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
   const reasoning = row?.reasoning ?? answer?.reasoning;
   const refusal = row?.refusal ?? answer?.refusal;
   const compaction = answer?.compaction;
-  const isWaiting = state === "coming" && !text && !calls.length && compaction?.type !== "running";
+  const isEmpty = state === "coming" && !text && !calls.length && !reasoning;
+  const isCompacting = isEmpty && compaction?.type === "running";
   return html`<li class="said ${role}">
     ${compaction && html`<${Compaction} compaction=${compaction} context=${answer.context} />`}
-    <article class="bubble" aria-label=${isAnswer ? "Answer" : role === "user" ? "Question" : (WHO[role] ?? role)} aria-busy=${state === "coming"}>
+    ${!isCompacting && html`<article class="bubble" aria-label=${isAnswer ? "Answer" : role === "user" ? "Question" : (WHO[role] ?? role)} aria-busy=${state === "coming"}>
       <header class="row small soft">
         <strong>${WHO[role] ?? role}</strong>${isAnswer && html`<span class="break">${row?.model ?? said.model}</span>`}
         ${(state === "stopped" || row?.incomplete) && html`<${Badge} kind="warn">stopped<//>`}
         ${row?.finish_reason === "length" && html`<${Badge} kind="warn">cut off by its length<//>`}
       </header>
       ${reasoning && html`<details class="small"><summary>Reasoning</summary><div class="text soft">${reasoning}</div></details>`}
-      ${isWaiting && html`<p class="soft"><span class="loading">Waiting for the model…</span></p>`}
+      ${isEmpty && html`<p class="soft"><span class="loading">Waiting for the model…</span></p>`}
       ${text && (role === "tool" ? html`<details class="small"><summary>${count(text.length)} characters</summary><pre class="plain text" tabindex="0">${text}</pre></details>`
         : isAnswer ? html`<${Markdown} text=${text} />` : html`<div class="text">${text}</div>`)}
       ${refusal && html`<div class="notice warn">${refusal}</div>`}
@@ -41,7 +42,7 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
         ${isLast && !isBusy && state !== "failed" && html`<${Button} small kind="plain" title="As a branch: this answer stays" onClick=${onAgain}>Ask again<//>`}
       </footer>`}
       ${answer?.context?.warnings?.map((warning) => html`<div class="notice warn small">${warning}</div>`)}
-    </article>
+    </article>`}
   </li>`;
 });
 
@@ -50,7 +51,7 @@ function Compaction({ compaction, context }) {
   if (compaction.type === "running") {
     return html`<div class="compacting" role="group" aria-label="Compaction">
       <span class="loading"><strong>Compacting…</strong></span>
-      <span class="small">Older turns are being summarized: ${count(compaction.inputTokens)} tokens are too many for a window of ${count(compaction.window)}.</span>
+      <span class="small">Older turns are being summarized: ${count(compaction.inputTokens)} tokens in a window of ${count(compaction.window)}.</span>
       <${Elapsed} since=${compaction.since} />
     </div>`;
   }

@@ -88,10 +88,10 @@ function Estimate({ id, trial, onLeave }) {
 
 function Change({ before, after, window: size, isEstimate = false }) {
   return html`<dl class="change">
-    <dt>Now</dt><dd><${ContextBar} tokens=${before} window=${size} label="Tokens before" /></dd>
+    <dt>${isEstimate ? "Now" : "Before"}</dt><dd><${ContextBar} tokens=${before} window=${size} label="Tokens before" /></dd>
     <dt>After</dt><dd><${ContextBar} tokens=${after} window=${size} label="Tokens after" /></dd>
   </dl>
-  <p class="small soft">${before > after ? `${isEstimate ? "About " : ""}${count(before - after)} tokens less per turn, ${percent(before - after, before)} of what is sent now.` : "It would not send less."}</p>`;
+  <p class="small soft">${before > after ? `${isEstimate ? "About " : ""}${count(before - after)} tokens less per turn, ${percent(before - after, before)} of what ${isEstimate ? "is sent now" : "was sent"}.` : isEstimate ? "It would not send less." : "No less is sent than before."}</p>`;
 }
 
 function Running({ id, running, retry, onLeave }) {
