@@ -36,6 +36,10 @@ def test_each_code_is_told_with_the_status_it_has() -> None:
     assert [one.code for one in classes if one.code and str(one.status) not in told[one.code]] == []
 
 
+def test_no_status_is_taken_for_the_first_item_of_a_numbered_list() -> None:
+    assert re.findall(r"^\d{3}\. ", PAGE, re.MULTILINE) == []
+
+
 def test_what_the_page_says_of_refusals_at_start_is_said_at_start() -> None:
     said = re.findall(r"^\| `([^`]+)` \| ", AT_START, re.MULTILINE)
     sources = [
