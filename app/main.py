@@ -93,12 +93,17 @@ def create_app(settings: Settings, metrics_folder: Path | None = None) -> Watche
     application.router.routes.append(Route(CHAT_PATH, chat, methods=["POST"], include_in_schema=False))
     for routes in routes_beside_chat(engine, settings):
         application.include_router(routes)
-    install_error_handlers(application, engine.metrics)
+    install_error_handlers(application)
     application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=_new_request_id)
-    front = Front(chat, application, engine.metrics)
-    return Watched(front, engine.tracing, seconds=time.monotonic, tells=settings.telemetry.request_log)
+    return Watched(
+        Front(chat, application),
+        engine.metrics,
+        engine.tracing,
+        seconds=time.monotonic,
+        tells=settings.telemetry.request_log,
+    )
 
 
 @asynccontextmanager

@@ -13,9 +13,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.auth import Auth
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
-from app.api.front import CHAT_PATH
 from app.api.schemas import parse_chat_request
-from app.api.sending import Sending, count, count_first_byte
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
@@ -68,18 +66,7 @@ class ChatEndpoint:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        metrics = self._metrics
-        began = metrics.now()
-        sending = Sending(send, metrics.now)
-        metrics.in_flight.add()
-        try:
-            await self._serve(scope, receive, sending)
-        finally:
-            metrics.in_flight.add(-1)
-            count(metrics, CHAT_PATH, sending, began)
-            count_first_byte(metrics, sending, began)
-
-    async def _serve(self, scope: Scope, receive: Receive, sending: Sending) -> None:
+        client = _Client(send)
         headers = headers_of(scope)
         request_id = self._new_request_id()
         try:
@@ -92,26 +79,26 @@ class ChatEndpoint:
         except ClientDisconnected:
             return
         except GatewayError as error:
-            await self._send_whole(self._refusal(error, request_id), sending)
+            await self._send_whole(self._refusal(error, request_id), client)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            await self._send_whole(self._refusal(unexpected(error, request_id), request_id), sending)
+            await self._send_whole(self._refusal(unexpected(error, request_id), request_id), client)
             return
         with log_scope(request_id=request_id):
             try:
                 if request.stream:
                     async with _until_disconnect(receive, seat.hang_up):
-                        await self._answer(seat, request_id, sending)
+                        await self._answer(seat, request_id, client)
                 else:
                     # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
                     if len(body) > PAUSED_BYTES:
                         _has_left(receive)
-                    await self._answer(seat, request_id, sending)
+                    await self._answer(seat, request_id, client)
             except asyncio.CancelledError:
                 log.warning("a request was still running when the server had to stop")
-                await self._send_stopped(request_id, sending)
+                await self._send_stopped(request_id, client)
 
-    async def _answer(self, seat: Seat, request_id: str, sending: Sending) -> None:
+    async def _answer(self, seat: Seat, request_id: str, client: _Client) -> None:
         try:
             answer = await seat.answer()
             if REPLAYED.keys() <= answer.headers.keys():
@@ -123,58 +110,50 @@ class ChatEndpoint:
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
             answer = self._refusal(unexpected(error, request_id), request_id)
         if isinstance(answer, WholeAnswer):
-            await self._send_whole(answer, sending)
-            return
-        sending.streams = True
-        self._metrics.streams.add()
-        try:
-            await self._send_stream(answer, request_id, sending)
-        finally:
-            self._metrics.streams.add(-1)
+            await self._send_whole(answer, client)
+        else:
+            await self._send_stream(answer, request_id, client)
 
-    async def _send_stopped(self, request_id: str, sending: Sending) -> None:
+    async def _send_stopped(self, request_id: str, client: _Client) -> None:
         """The server stops and has waited long enough: say so in the form that the answer has by now."""
         error = UpstreamUnavailable("The gateway is stopping and the answer was not complete.", status=503)
-        if not sending.head_sent:
-            await self._send_whole(self._refusal(error, request_id), sending)
-        elif not sending.ended:
-            self._metrics.error(error.name, error.status)
-            await sending({"type": "http.response.body", "body": error_frames(error)})
+        if not client.has_head:
+            await self._send_whole(self._refusal(error, request_id), client)
+        elif not client.has_all:
+            note_error(error)
+            await client.end(error_frames(error))
 
-    async def _send_whole(self, answer: WholeAnswer, send: Send) -> None:
+    async def _send_whole(self, answer: WholeAnswer, client: _Client) -> None:
         raw_headers = _raw({"content-type": JSON_TYPE, **answer.headers, **self._extra_headers})
         raw_headers.append((b"content-length", b"%d" % len(answer.body)))
-        await send({"type": "http.response.start", "status": answer.status, "headers": raw_headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await client.begin(answer.status, raw_headers)
+        await client.end(answer.body)
 
-    async def _send_stream(self, answer: StreamedAnswer, request_id: str, send: Send) -> None:
+    async def _send_stream(self, answer: StreamedAnswer, request_id: str, client: _Client) -> None:
         """Send frames as they come, and where they fail unexpectedly an error: what began as a stream ends as one. The
         head goes out with the first of them, so that their generator has begun, and will clean up, whatever happens to
         the client."""
-        head_sent = False
         async with aclosing(answer.frames) as frames:
             try:
                 async for frame in frames:
-                    if not head_sent:
-                        await self._send_head(answer, send)
-                        head_sent = True
-                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+                    if not client.has_head:
+                        await self._send_head(answer, client)
+                    await client.send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-                if not head_sent:
-                    await self._send_head(answer, send)
+                if not client.has_head:
+                    await self._send_head(answer, client)
                 failure = unexpected(error, request_id)
-                self._metrics.error(failure.name, failure.status)
+                note_error(failure)
                 frame = error_frames(failure)
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                await client.send({"type": "http.response.body", "body": frame, "more_body": True})
+            await client.end(b"")
 
-    async def _send_head(self, answer: StreamedAnswer, send: Send) -> None:
+    async def _send_head(self, answer: StreamedAnswer, client: _Client) -> None:
         raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
-        await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
+        await client.begin(200, raw_headers)
 
     def _refusal(self, error: GatewayError, request_id: str) -> WholeAnswer:
-        note_error(error.code)
-        self._metrics.error(error.name, error.status)
+        note_error(error)
         headers = {
             "x-context-status": "bypassed",
             **error.context_headers,
@@ -182,6 +161,29 @@ class ChatEndpoint:
             **error_headers(error),
         }
         return WholeAnswer(body=error_body(error), headers=headers, status=error.status)
+
+
+class _Client:
+    """Where an answer goes, and how far it has come.
+
+    Attributes:
+        has_head, has_all: the first and the last of it are sent, or just about to be.
+    """
+
+    __slots__ = ("has_all", "has_head", "send")
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.has_head = False
+        self.has_all = False
+
+    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.has_head = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def end(self, body: bytes) -> None:
+        self.has_all = True
+        await self.send({"type": "http.response.body", "body": body})
 
 
 def _has_left(receive: Receive) -> bool:

@@ -26,7 +26,7 @@ from app.errors import (
     StoreUnreadable,
     UpstreamRefused,
 )
-from app.observability.metrics import SILENT, Metrics
+from app.observability.requests import note_error
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ RETRY_AFTER_SECONDS: Final = 1
 """With an error of ours that passes by itself and does not say when."""
 WAITS: Final = (409, 503)
 CLIENT_CLOSED_REQUEST: Final = 499
-"""nginx's status for a client that is gone; nobody reads it but the log."""
+"""nginx's status for a client that is gone; it is told in numbers and logs alone."""
 
 
 def error_headers(error: GatewayError) -> dict[str, str]:
@@ -69,11 +69,11 @@ def unexpected(error: Exception, request_id: str) -> InternalError:
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")
 
 
-def install_error_handlers(app: FastAPI, metrics: Metrics = SILENT) -> None:
-    """Make every error of the application answer in OpenAI's shape, and count it."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of the application answer in OpenAI's shape, and note it."""
 
     def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-        metrics.error(error.name, error.status)
+        note_error(error)
         return error_response(error, headers)
 
     async def gateway(request: Request, error: Exception) -> Response:

@@ -1,31 +1,29 @@
-"""Each request as it is seen from outside: a span around it, and a log line when it is over."""
+"""Each request as it is seen from outside: a span around it, and when it is over its numbers and its log line."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.errors import CLIENT_CLOSED_REQUEST
-from app.api.front import CHAT_PATH, Front
-from app.observability.requests import RequestFacts, begin_facts, tell
-from app.observability.tracing import CANCELLED, NO_SPAN, Span, Tracing
+from app.api.front import CHAT_PATH, Front, asks_for_completion
+from app.observability import families
+from app.observability.metrics import OTHER, Metrics
+from app.observability.requests import begin_facts, tell
+from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
 """Asked every few seconds by machines: told of when they fail, and never traced."""
-_NOTED_HEADERS: Final = {
-    b"x-request-id": "request_id",
-    b"x-context-status": "context_status",
-    b"x-conversation-id": "conversation_id",
-}
+EVENT_STREAM: Final = b"text/event-stream"
 FIRST_FAILURE: Final = 500
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Watched:
-    """An ASGI application whose requests are traced and told of.
+    """An ASGI application whose requests are counted, traced and told of.
 
     Args:
         app: whose `application` is this one's.
@@ -33,89 +31,136 @@ class Watched:
         tells: whether a line is written for each request.
     """
 
-    def __init__(self, app: Front, tracing: Tracing, *, seconds: Callable[[], float], tells: bool) -> None:
+    def __init__(
+        self, app: Front, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], tells: bool
+    ) -> None:
         self._app = app
         self.application = app.application
+        self._metrics = metrics
         self._tracing = tracing
         self._seconds = seconds
         self._tells = tells
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (self._tells or self._tracing.is_on):
+        if scope["type"] != "http" or not (self._metrics.is_on or self._tells or self._tracing.is_on):
             await self._app(scope, receive, send)
             return
-        is_probe, span = scope["path"] in PROBES, NO_SPAN
-        if self._tracing.is_on and not is_probe:
+        span = NO_SPAN
+        if self._tracing.is_on and scope["path"] not in PROBES:
             span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
-        if not self._tells and not span.is_recording:
-            with span:
-                await self._app(scope, receive, send)
-            return
-        watch = _Watch(send, span, begin_facts(), self._seconds)
+        watch = _Watch(send, span, self._metrics, self._seconds)
+        in_flight = int(asks_for_completion(scope))
+        self._metrics.in_flight.add(in_flight)
         with span:
             try:
                 await self._app(scope, receive, watch.send)
             finally:
-                if span.is_recording:
-                    _finish(span, scope, watch)
-                if self._tells and not (is_probe and watch.status < FIRST_FAILURE):
-                    self._tell(scope, watch)
+                self._metrics.in_flight.add(-in_flight)
+                self._metrics.streams.add(-watch.streams)
+                self._end(scope, watch)
 
-    def _tell(self, scope: Scope, watch: _Watch) -> None:
-        numbers: dict[str, Any] = {"duration_ms": _ms(self._seconds() - watch.began)}
-        if watch.first_byte is not None:
-            numbers["first_byte_ms"] = _ms(watch.first_byte - watch.began)
-        if not watch.is_complete:
-            numbers["cut"] = True
-        tell(
-            watch.facts,
-            ids=watch.span.ids,
-            level=logging.INFO if watch.status < FIRST_FAILURE else logging.WARNING,
-            method=_method(scope),
-            route=route_of(scope),
-            status=watch.status,
-            **numbers,
-        )
+    def _end(self, scope: Scope, watch: _Watch) -> None:
+        """The request is over, however it ended."""
+        duration, route = self._seconds() - watch.began, route_of(scope)
+        if self._metrics.is_on:
+            _count(self._metrics, route or OTHER, watch, duration)
+        if watch.span.is_recording:
+            _finish(watch, _method(scope), route)
+        if self._tells and (watch.status >= FIRST_FAILURE or scope["path"] not in PROBES):
+            _tell(watch, _method(scope), route, duration)
 
 
 class _Watch:
     """An answer on its way out.
 
     Attributes:
-        began, first_byte: monotonic seconds; the first byte is that of the body.
-        is_complete: the last byte was handed to the server.
+        began: monotonic seconds.
+        first_byte: seconds from then to the first piece of the body.
+        status: of the answer; 499 until its head is sent.
+        streams: it is a stream of events.
+        is_complete: the last piece was handed to the server.
     """
 
-    __slots__ = ("_pass_on", "_seconds", "began", "facts", "first_byte", "is_complete", "span", "status")
+    __slots__ = (
+        *("_metrics", "_pass_on", "_seconds"),
+        *("began", "facts", "first_byte", "is_complete", "span", "status", "streams"),
+    )
 
-    def __init__(self, send: Send, span: Span, facts: RequestFacts, seconds: Callable[[], float]) -> None:
+    def __init__(self, send: Send, span: Span, metrics: Metrics, seconds: Callable[[], float]) -> None:
         self._pass_on = send
+        self._metrics = metrics
         self._seconds = seconds
         self.span = span
-        self.facts = facts
+        self.facts = begin_facts()
         self.began = seconds()
         self.first_byte: float | None = None
         self.status = CLIENT_CLOSED_REQUEST
+        self.streams = False
         self.is_complete = False
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
+        """Look at a message and hand it on. No coroutine of its own: every piece of a stream comes by here."""
         if message["type"] == "http.response.start":
             self._begin(message)
-        elif self.first_byte is None:
-            self.first_byte = self._seconds()
-            self.span.event("first_byte")
-            self.is_complete = not message.get("more_body", False)
-        elif not message.get("more_body", False):
-            self.is_complete = True
-        await self._pass_on(message)
+        else:
+            if self.first_byte is None:
+                self.first_byte = self._seconds() - self.began
+                self.span.event("first_byte")
+            if not message.get("more_body", False):
+                self.is_complete = True
+        return self._pass_on(message)
 
     def _begin(self, message: Message) -> None:
         self.status = message["status"]
-        facts = self.facts
-        for name, value in message.get("headers", ()):
-            noted = _NOTED_HEADERS.get(name)
-            if noted is not None and getattr(facts, noted) is None:
-                setattr(facts, noted, value.decode("latin-1"))
+        headers, facts = dict(message.get("headers", ())), self.facts
+        self.streams = headers.get(b"content-type", b"").startswith(EVENT_STREAM)
+        self._metrics.streams.add(self.streams)
+        facts.request_id = _text(headers.get(b"x-request-id"))
+        facts.context_status = facts.context_status or _text(headers.get(b"x-context-status"))
+        facts.conversation_id = facts.conversation_id or _text(headers.get(b"x-conversation-id"))
+
+
+def _count(metrics: Metrics, endpoint: str, watch: _Watch, duration: float) -> None:
+    streams = "true" if watch.streams else "false"
+    metrics.counted(families.REQUESTS, endpoint, str(watch.status)).add()
+    metrics.observed(families.REQUEST_SECONDS, endpoint, streams).add(duration)
+    if endpoint == CHAT_PATH and watch.first_byte is not None:
+        metrics.observed(families.FIRST_BYTE_SECONDS, streams).add(watch.first_byte)
+    if not watch.is_complete:
+        metrics.counted(families.DISCONNECTS).add()
+    if (error := watch.facts.error) is not None:
+        metrics.error(error.name, error.status)
+
+
+def _finish(watch: _Watch, method: str, route: str | None) -> None:
+    """What the span of a request can say at its end."""
+    facts, span = watch.facts, watch.span
+    told: dict[str, str | int] = {}
+    if watch.status != CLIENT_CLOSED_REQUEST:
+        told["http.response.status_code"] = watch.status
+    if route is not None:
+        span.rename(f"{method} {route}")
+        told |= {"http.route": route, "url.path": route}
+    if facts.conversation_id is not None:
+        told[CONVERSATION] = facts.conversation_id
+    if facts.request_id is not None:
+        told["concertina.request_id"] = facts.request_id
+    span.set(told)
+    if not watch.is_complete:
+        span.fail(CANCELLED)
+    elif watch.status >= FIRST_FAILURE or (facts.error is not None and watch.status < 400):
+        span.fail((facts.error and facts.error.code) or str(watch.status))
+
+
+def _tell(watch: _Watch, method: str, route: str | None, duration: float) -> None:
+    """The line of a request; numbers that there are not, are left out."""
+    told: dict[str, Any] = {"method": method, "route": route, "status": watch.status, "duration_ms": _ms(duration)}
+    if watch.first_byte is not None:
+        told["first_byte_ms"] = _ms(watch.first_byte)
+    if not watch.is_complete:
+        told["cut"] = True
+    level = logging.INFO if watch.status < FIRST_FAILURE else logging.WARNING
+    tell(watch.facts, level, **told, **watch.span.ids)
 
 
 def _asked(scope: Scope) -> dict[str, str | int]:
@@ -126,39 +171,22 @@ def _asked(scope: Scope) -> dict[str, str | int]:
     }
 
 
-def _finish(span: Span, scope: Scope, watch: _Watch) -> None:
-    """What is known at the end: the route, and how the request ended."""
-    facts, route = watch.facts, route_of(scope)
-    told: dict[str, str | int] = {}
-    if watch.status != CLIENT_CLOSED_REQUEST:
-        told["http.response.status_code"] = watch.status
-    if route is not None:
-        span.rename(f"{_method(scope)} {route}")
-        told |= {"http.route": route, "url.path": route}
-    if facts.conversation_id is not None:
-        told["gen_ai.conversation.id"] = facts.conversation_id
-    if facts.request_id is not None:
-        told["concertina.request_id"] = facts.request_id
-    span.set(told)
-    if not watch.is_complete:
-        span.fail(CANCELLED)
-    elif watch.status >= FIRST_FAILURE or (facts.error is not None and watch.status < 400):
-        span.fail(facts.error or str(watch.status))
-
-
 def route_of(scope: MutableMapping[str, Any]) -> str | None:
     """The path as it was declared, `/v1/conversations/{id}`: what a client put into it is left out. None where no route
     answers to it."""
     if scope["path"] == CHAT_PATH:
         return CHAT_PATH
-    route = scope.get("route")
-    path = getattr(route, "path", None)
+    path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else None
 
 
 def _method(scope: Scope) -> str:
     method = scope["method"]
     return method if method in METHODS else "_OTHER"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 def _ms(seconds: float) -> float:

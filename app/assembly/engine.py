@@ -194,7 +194,6 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         turns=turns,
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
-        metrics=metrics,
     )
     return Engine(
         store=store,

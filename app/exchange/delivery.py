@@ -111,8 +111,7 @@ class Delivery:
             ending = self._tasks.spawn(self._end_of_stream(turn, view, relay, report, asked))
             error = await asyncio.shield(ending)
             if error is not None:
-                self._metrics.error(error.name, error.status)
-                note_error(error.code)
+                note_error(error)
             yield error_frames(error) if error is not None else DONE_FRAME
         finally:
             await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, ending))

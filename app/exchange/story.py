@@ -32,7 +32,6 @@ from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Turn, View, Views
 from app.observability.log import name_conversation
-from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error
 from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, traced
 
@@ -67,7 +66,6 @@ class Exchange:
         turns: Turns,
         tasks: Tasks,
         clocks: Clocks,
-        metrics: Metrics = SILENT,
     ) -> None:
         self._recall = recall
         self._views = views
@@ -80,7 +78,6 @@ class Exchange:
         self._turns = turns
         self._tasks = tasks
         self._clocks = clocks
-        self._metrics = metrics
 
     async def answer(self, request: ChatRequest) -> Answer:
         """Answer a chat completion.
@@ -198,8 +195,7 @@ class Exchange:
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
             await stack.aclose()
-            note_error(error.code)
-            self._metrics.error(error.name, error.status)
+            note_error(error)
             yield error_frames(error)
             return
         except BaseException:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from app.observability.log import MAX_FIELD_CHARS, TOLD
 
@@ -23,36 +24,36 @@ _TEMPLATES: Final = {
 """What records of requests have in common. To find out thread and process takes longer than to write the line."""
 
 
-class RequestFacts:
+class ToldError(Protocol):
+    """An error that a client is told; `errors.GatewayError`."""
+
+    @property
+    def code(self) -> str | None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def status(self) -> int: ...
+
+
+class RequestFacts(msgspec.Struct):
     """Of one request; None where it did not come to that.
 
     Attributes:
-        error: the `code` of the error that it ended with.
+        error: the one that it ended with.
         compaction_ms: how long it waited for summaries.
     """
 
-    __slots__ = (
-        "compaction_ms",
-        "context_status",
-        "conversation_id",
-        "error",
-        "model",
-        "prompt_tokens",
-        "request_id",
-        "saved_tokens",
-        "stream",
-    )
-
-    def __init__(self) -> None:
-        self.request_id: str | None = None
-        self.model: str | None = None
-        self.stream: bool | None = None
-        self.conversation_id: str | None = None
-        self.context_status: str | None = None
-        self.prompt_tokens: int | None = None
-        self.saved_tokens: int | None = None
-        self.compaction_ms: int | None = None
-        self.error: str | None = None
+    error: ToldError | None = None
+    compaction_ms: int | None = None
+    context_status: str | None = None
+    conversation_id: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    request_id: str | None = None
+    saved_tokens: int | None = None
+    stream: bool | None = None
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
@@ -77,41 +78,31 @@ def note_request(model: str, *, stream: bool) -> None:
         facts.model, facts.stream = model, stream
 
 
-def note_error(code: str | None) -> None:
-    """The request has come to an error. The first one stands."""
+def note_error(error: ToldError) -> None:
+    """The client is told of an error, by a status or within a stream. The first one stands."""
     facts = _current.get()
     if facts is not None and facts.error is None:
-        facts.error = code
+        facts.error = error
 
 
-def tell(
-    facts: RequestFacts,
-    *,
-    ids: Mapping[str, str],
-    level: int,
-    method: str,
-    route: str | None,
-    status: int,
-    **numbers: Any,
-) -> None:
+def tell(facts: RequestFacts, level: int, **told: Any) -> None:
     """Write the line of a request that is over.
 
     It is made without looking for the place in the code that it comes from, and written as it is: none of its fields
     can hold content. That takes a third of the time of an ordinary line.
 
     Args:
-        ids: of its span.
         level: info or warning.
-        numbers: further fields, in milliseconds where their names say so; None is left out.
+        told: further fields, which come first.
     """
     if not _log.isEnabledFor(level):
         return
-    fields: dict[str, Any] = {"method": method, "route": route, "status": status, **numbers}
-    for name in RequestFacts.__slots__:
-        value = getattr(facts, name)
+    fields = told
+    for name, value in msgspec.structs.asdict(facts).items():
         if value is not None and not (isinstance(value, str) and len(value) > MAX_FIELD_CHARS):
             fields[name] = value
-    fields.update(ids)
+    if facts.error is not None:
+        fields["error"] = facts.error.name
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
     vars(record).update(_TEMPLATES[level], created=now, msecs=now % 1 * 1000, **{TOLD: fields})

@@ -23,8 +23,6 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from app.api.front import CHAT_PATH
-from app.api.sending import Sending, count, count_first_byte
 from app.context.budget import budget_for
 from app.context.outline import Outline
 from app.context.plan import plan
@@ -174,24 +172,17 @@ def reading() -> Iterator[Case]:
     yield Case("stream", "decode and collect, a piece an event", "event", EVENTS, lambda: read(frames, collects=True))
 
 
-async def _sent(message: object) -> None:
-    return None
-
-
 def telling() -> Iterator[Case]:
     """What a turn pays for being counted: its request, its facts, its call of a provider, two operations of a store.
     And what a reading of everything costs."""
     metrics, deployment = Metrics(), Deployment(ScriptedProvider("p"), "gpt-4o", price=Price(2.0, 1.0, 8.0))
     calls = Calls(metrics, "answer", time.monotonic)
     facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
-    sending = Sending(_sent, metrics.now)
-    sending.status, sending.first_byte_at, sending.ended = 200, metrics.now(), True
     idle = MemoryStore(clock=lambda: NOW)
     store = measured(idle, metrics)
     reply = ReadReply(200, {}, b"")
 
     def counted() -> None:
-        began = metrics.now()
         metrics.in_flight.add()
         times = calls.times()
         assert times is not None
@@ -200,8 +191,6 @@ def telling() -> Iterator[Case]:
         cost_usd(price_of(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
         metrics.answered(facts)
         metrics.in_flight.add(-1)
-        count(metrics, CHAT_PATH, sending, began)
-        count_first_byte(metrics, sending, began)
 
     async def ask(asked: Store) -> None:
         for _ in range(OPERATIONS):

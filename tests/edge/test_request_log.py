@@ -92,7 +92,7 @@ async def test_errors_name_their_code(stream: io.StringIO, monkeypatch: pytest.M
         (400, "empty_array", False),
         (200, "upstream_unavailable", False),
         (200, None, True),
-        (404, None, False),
+        (404, "conversation_not_found", False),
     ]
     assert lines(stream)[3]["route"] == "/v1/conversations/{conversation_id}"
 
