@@ -49,12 +49,20 @@ function Chooser({ id, item, turns, children }) {
       <input type="range" class="grow" aria-label="Turn" aria-valuetext=${words} min="0" max=${turns.length} value=${at < 0 ? turns.length : at}
         onInput=${(event) => show(Number(event.target.value))} />
       <${Button} small disabled=${!item || at >= turns.length} onClick=${() => show(at + 1)}>Later →<//>
-      <label class="check">Turn <input class="input small" aria-label="Number of the turn" type="number" min="1" max=${turns.at(-1)?.turn ?? 1} value=${turn?.turn ?? ""} placeholder="now"
-        onChange=${(event) => showTurn(turns, Number(event.target.value), show)} /></label>
+      <label class="check">Turn <${Draft} aria-label="Number of the turn" type="number" min="1" max=${turns.at(-1)?.turn ?? 1} value=${turn?.turn ?? ""} placeholder="now"
+        onDone=${(number) => showTurn(turns, Number(number), show)} /></label>
       <${Button} small aria-pressed=${!item} onClick=${() => show(turns.length)}>Now<//>
     </div>
     <div class="row"><p class="grow" role="status"><strong>${words}</strong>${told(turn?.compaction) && html` <span class="soft">· ${told(turn.compaction)}</span>`}</p>${children}</div>
   </div>`;
+}
+
+/** A field that is told when it is left or Enter is pressed; what is being typed outlives a new drawing. */
+function Draft({ value, onDone, ...rest }) {
+  const [draft, setDraft] = useState(value);
+  useEffect(() => setDraft(value), [value]);
+  return html`<input class="input small" ...${rest} value=${draft} onInput=${(event) => setDraft(event.target.value)}
+    onChange=${(event) => onDone(event.target.value)} />`;
 }
 
 function showTurn(turns, number, show) {
@@ -68,8 +76,8 @@ function WhatIf({ session, wish, onWish, view }) {
     <option value="">${view && !wish.policy ? `${view.policy}, as a request would have it` : "as a request would have it"}</option>
     ${(session.policies ?? []).map((name) => html`<option value=${name}>${name}</option>`)}
   </select></label>
-  <label class="check" title="No model is called">for model <input class="input small" aria-label="For model" spellcheck="false" autocomplete="off" placeholder=${view?.model ?? "its name"} value=${wish.model}
-    onChange=${(event) => onWish({ ...wish, model: event.target.value.trim() })} /></label>`;
+  <label class="check" title="No model is called">for model <${Draft} aria-label="For model" spellcheck="false" autocomplete="off" placeholder=${view?.model ?? "its name"} value=${wish.model}
+    onDone=${(model) => onWish({ ...wish, model: model.trim() })} /></label>`;
 }
 
 function Budget({ id, view, turn }) {
