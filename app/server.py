@@ -17,6 +17,9 @@ from uvicorn.supervisors import Multiprocess
 READY_POLL_SECONDS: Final = 0.02
 READY_WAIT_SECONDS: Final = 60.0
 FAILED: Final = 1
+# Longer than load balancers keep an idle connection (60 seconds, most of them): whoever sends the next request must be
+# the one who closed it, or that request meets a connection that is being closed.
+IDLE_CONNECTION_SECONDS: Final = 75
 
 
 class ServerSettings(Protocol):
@@ -38,7 +41,21 @@ def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, g
     Returns:
         The exit status: 1 when it could not start.
     """
-    config = uvicorn.Config(
+    config = server_config(create_app, settings)
+    listening = config.bind_socket()
+    line = f"Concertina is listening on {_address(listening)} ({greeting})"
+    if settings.workers > 1:
+        threading.Thread(target=_announce, args=(listening, line), daemon=True).start()
+        Multiprocess(config, sockets=[listening]).run()
+        return 0
+    server = _AnnouncingServer(config, line)
+    server.run(sockets=[listening])
+    return 0 if server.started else FAILED
+
+
+def server_config(create_app: Callable[[], ASGIApp], settings: ServerSettings) -> uvicorn.Config:
+    """What uvicorn is told."""
+    return uvicorn.Config(
         create_app,
         factory=True,
         host=settings.host,
@@ -49,17 +66,9 @@ def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, g
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=IDLE_CONNECTION_SECONDS,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
     )
-    listening = config.bind_socket()
-    line = f"Concertina is listening on {_address(listening)} ({greeting})"
-    if settings.workers > 1:
-        threading.Thread(target=_announce, args=(listening, line), daemon=True).start()
-        Multiprocess(config, sockets=[listening]).run()
-        return 0
-    server = _AnnouncingServer(config, line)
-    server.run(sockets=[listening])
-    return 0 if server.started else FAILED
 
 
 class _AnnouncingServer(uvicorn.Server):

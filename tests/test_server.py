@@ -1,0 +1,15 @@
+"""What the server is told."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from app.server import server_config
+from app.settings.sections import Server
+
+IDLE_SECONDS_OF_LOAD_BALANCERS = 60
+
+
+def test_an_idle_connection_outlasts_those_of_load_balancers() -> None:
+    """Whoever closes first must be the side that sends: a request on a connection that is just closed is lost."""
+    assert server_config(FastAPI, Server()).timeout_keep_alive > IDLE_SECONDS_OF_LOAD_BALANCERS
