@@ -7,6 +7,7 @@ the same range waits for the same task, and another process is kept out by a lea
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +25,8 @@ from app.observability.families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import SILENT, Metrics
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
+
+log = logging.getLogger(__name__)
 
 PARALLEL_SUMMARIES = 4
 """Summary calls at a time on behalf of one job."""
@@ -220,6 +223,8 @@ class Compactor:
         if task.cancelled() or task.exception() is not None:
             return
         made = task.result()
+        if made.warning:
+            log.info("a range of the log has no summary of a model's: %s", made.warning)
         if made.stored:
             return
         while len(self._remembered) >= REMEMBERED_RANGES:

@@ -22,13 +22,11 @@ from app.upstream.base import (
     Provider,
     Reply,
     Target,
-    Times,
 )
 from app.upstream.breaker import Breaker
 from app.upstream.overflow import recognise
 from app.upstream.routes import ModelRoute, Place, Routes
 from app.upstream.timed import Calls
-from app.upstream.traced import sent
 
 __all__ = ["ModelRoute", "Place", "RetryPolicy", "Router"]
 
@@ -150,7 +148,7 @@ class Router:
                 if deployment is not target.deployments[0]:
                     self._calls.fell_back(deployment)
                 return opened
-            log.warning("%s gave no usable answer, %d tries so far", deployment.key, attempt.number)
+            self._tell(attempt, deployment, breaker)
         return attempt.outcome()
 
     async def _try(
@@ -158,10 +156,11 @@ class Router:
     ) -> Opened | None:
         """Ask one deployment until it answers or is not to be asked again."""
         try:
-            call = attempt.call_with(await body_for(deployment), self._calls.times())
+            call = attempt.call_with(await body_for(deployment))
         except ContextLengthExceeded:
             if attempt.number == 0:
                 raise
+            attempt.failing = "The prompt does not fit into its window."
             return None
         for turn in range(self._policy.attempts):
             attempt.number += 1
@@ -178,20 +177,17 @@ class Router:
             current_span().event("retry", {"concertina.pause_seconds": pause, "concertina.deployment": deployment.key})
             await self._sleep(pause)
             self._calls.tried_again(deployment)
-            if call.times is not None:
-                call.times.begin(self._clock())
         return None
 
     async def _ask(self, attempt: _Attempt, deployment: Deployment, call: Call, breaker: Breaker) -> Opened | _Failure:
         try:
-            reply = await sent(deployment, call, resends=attempt.number - 1)
+            reply = await self._calls.send(deployment, call, resends=attempt.number - 1)
         except UpstreamUnavailable as error:
             breaker.failed()
-            self._calls.failed(deployment, error)
             attempt.error = error
+            attempt.failing = error.message
             dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
-        reply = self._calls.timed(deployment, reply, call.times)
         if not _is_passing(reply.status):
             breaker.succeeded()
             return Opened(reply, deployment, attempt.number)
@@ -206,6 +202,7 @@ class Router:
         except UpstreamUnavailable as error:
             breaker.failed()
             attempt.error = error
+            attempt.failing = error.message
             return _Failure(again=True)
         finally:
             await reply.aclose()
@@ -219,9 +216,20 @@ class Router:
         else:
             breaker.succeeded()
         attempt.answer = answer
+        attempt.failing = f"It answered {reply.status}."
         forbidden = reply.headers.get("x-should-retry") == "false"
         spent = reply.status == 429 and any(word in body for word in _QUOTA)
         return _Failure(again=not (forbidden or spent), retry_after_seconds=retry_after_seconds(reply.headers))
+
+    def _tell(self, attempt: _Attempt, deployment: Deployment, breaker: Breaker) -> None:
+        resting = f" It is left alone for {breaker.wait_seconds:.0f} s." if breaker.is_open else ""
+        log.warning(
+            "%s gave no usable answer, tries so far: %d. %s%s",
+            deployment.key,
+            attempt.number,
+            attempt.failing,
+            resting,
+        )
 
     def _pause(self, turn: int, failure: _Failure) -> float | None:
         """Seconds before the next try of the same deployment; None where it asks for more patience than there is."""
@@ -282,12 +290,14 @@ class _Attempt:
     answer: Opened | None = None
     """The last error that an upstream answered."""
     error: UpstreamUnavailable | None = None
+    failing: str = ""
+    """How the last try failed, in a sentence without anything that was said."""
     _dropped: set[str] = field(default_factory=set)
     _resting: list[float] = field(default_factory=list)
 
-    def call_with(self, body: bytes, times: Times | None) -> Call:
+    def call_with(self, body: bytes) -> Call:
         call = self.call
-        return Call(call.path, body, authorization=call.authorization, headers=call.headers, times=times)
+        return Call(call.path, body, authorization=call.authorization, headers=call.headers)
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""

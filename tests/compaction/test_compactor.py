@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from msgspec.structs import replace
@@ -137,6 +138,14 @@ async def test_a_failing_summarizer_is_replaced_by_a_mechanical_summary(faults: 
     assert scene.stored == [chunk]
     assert chunk.text.startswith("user: Thank you")
     assert COUNT.count(chunk.text) <= 512
+
+
+async def test_the_log_says_why_no_model_wrote_a_summary(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="app.compaction"):
+        scene = Scene(options=SimulatorOptions(faults=Faults(status=500)))
+        result = await scene.compactor.compact(job_for(log_of(talk(20))))
+    [warning] = result.warnings
+    assert caplog.messages == [f"a range of the log has no summary of a model's: {warning}"]
 
 
 async def test_a_summarizer_that_never_answers_is_given_up() -> None:

@@ -130,6 +130,22 @@ async def test_when_nobody_answers_that_is_the_error() -> None:
         await Bench(ScriptedProvider("a", UNREACHABLE)).open()
 
 
+@pytest.mark.parametrize(("failure", "how"), [(answer(503), "It answered 503."), (UNREACHABLE, "no connection")])
+async def test_the_log_says_how_a_deployment_failed(
+    failure: Reply | BaseException, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await Bench(ScriptedProvider("a", failure), ScriptedProvider("b")).open()
+    assert caplog.messages == [f"a/m gave no usable answer, tries so far: 3. {how}"]
+
+
+async def test_the_log_says_how_long_a_deployment_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    policy = RetryPolicy(breaker_failures=2, breaker_seconds=30)
+    await Bench(ScriptedProvider("a", answer(500)), ScriptedProvider("b"), policy=policy).open()
+    assert caplog.messages == [
+        "a/m gave no usable answer, tries so far: 2. It answered 500. It is left alone for 30 s."
+    ]
+
+
 async def test_a_dropped_connection_is_tried_again_at_once_but_only_once() -> None:
     bench = Bench(ScriptedProvider("a", DROPPED, DROPPED, answer()))
 
