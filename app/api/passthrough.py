@@ -16,7 +16,7 @@ from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
-from app.upstream.traced import passed_on
+from app.upstream.timed import passed_on
 
 KEPT_BACK: Final = (
     *("api-key", "x-chat-", "x-context-", "x-conversation-id"),

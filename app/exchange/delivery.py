@@ -14,12 +14,11 @@ from app.context.outline import last_view
 from app.context.usage import input_of
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, StoreUnavailable
-from app.exchange.accounts import facts_of_turn
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
-from app.exchange.noting import note_view
+from app.exchange.noting import facts_of_turn, note_view
 from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
@@ -82,7 +81,7 @@ class Delivery:
         report = replace(report_of(turn, view), usage=_usage_of_view(turn, collector.usage))
         if cut := _cut_by_provider(turn, view, collector.usage):
             report = report.warned(cut)
-        note_view(turn, report)
+        note_view(turn.request, view, report)
         try:
             conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
             if turn.place.keeps:
@@ -102,7 +101,7 @@ class Delivery:
         """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up."""
         assert isinstance(asked.reply, Begun)
         report = report_of(turn, view)
-        note_view(turn, report)
+        note_view(turn.request, view, report)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
         ending: asyncio.Task[GatewayError | None] | None = None
         try:

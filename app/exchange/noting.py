@@ -1,37 +1,87 @@
-"""What a request's log line and its span are told of the view that it got."""
+"""What a turn amounts to, for whoever watches: for its request's log line and span once the view is known, and in
+numbers once it is answered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from app.context.usage import input_of, output_of
 from app.exchange.report import Report
-from app.exchange.views import Turn
+from app.exchange.request import ChatRequest
+from app.exchange.views import View
+from app.observability.metrics import TurnFacts
 from app.observability.requests import request_facts
 from app.observability.tracing import STREAMED, current_span
+from app.upstream.base import Deployment
+from app.upstream.prices import cost_usd, input_usd, price_of
 
 
-def note_view(turn: Turn, report: Report) -> None:
-    """Note what the model is shown: numbers and names, for whoever wants to know them."""
+def note_view(request: ChatRequest, view: View, report: Report) -> None:
+    """Note what the model is shown: numbers and names."""
     facts, span = request_facts(), current_span()
-    if facts is None and not span.is_recording:
+    if facts is None:
         return
-    budget = report.budget
-    whole = budget.calibrated(turn.instructions_tokens + turn.place.log_tokens)
-    saved_tokens = max(0, whole - report.prompt_tokens)
-    if facts is not None:
-        facts.context_status = report.status
-        facts.prompt_tokens = report.prompt_tokens
-        facts.saved_tokens = saved_tokens
-        facts.compaction_ms = report.compaction.get("duration_ms") or None
-        facts.conversation_id = report.conversation_id
+    facts.context_status = report.status
+    facts.conversation_id = report.conversation_id
+    facts.prompt_tokens = report.prompt_tokens
+    facts.saved_tokens = max(0, _log_tokens(view) - report.prompt_tokens)
+    facts.compaction_ms = report.compaction.get("duration_ms") or None
     if span.is_recording:
         span.set(
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,
-                "concertina.context.pressure": report.prompt_tokens / max(1, budget.window - budget.reserve),
+                "concertina.context.pressure": _pressure(view, report),
                 "concertina.context.prompt_tokens": report.prompt_tokens,
-                "concertina.context.saved_tokens": saved_tokens,
-                "concertina.context.window": budget.window,
-                "gen_ai.request.model": turn.request.model,
-                STREAMED: turn.request.stream,
+                "concertina.context.saved_tokens": facts.saved_tokens,
+                "concertina.context.window": view.budget.window,
+                "gen_ai.request.model": request.model,
+                STREAMED: request.stream,
             }
         )
+
+
+def facts_of_turn(
+    deployment: Deployment, view: View, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
+) -> TurnFacts:
+    """An answer in numbers: tokens that were sent and saved, and what that cost by list price. Pure.
+
+    Args:
+        deployment: the one that answered.
+        report: what the client was told.
+        usage: as reported for all that was asked for this answer.
+    """
+    sent_tokens, log_tokens = report.prompt_tokens, _log_tokens(view)
+    price, prompt, completion_tokens = price_of(deployment), input_of(usage), output_of(usage)
+    facts = TurnFacts(
+        provider=deployment.provider.name,
+        model=deployment.upstream_model,
+        policy=report.policy,
+        status=report.status,
+        prompt_tokens=sent_tokens,
+        log_tokens=log_tokens,
+        pressure=_pressure(view, report),
+        saved_usd=input_usd(price, max(0, log_tokens - sent_tokens)),
+        is_whole=is_whole,
+        recovered=report.recovered,
+    )
+    if prompt is not None:
+        facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens
+        facts.completion_tokens = completion_tokens
+        facts.cost_usd = cost_usd(
+            price,
+            prompt_tokens=prompt.tokens,
+            cached_tokens=prompt.cached_tokens,
+            completion_tokens=completion_tokens,
+        )
+    return facts
+
+
+def _log_tokens(view: View) -> int:
+    """What would have been sent without us."""
+    return view.budget.calibrated(view.outline.instructions_tokens + view.outline.log_tokens)
+
+
+def _pressure(view: View, report: Report) -> float:
+    return report.prompt_tokens / max(1, view.budget.pruning)

@@ -56,8 +56,8 @@ class Observed:
         self._values[place + 1 + bisect_left(self._bounds, number)] += 1
 
 
-class TurnFacts(msgspec.Struct, frozen=True):
-    """An answer of a model, in numbers. None: not reported."""
+class TurnFacts(msgspec.Struct):
+    """An answer of a model, in numbers. None: not reported, or not known."""
 
     provider: str
     model: str

@@ -25,10 +25,6 @@ class Times:
     __slots__ = ("began", "ended", "first_byte")
 
     def __init__(self, began: float) -> None:
-        self.begin(began)
-
-    def begin(self, began: float) -> None:
-        """The call is made, or made again."""
         self.began = began
         self.first_byte: float | None = None
         self.ended: float | None = None

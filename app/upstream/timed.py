@@ -1,21 +1,24 @@
-"""Calls of providers, counted and timed."""
+"""Calls of providers: counted, timed, and traced where their request is."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from app.errors import UpstreamUnavailable
 from app.observability import families
 from app.observability.metrics import MOST_MODELS, Metrics
-from app.upstream.base import AnswerTimedOut, ConnectionDropped, Deployment, Reply, Times
+from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Deployment, Provider, Reply, Times
+from app.upstream.traced import CallSpan, span_of, span_of_unknown
 
 GOOD: Final = "ok"
 RATE_LIMITED: Final = 429
 
 
 class Calls:
-    """Counts calls for one purpose, `answer` or `summary`.
+    """Sends calls for one purpose, `answer` or `summary`.
 
     Args:
         clock: monotonic seconds.
@@ -26,26 +29,33 @@ class Calls:
         self._purpose = purpose
         self._clock = clock
         self._resting: set[str] = set()
-        self._good: dict[tuple[str, str], Good] = {}
+        self._good: dict[tuple[str, str], _Good] = {}
 
-    def timed(self, deployment: Deployment, reply: Reply, times: Times | None) -> Reply:
-        """Count a call whose answer has begun; its reply, which tells when it has ended."""
-        if times is None:
-            return reply
+    async def send(self, deployment: Deployment, call: Call, *, resends: int = 0) -> Reply:
+        """Send a call.
+
+        Args:
+            resends: how many tries of the same request there were before.
+
+        Raises:
+            UpstreamUnavailable: as `Provider.send`.
+        """
+        provider, span, times = deployment.provider, span_of(deployment, resends), None
+        if self._metrics.is_on:
+            times = Times(self._clock())
+            call = replace(call, times=times)
+        try:
+            reply = await (provider.send(call) if span is None else span.send(provider, call))
+        except UpstreamUnavailable as error:
+            self._count(deployment, _failure(error))
+            raise
         if reply.status >= 400:
-            self._count(deployment, _outcome(reply.status))
-            return reply
-        good = self.good(deployment)
-        good.requests.add()
-        return TimedReply(reply, self, good, times)
-
-    def failed(self, deployment: Deployment, error: UpstreamUnavailable) -> None:
-        """Count a call without an answer."""
-        if isinstance(error, AnswerTimedOut):
-            outcome = "timeout"
-        else:
-            outcome = "dropped" if isinstance(error, ConnectionDropped) else "unreachable"
-        self._count(deployment, outcome)
+            self._count(deployment, _refusal(reply.status))
+        elif times is not None:
+            good = self._good_of(deployment)
+            good.requests.add()
+            return WatchedReply(reply, span, lambda: self._ended(good, times))
+        return reply if span is None else WatchedReply(reply, span)
 
     def tried_again(self, deployment: Deployment) -> None:
         self._metrics.counted(families.UPSTREAM_RETRIES, *self._of(deployment, is_served=False)).add()
@@ -62,22 +72,17 @@ class Calls:
         of = self._of(deployment, is_served=False)
         self._metrics.counted(families.BREAKER_OPEN, *of, self._purpose).set(float(is_open))
 
-    def times(self) -> Times | None:
-        """What a provider notes its progress in; None: nobody wants to know."""
-        return Times(self._clock()) if self._metrics.is_on else None
-
-    def ended(self, good: Good, times: Times) -> None:
+    def _ended(self, good: _Good, times: Times) -> None:
         """An answer has come to its end, or is let go."""
         ended = self._clock() if times.ended is None else times.ended
         good.seconds.add(ended - times.began)
         good.first_byte.add((ended if times.first_byte is None else times.first_byte) - times.began)
 
-    def good(self, deployment: Deployment) -> Good:
-        """What a deployment's good answers add to."""
+    def _good_of(self, deployment: Deployment) -> _Good:
         named = (deployment.provider.name, deployment.upstream_model)
         good = self._good.get(named)
         if good is None:
-            good = Good(self._metrics, self._of(deployment, is_served=True), self._purpose)
+            good = _Good(self._metrics, self._of(deployment, is_served=True), self._purpose)
             if len(self._good) < MOST_MODELS:
                 self._good[named] = good
         return good
@@ -91,7 +96,7 @@ class Calls:
         return deployment.provider.name, model
 
 
-class Good:
+class _Good:
     """The series that each good answer of one deployment adds to."""
 
     __slots__ = ("first_byte", "requests", "seconds")
@@ -102,39 +107,61 @@ class Good:
         self.first_byte = metrics.observed(families.UPSTREAM_FIRST_BYTE_SECONDS, *of, purpose)
 
 
-class TimedReply:
-    """Implements `upstream.base.Reply`: another one's, whose end is noted once."""
+async def passed_on(provider: Provider, call: Call) -> Reply:
+    """Send a call that nothing is known of; it is traced where its request is, and not counted.
 
-    __slots__ = ("_calls", "_good", "_has_ended", "_reply", "_times", "headers", "status")
+    Raises:
+        UpstreamUnavailable: as `Provider.send`.
+    """
+    span = span_of_unknown(provider, call)
+    return await provider.send(call) if span is None else WatchedReply(await span.send(provider, call), span)
 
-    def __init__(self, reply: Reply, calls: Calls, good: Good, times: Times) -> None:
+
+class WatchedReply:
+    """An answer whose course and end are noted, the end once; `upstream.base.Reply`.
+
+    Args:
+        span: None while nothing is traced.
+        on_end: called when the body has been read, or is let go.
+    """
+
+    __slots__ = ("_on_end", "_reply", "_span", "headers", "status")
+
+    def __init__(self, reply: Reply, span: CallSpan | None, on_end: Callable[[], None] | None = None) -> None:
         self._reply = reply
-        self._calls = calls
-        self._good = good
-        self._times = times
-        self._has_ended = False
+        self._span = span
+        self._on_end = on_end
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers
 
     async def read(self) -> bytes:
-        body = await self._reply.read()
+        body = await (self._reply.read() if self._span is None else self._span.read(self._reply))
         self._end()
         return body
 
     def chunks(self) -> AsyncIterator[bytes]:
-        return self._reply.chunks()
+        return self._reply.chunks() if self._span is None else self._span.chunks(self._reply)
 
     async def aclose(self) -> None:
         self._end()
         await self._reply.aclose()
+        if self._span is not None:
+            self._span.let_go()
 
     def _end(self) -> None:
-        if not self._has_ended:
-            self._has_ended = True
-            self._calls.ended(self._good, self._times)
+        if (on_end := self._on_end) is not None:
+            self._on_end = None
+            on_end()
 
 
-def _outcome(status: int) -> str:
+def _failure(error: UpstreamUnavailable) -> str:
+    """How a call failed that nothing answered."""
+    if isinstance(error, AnswerTimedOut):
+        return "timeout"
+    return "dropped" if isinstance(error, ConnectionDropped) else "unreachable"
+
+
+def _refusal(status: int) -> str:
     if status == RATE_LIMITED:
         return "rate_limited"
     return "server_error" if status >= 500 else "refused"

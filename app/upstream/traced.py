@@ -57,18 +57,15 @@ def place_of(name: str, base_url: str) -> dict[str, str | int]:
     return {"gen_ai.provider.name": known, **({"server.address": host, "server.port": port} if host else {})}
 
 
-async def sent(deployment: Deployment, call: Call, *, resends: int) -> Reply:
-    """Send a call to a deployment, in a span of its own where this is traced; it ends with the answer.
+def span_of(deployment: Deployment, resends: int) -> CallSpan | None:
+    """A span for a chat completion of a deployment; None where its request is not traced.
 
     Args:
         resends: how many tries of the same request there were before.
-
-    Raises:
-        UpstreamUnavailable: as `Provider.send`.
     """
     parent = current_span()
     if not parent.is_recording:
-        return await deployment.provider.send(call)
+        return None
     model = deployment.upstream_model
     told: dict[str, str | int] = {
         "gen_ai.operation.name": "chat",
@@ -77,88 +74,66 @@ async def sent(deployment: Deployment, call: Call, *, resends: int) -> Reply:
     }
     if resends:
         told["http.request.resend_count"] = resends
-    return await _sent_in(
-        parent.child(f"chat {model[:MODEL_CHARS]}", "client", told), deployment.provider, call, reads=True
-    )
+    return CallSpan(parent.child(f"chat {model[:MODEL_CHARS]}", "client", told), reads=True)
 
 
-async def passed_on(provider: Provider, call: Call) -> Reply:
-    """Send a call that nothing is known of to a provider, in a span of its own where this is traced.
-
-    Raises:
-        UpstreamUnavailable: as `Provider.send`.
-    """
+def span_of_unknown(provider: Provider, call: Call) -> CallSpan | None:
+    """A span for a call of which nothing is known but where it goes; None where its request is not traced."""
     parent = current_span()
     if not parent.is_recording:
-        return await provider.send(call)
+        return None
     told = {"http.request.method": call.method, "gen_ai.provider.name": provider.name}
-    return await _sent_in(parent.child(call.method, "client", told), provider, call, reads=False)
+    return CallSpan(parent.child(call.method, "client", told), reads=False)
 
 
-async def _sent_in(span: Span, provider: Provider, call: Call, *, reads: bool) -> Reply:
-    """Send a call in a span, so that what it carries upstream is this span's context."""
-    began = time.monotonic()
-    token = make_current(span)
-    try:
-        reply = await provider.send(call)
-    except BaseException as error:
-        span.fail(error_type_of(error))
-        span.end()
-        raise
-    finally:
-        leave(token)
-    span.set({"http.response.status_code": reply.status})
-    if reply.status >= 400:
-        span.fail(str(reply.status))
-    return TracedReply(reply, span, began, reads=reads)
-
-
-class TracedReply:
-    """An answer that tells a span what it amounted to, and ends it; `upstream.base.Reply`.
+class CallSpan:
+    """The span of one call: is told what the answer amounts to, and ends with it.
 
     Args:
-        began: monotonic seconds.
-        reads: it is a chat completion, or an error, and can be read.
+        reads: the answer is a chat completion, or an error, and can be read.
     """
 
-    __slots__ = (
-        "_began",
-        "_first",
-        "_has_ended",
-        "_last",
-        "_pieces",
-        "_reads",
-        "_reply",
-        "_span",
-        "headers",
-        "status",
-    )
+    __slots__ = ("_began", "_first", "_has_ended", "_last", "_pieces", "_reads", "_span")
 
-    def __init__(self, reply: Reply, span: Span, began: float, *, reads: bool) -> None:
-        self._reply = reply
+    def __init__(self, span: Span, *, reads: bool) -> None:
         self._span = span
-        self._began = began
+        self._began = time.monotonic()
         self._reads = reads
         self._first: bytes | None = None
         self._last: deque[bytes] = deque(maxlen=LAST_PIECES)
         self._pieces = 0
         self._has_ended = False
-        self.status = reply.status
-        self.headers: Mapping[str, str] = reply.headers
 
-    async def read(self) -> bytes:
+    async def send(self, provider: Provider, call: Call) -> Reply:
+        """Send a call within the span, so that what it carries upstream is this span's context."""
+        token = make_current(self._span)
         try:
-            body = await self._reply.read()
+            reply = await provider.send(call)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            leave(token)
+        self._span.set({"http.response.status_code": reply.status})
+        if reply.status >= 400:
+            self._span.fail(str(reply.status))
+        return reply
+
+    async def read(self, reply: Reply) -> bytes:
+        """The whole body."""
+        try:
+            body = await reply.read()
         except BaseException as error:
             self._fail(error)
             raise
         self._end(_of_body(body) if self._reads else Collector())
         return body
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self, reply: Reply) -> AsyncIterator[bytes]:
+        """The body in pieces."""
         last = self._last
         try:
-            async for piece in self._reply.chunks():
+            async for piece in reply.chunks():
                 if self._first is None:
                     self._first = piece
                     if self._reads:
@@ -172,9 +147,8 @@ class TracedReply:
             raise
         self._end(self._of_stream())
 
-    async def aclose(self) -> None:
-        """Let go of the connection. A stream that had not come to its end was cut."""
-        await self._reply.aclose()
+    def let_go(self) -> None:
+        """Nobody reads on. A stream that had not come to its end was cut."""
         if not self._has_ended:
             if not self._is_told():
                 self._span.fail(CANCELLED)

@@ -39,9 +39,7 @@ from app.store.memory import MemoryStore
 from app.upstream.base import Deployment, Price
 from app.upstream.collect import Collector
 from app.upstream.prices import cost_usd, price_of
-from app.upstream.router import ReadReply
 from app.upstream.sse import DONE, EventDecoder
-from app.upstream.timed import Calls
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.upstream import stream_frames
@@ -176,21 +174,13 @@ def telling() -> Iterator[Case]:
     """What a turn pays for being counted: its request, its facts, its call of a provider, two operations of a store.
     And what a reading of everything costs."""
     metrics, deployment = Metrics(), Deployment(ScriptedProvider("p"), "gpt-4o", price=Price(2.0, 1.0, 8.0))
-    calls = Calls(metrics, "answer", time.monotonic)
     facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
     idle = MemoryStore(clock=lambda: NOW)
     store = measured(idle, metrics)
-    reply = ReadReply(200, {}, b"")
 
     def counted() -> None:
-        metrics.in_flight.add()
-        times = calls.times()
-        assert times is not None
-        calls.timed(deployment, reply, times)
-        calls.ended(calls.good(deployment), times)
         cost_usd(price_of(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
         metrics.answered(facts)
-        metrics.in_flight.add(-1)
 
     async def ask(asked: Store) -> None:
         for _ in range(OPERATIONS):
