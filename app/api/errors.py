@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI, Request
@@ -35,6 +35,9 @@ RETRY_AFTER_SECONDS: Final = 1
 WAITS: Final = (409, 503)
 CLIENT_CLOSED_REQUEST: Final = 499
 """nginx's status for a client that is gone; it is told in numbers and logs alone."""
+
+CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+"""What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
 
 
 def error_headers(error: GatewayError) -> dict[str, str]:
@@ -90,7 +93,8 @@ def install_error_handlers(app: FastAPI) -> None:
         if first["type"] == "json_invalid":
             return told(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return told(InvalidRequest(f"{param or 'The request'}: {first['msg']}.", param=param or None))
+        message = f"{param or 'The request'}: {first['msg']}."
+        return told(InvalidRequest(message, code=_code_of(first), param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
         request_id = str(request.scope.get(REQUEST_ID, ""))
@@ -104,6 +108,13 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(ClientDisconnected, hung_up)
     app.add_exception_handler(Exception, anything)
+
+
+def _code_of(fault: Mapping[str, Any]) -> str:
+    kind = str(fault["type"])
+    if kind == "too_long" and fault["ctx"].get("field_type") == "List":
+        return "array_above_max_length"
+    return CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
 
 
 def _from_status(status: int, request: Request) -> GatewayError:

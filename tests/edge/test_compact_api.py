@@ -149,8 +149,8 @@ async def test_where_there_is_nothing_to_gain_it_says_so(monkeypatch: pytest.Mon
     [
         ({"policy": "fade"}, "invalid_value", "policy"),
         ({"policy": "fold"}, "policy_not_found", "context.policy"),
-        ({"focus": "parcels"}, None, "focus"),
-        ({"dry_run": "perhaps"}, None, "dry_run"),
+        ({"focus": "parcels"}, "unknown_parameter", "focus"),
+        ({"dry_run": "perhaps"}, "invalid_type", "dry_run"),
     ],
 )
 async def test_what_cannot_be_done_is_refused(

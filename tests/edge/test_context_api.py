@@ -43,6 +43,7 @@ async def test_the_preview_is_what_the_next_request_brings_to_the_model(monkeypa
         assert told["status"] == "summarized"
         body = await talk(gateway, 1, first=24)
         assert shown(upstream)[-1][:-1] == told["sent"]
+        assert len(told["sent_places"]) == len(told["sent"])
         assert body["context"]["prompt_tokens"] > told["prompt_tokens"]
         assert told["prompt_tokens"] <= told["limit"]
 
@@ -101,10 +102,11 @@ async def test_what_is_asked_last_is_taken_for_granted(monkeypatch: pytest.Monke
     ("query", "status", "code", "param"),
     [
         ({"policy": "fold"}, 400, "policy_not_found", "context.policy"),
-        ({"limit": "0"}, 400, None, "limit"),
-        ({"limit": "1001"}, 400, None, "limit"),
-        ({"order": "up"}, 400, None, "order"),
-        ({"include[]": "all"}, 400, None, "include[].0"),
+        ({"limit": "0"}, 400, "invalid_value", "limit"),
+        ({"limit": "1001"}, 400, "invalid_value", "limit"),
+        ({"limit": "x"}, 400, "invalid_type", "limit"),
+        ({"order": "up"}, 400, "invalid_value", "order"),
+        ({"include[]": "all"}, 400, "invalid_value", "include[].0"),
     ],
 )
 async def test_what_cannot_be_looked_at_is_refused(
@@ -146,6 +148,13 @@ async def test_what_the_model_saw_is_told_again(monkeypatch: pytest.MonkeyPatch)
             assert told["sent"] == shown(upstream)[row["seq"] // 2]
             assert [one["seq"] for one in told["messages"]["data"]] == list(range(row["seq"]))
         assert (told["status"], told["model"], told["policy"]) == ("summarized", "m", "additive")
+        summary, *others = told["sent_places"]
+        assert [part["kind"] for part in summary["parts"]] == ["introduction"] + ["summary"] * len(told["summaries"])
+        assert [part["summary_id"] for part in summary["parts"][1:]] == [one["id"] for one in told["summaries"]]
+        assert "".join(part["text"] for part in summary["parts"]) == told["sent"][0]["content"]
+        assert [(one["kind"], one["from_seq"], one["to_seq"]) for one in others] == [
+            ("message", seq, seq + 1) for seq in range(summary["to_seq"], rows[-1]["seq"])
+        ]
         page = await done(gateway, "GET", f"c/items/{rows[-1]['id']}/context", limit=5)
         assert [one["seq"] for one in page["messages"]["data"]] == [46, 45, 44, 43, 42]
         assert page["messages"]["has_more"] is True

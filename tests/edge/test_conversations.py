@@ -141,27 +141,27 @@ async def test_an_item_is_erased_wherever_it_is_shared(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("body", "code", "param"),
     [
-        ({"metadata": {"a": 1}}, "metadata.a"),
-        ({"metadata": {"a": "x" * 513}}, "metadata.a"),
-        ({"metadata": {"x" * 65: "a"}}, f"metadata.{'x' * 65}.[key]"),
-        ({"metadata": {str(at): "a" for at in range(17)}}, "metadata"),
-        ({"metadata": {"a": "\0"}}, "metadata.a"),
-        ({"metadata": []}, "metadata"),
-        ({"items": [user("x")] * 21}, "items"),
-        ({"items": "x"}, "items"),
-        ({"items": [7]}, "items.0"),
-        ([], None),
+        ({"metadata": {"a": 1}}, "invalid_type", "metadata.a"),
+        ({"metadata": {"a": "x" * 513}}, "invalid_value", "metadata.a"),
+        ({"metadata": {"x" * 65: "a"}}, "invalid_value", f"metadata.{'x' * 65}.[key]"),
+        ({"metadata": {str(at): "a" for at in range(17)}}, "invalid_value", "metadata"),
+        ({"metadata": {"a": "\0"}}, "invalid_value", "metadata.a"),
+        ({"metadata": []}, "invalid_type", "metadata"),
+        ({"items": [user("x")] * 21}, "array_above_max_length", "items"),
+        ({"items": "x"}, "invalid_type", "items"),
+        ({"items": [7]}, "invalid_type", "items.0"),
+        ([], "invalid_type", None),
     ],
 )
 async def test_a_conversation_that_cannot_be_begun_is_refused(
-    monkeypatch: pytest.MonkeyPatch, body: Any, param: str | None
+    monkeypatch: pytest.MonkeyPatch, body: Any, code: str, param: str | None
 ) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await ask(w, "POST", "/conversations", json=body)
         assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["param"] == param
+        assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == (code, param)
         assert answer.headers["x-request-id"]
         assert w.conversations() == []
 

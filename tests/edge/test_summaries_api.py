@@ -109,11 +109,11 @@ async def test_an_edited_summary_is_not_replaced_in_the_background(monkeypatch: 
     ("body", "code", "param"),
     [
         ({"text": " \n "}, "invalid_value", "text"),
-        ({"text": ""}, None, "text"),
+        ({"text": ""}, "invalid_value", "text"),
         ({"text": "word " * 4_000}, "summary_too_long", "text"),
-        ({"text": EDITED, "revision": 0}, None, "revision"),
-        ({"text": EDITED, "kind": "model"}, None, "kind"),
-        ({}, None, "text"),
+        ({"text": EDITED, "revision": 0}, "invalid_value", "revision"),
+        ({"text": EDITED, "kind": "model"}, "unknown_parameter", "kind"),
+        ({}, "missing_required_parameter", "text"),
     ],
 )
 async def test_a_text_that_cannot_stand_for_its_messages_is_refused(
