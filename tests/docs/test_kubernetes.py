@@ -130,6 +130,12 @@ def test_the_gateway_runs_as_the_image_s_user_on_a_root_that_cannot_be_written(p
     assert {one["name"] for one in container["volumeMounts"]} <= volumes
 
 
+@pytest.mark.parametrize("pod", list(pods()))
+def test_no_variable_of_a_service_is_taken_for_a_setting(pod: dict[str, Any]) -> None:
+    """Kubernetes would put CONCERTINA_PORT into every pod beside a Service of that name."""
+    assert pod["enableServiceLinks"] is False
+
+
 def test_probes_ask_paths_that_answer_without_a_key() -> None:
     container = gateway_of(named("Deployment")["spec"]["template"]["spec"])
     asked = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
