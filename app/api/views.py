@@ -23,7 +23,7 @@ Include = Annotated[
     Query(
         default_factory=list,
         alias="include[]",
-        description="`sent`: the messages as they are sent to the model, all of them.",
+        description="`sent`: the messages as they are sent to the model, all of them, and what each stands for.",
     ),
 ]
 
@@ -84,6 +84,28 @@ class RangeInView(Described):
     folds: list[str]
 
 
+class SentPart(Described):
+    """A part of a message that the gateway wrote, with the messages of the log `[from_seq, to_seq)` that it stands
+    for; `text` is what it is of the content, of which all parts follow on each other (not told of passages)."""
+
+    kind: Literal["introduction", "summary", "note", "passage"]
+    from_seq: int | None
+    to_seq: int | None
+    summary_id: str | None
+    text: str | None
+
+
+class SentPlace(Described):
+    """What a message stands for that is sent: messages of the log `[from_seq, to_seq)`. A quotation stands for what its
+    parts name, and was made for the message `before_seq`."""
+
+    kind: Literal["instructions", "summary", "quotation", "message"]
+    from_seq: int | None
+    to_seq: int | None
+    before_seq: int | None
+    parts: list[SentPart]
+
+
 class ViewObject(Described):
     """What both kinds of views have."""
 
@@ -101,6 +123,7 @@ class ViewObject(Described):
     summaries: list[SummaryInView]
     messages: MessagesInView
     sent: list[dict[str, Any]] | None = None
+    sent_places: list[SentPlace] | None = None
 
 
 class PreviewObject(ViewObject):

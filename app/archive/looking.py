@@ -11,7 +11,8 @@ import orjson
 from app.archive.places import item_ids
 from app.archive.records import Records
 from app.archive.standing import Standing, Wish, asked_of
-from app.archive.telling import message_row, preview_body, ranges_of, seen_body, view_summary
+from app.archive.telling import message_row, preview_body, ranges_of, seen_body, sent_place, view_summary
+from app.context.origins import Origin, origins
 from app.context.outline import Plan
 from app.conversation.messages import Conversation
 from app.errors import ItemNotFound, ViewNotFound
@@ -34,7 +35,7 @@ class PageWish:
     newest_first: bool = True
     after: str | None = None
     with_sent: bool = False
-    """Whether the messages are wanted too as they are sent."""
+    """Whether the messages are wanted too as they are sent, and what each stands for."""
 
 
 class Looking:
@@ -66,7 +67,8 @@ class Looking:
             messages=await self._page(conversation, shown.plan, end, page),
         )
         if page.with_sent:
-            body["sent"] = decoded(await self._views.rendered(turn.place, shown.plan, end))
+            sent = await self._views.rendered(turn.place, shown.plan, end)
+            body |= as_sent(sent, origins(shown.plan, instructions=len(shown.instructions), next_seq=end))
         return body
 
     async def then(self, caller: Caller, conversation_id: str, item_id: str, page: PageWish) -> dict[str, Any]:
@@ -96,7 +98,8 @@ class Looking:
             is_exact=view.is_exact,
         )
         if page.with_sent:
-            body["sent"] = decoded(await messages_seen(self._store, conversation, view.plan, view.next_seq))
+            sent = await messages_seen(self._store, conversation, view.plan, view.next_seq)
+            body |= as_sent(sent, origins(view.plan, instructions=0, next_seq=view.next_seq))
         return body
 
     async def _page(self, conversation: Conversation, plan: Plan, end: int, page: PageWish) -> dict[str, Any]:
@@ -144,5 +147,9 @@ class Looking:
         return ranges_of(plan, await item_ids(self._store, conversation, spans))
 
 
-def decoded(raws: Sequence[bytes]) -> list[Any]:
-    return [orjson.loads(bytes(raw)) for raw in raws]
+def as_sent(raws: Sequence[bytes], stands_for: Sequence[Origin]) -> dict[str, Any]:
+    """The messages as they are sent, and for each what it stands for."""
+    return {
+        "sent": [orjson.loads(bytes(raw)) for raw in raws],
+        "sent_places": [sent_place(origin) for origin in stands_for],
+    }

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from app.archive.items import message_item_id
 from app.archive.places import Ends
 from app.context.disposition import Disposition
+from app.context.origins import Origin
 from app.context.outline import Plan
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.preview import Preview
@@ -90,6 +93,17 @@ def message_row(entry: LogMessage, row: Disposition, *, is_pinned: bool) -> dict
         "quoted": row.is_quoted,
         "reason": row.reason,
         "text": excerpt(entry),
+    }
+
+
+def sent_place(origin: Origin) -> dict[str, Any]:
+    """What a message of a view stands for."""
+    return {
+        "kind": origin.kind,
+        "from_seq": origin.from_seq,
+        "to_seq": origin.to_seq,
+        "before_seq": origin.before_seq,
+        "parts": [msgspec.to_builtins(part) for part in origin.parts],
     }
 
 

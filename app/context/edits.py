@@ -49,6 +49,14 @@ def edited(edit: Edit, message_at: Callable[[int], Message]) -> Message | None:
     return Message.of(body_after(message.body, edit.ops))
 
 
+def messages_told(edit: Edit) -> int:
+    """For how many messages of the log the one that is shown stands: none where another one stands for it."""
+    name, *arguments = edit.ops[0]
+    if name == "gone":
+        return 0
+    return int(arguments[0]) if name == "tell" else 1
+
+
 def body_after(body: Body, ops: Sequence[Op]) -> Body:
     """A copy of a message after some operations."""
     for name, *arguments in ops:

@@ -7,11 +7,12 @@ function of one chunk and ends in a blank line, so that token counts of sections
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from app.context.edits import edited
-from app.context.outline import Plan
+from app.context.outline import Plan, Quotation
 from app.context.quoting import quoting_message
 from app.conversation.messages import Chunk, Message
 
@@ -95,10 +96,8 @@ def render(
     summary = summary_message(plan.chunks, plan.dropped)
     if summary is not None:
         view.append(summary.raw)
-    quoted = {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}
-    early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
-    anchor = () if plan.anchor_seq is None else (plan.anchor_seq,)
-    for seq in (*sorted((*anchor, *early)), *range(plan.boundary.to_seq, next_seq)):
+    quoted = quotations_by_place(plan)
+    for seq in shown_seqs(plan, next_seq):
         if seq in quoted:
             view.append(quoting_message(quoted[seq], message_at).raw)
         edit = plan.edits.get(seq)
@@ -107,3 +106,15 @@ def render(
         elif (message := edited(edit, lambda at: Message(bytes(message_at(at))))) is not None:
             view.append(message.raw)
     return view
+
+
+def shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:
+    """Log messages that stand in a view themselves, in its order; of those with edits another may stand for one."""
+    early = [seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)]
+    anchor = () if plan.anchor_seq is None else (plan.anchor_seq,)
+    return chain(sorted((*anchor, *early)), range(plan.boundary.to_seq, next_seq))
+
+
+def quotations_by_place(plan: Plan) -> dict[int, Quotation]:
+    """Quotations by the message that each stands in front of."""
+    return {quotation.before_seq: quotation for quotation in plan.quotations if quotation.passages}

@@ -8,6 +8,7 @@ import orjson
 
 from app.context.disposition import SHOWN, dispositions
 from app.context.edits import edited
+from app.context.origins import origins
 from app.context.outline import Plan
 from app.context.partition import rounds_of
 from app.context.view import notice
@@ -21,6 +22,7 @@ def check_plan(world: World, decided: Plan) -> None:
     check_it_fits_or_says_why(world, decided)
     check_every_message_is_accounted_for(world, decided)
     check_untouched_is_untouched(world, decided)
+    check_origins(world, decided)
     check_tokens_are_those_of_the_rendered_view(world, decided)
     check_rounds_stay_whole(world, decided)
     check_ranges(world, decided)
@@ -78,6 +80,25 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
             check_only_what_may_give_has_given(orjson.loads(world.log[seq].message.raw), orjson.loads(raw))
     if decided.anchor_seq is not None:
         assert world.log[decided.anchor_seq].message.role == "user"
+
+
+def check_origins(world: World, decided: Plan) -> None:
+    """Each message of a view is known for what it is, and everything that is shown stands for itself once."""
+    rendered = world.render(decided)
+    told = origins(decided, instructions=1, next_seq=len(world.log))
+    stood_for: list[int] = []
+    for raw, one in zip(rendered, told, strict=True):
+        if one.kind == "summary":
+            assert "".join(part.text or "" for part in one.parts) == orjson.loads(raw)["content"]
+            assert [part.summary_id for part in one.parts if part.summary_id] == [one.id for one in decided.chunks]
+        if one.kind == "message":
+            assert one.from_seq is not None
+            assert one.to_seq is not None
+            stood_for += range(one.from_seq, one.to_seq)
+            if one.from_seq not in decided.edits:
+                assert raw is world.log[one.from_seq].message.raw
+    assert [one.kind for one in told].count("instructions") == 1
+    assert stood_for == [*early_seqs(decided), *range(decided.boundary_seq, len(world.log))]
 
 
 def check_only_what_may_give_has_given(came: Body, shown: Body) -> None:
