@@ -108,11 +108,11 @@ function SideBySide({ id, item, asked, view }) {
   const entries = useMemo(() => entriesOf(view, rows), [view, rows]);
   const counts = useMemo(() => counted(rows), [rows]);
   const seqs = useMemo(() => listed(rows, kind), [rows, kind]);
-  const pickRow = (seq) => setPicked({ fromSeq: seq, toSeq: seq + 1, from: "log" });
-  const pickEntry = (entry, index) => setPicked({ fromSeq: entry.fromSeq, toSeq: entry.toSeq, from: "sent", index });
+  const pickRow = (seq) => setPicked({ ranges: [{ from_seq: seq, to_seq: seq + 1 }], from: "log" });
+  const pickEntry = (entry, index) => setPicked({ ranges: entry.ranges, from: "sent", index });
   const logTarget = useMemo(() => {
-    if (picked?.from !== "sent" || picked.fromSeq < 0) return null;
-    const index = seqs.findIndex((seq) => seq >= picked.fromSeq);
+    if (picked?.from !== "sent" || picked.ranges.length === 0) return null;
+    const index = seqs.findIndex((seq) => seq >= picked.ranges[0].from_seq);
     return index < 0 ? null : { index, align: "start" };
   }, [picked]);
   const sentTarget = useMemo(() => {
@@ -121,7 +121,7 @@ function SideBySide({ id, item, asked, view }) {
     return index < 0 ? null : { index, align: "start" };
   }, [picked]);
   const start = useRef(null);
-  if (start.current === null && seqs.length) start.current = { index: seqs.length - 1, align: "end" };
+  if (start.current === null && seqs.length) start.current = { index: seqs.length - 1, align: "end", isStart: true };
   return html`<div class="seen-sides">
     <section class="panel" aria-label="The whole log">
       <header><h2>The whole log</h2><span class="soft small">${count(rows.length)} messages${!isWhole && !error && html` · <span class="loading">reading</span>`}</span></header>
@@ -141,8 +141,8 @@ function SideBySide({ id, item, asked, view }) {
   </div>`;
 }
 
-const covers = (picked, seq) => Boolean(picked) && seq >= picked.fromSeq && seq < picked.toSeq;
-const touches = (entry, picked) => entry.fromSeq < picked.toSeq && picked.fromSeq < entry.toSeq;
+const covers = (picked, seq) => Boolean(picked) && picked.ranges.some((range) => seq >= range.from_seq && seq < range.to_seq);
+const touches = (entry, picked) => entry.ranges.some((range) => covers(picked, range.from_seq) || picked.ranges.some((one) => one.from_seq >= range.from_seq && one.from_seq < range.to_seq));
 
 /** The seqs that the list shows. */
 function listed(rows, kind) {
@@ -196,13 +196,13 @@ function LogRow({ row, isPicked, onPick }) {
   </div>`;
 }
 
-const KINDS = { instructions: "instructions", preamble: "how summaries are introduced", summary: "summary", notice: "note", quoted: "quoted for what follows" };
+const KINDS = { instructions: "instructions", introduction: "how summaries are introduced", summary: "summary", note: "note", quotation: "quoted for what follows" };
 
 function SentRow({ id, entry, isPicked, onPick }) {
   const [isOpen, setOpen] = useState(false);
   const family = entry.kind === "message" ? (DISPOSITIONS[entry.row?.disposition]?.[0] ?? "verbatim") : entry.kind === "summary" ? "folded" : "kept";
   const isLong = entry.text.length > MAX_CHARS;
-  const place = entry.fromSeq < 0 ? null : entry.toSeq - entry.fromSeq > 1 ? `#${entry.fromSeq} to #${entry.toSeq - 1}` : `#${entry.fromSeq}`;
+  const place = entry.ranges.map(({ from_seq, to_seq }) => (to_seq - from_seq > 1 ? `#${from_seq} to #${to_seq - 1}` : `#${from_seq}`)).join(", ");
   return html`<div class="seen-row ${family} ${isPicked ? "picked" : ""}">
     <div class="row small">
       ${place && html`<${Button} small kind="plain" aria-pressed=${isPicked} aria-label="${place}: show in the log" onClick=${onPick}>${place}<//>`}

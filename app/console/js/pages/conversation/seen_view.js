@@ -4,9 +4,6 @@ import { get } from "../../api.js";
 import { DISPOSITIONS } from "../../ui/parts.js";
 
 const PAGE = 1000;
-const SECTION = /<earlier_conversation through_turn="(\d+)">\n([\s\S]*?)\n<\/earlier_conversation>\s*/g;
-const QUOTED = "Quoted from earlier in this conversation, word for word,";
-const SHOWN = new Set(["verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told"]);
 
 /** Where a view is: of an answer, or of what would be sent now. */
 export function pathOf(id, item) {
@@ -40,12 +37,11 @@ export function counted(rows) {
  * What was sent, as entries that know what they stand for.
  *
  * @typedef {object} Entry
- * @property {"instructions"|"preamble"|"summary"|"notice"|"quoted"|"message"} kind
+ * @property {"instructions"|"introduction"|"summary"|"note"|"quotation"|"message"} kind
  * @property {string} role
  * @property {object} message  as it was sent
  * @property {string} text
- * @property {number} fromSeq  first message of the log that it stands for; -1 if none
- * @property {number} toSeq  one past the last
+ * @property {{from_seq: number, to_seq: number}[]} ranges  messages of the log that it stands for
  * @property {object} [summary]
  * @property {object} [row]  of the log
  *
@@ -54,42 +50,27 @@ export function counted(rows) {
  * @returns {Entry[]}
  */
 export function entriesOf(view, rows) {
-  const sent = [...(view.sent ?? [])];
-  const entries = (view.instructions ?? []).map(() => entry("instructions", sent.shift()));
-  if (sent.length && (view.summaries.length || view.dropped_messages)) entries.push(...sections(sent.shift(), view));
-  const shown = rows.filter((row) => row && SHOWN.has(row.disposition) && !(row.disposition === "told" && row.shown_tokens === 0));
-  const quoted = sent.filter(isQuotation).length;
-  let next = Math.max(0, shown.length - (sent.length - quoted));
-  for (const message of sent) {
-    const row = isQuotation(message) ? null : shown[next++];
-    if (row) entries.push({ ...entry("message", message), fromSeq: row.seq, toSeq: row.seq + 1, row });
-    else entries.push(entry(isQuotation(message) ? "quoted" : "message", message));
-  }
-  return entries;
+  const summaries = new Map(view.summaries.map((summary) => [summary.id, summary]));
+  return (view.sent ?? []).flatMap((message, index) => {
+    const place = view.sent_places[index];
+    const said = { kind: place.kind, role: message.role, message, text: textOf(message), ranges: rangesOf(place) };
+    if (place.kind === "summary") {
+      return place.parts.map((part) => ({
+        ...said, kind: part.kind, text: unfenced(part), ranges: rangesOf(part), summary: summaries.get(part.summary_id),
+      }));
+    }
+    return place.kind === "message" ? { ...said, row: rows[place.from_seq] } : said;
+  });
 }
 
-function entry(kind, message, text = textOf(message)) {
-  return { kind, role: message?.role ?? "", message, text, fromSeq: -1, toSeq: -1 };
+function rangesOf({ from_seq, to_seq, parts = [] }) {
+  return from_seq === null ? parts.flatMap(rangesOf) : [{ from_seq, to_seq }];
 }
 
-function sections(message, view) {
-  const content = textOf(message);
-  const found = [...content.matchAll(SECTION)];
-  if (found.length !== view.summaries.length) return [entry("summary", message)];
-  const end = found.length ? found.at(-1).index + found.at(-1)[0].length : 0;
-  const before = found.length ? content.slice(0, found[0].index).trim() : "";
-  return [
-    ...(before ? [entry("preamble", message, before)] : []),
-    ...found.map((match, at) => {
-      const summary = view.summaries[at];
-      return { ...entry("summary", message, match[2]), summary, fromSeq: summary.from_seq, toSeq: summary.to_seq };
-    }),
-    ...(content.slice(end).trim() ? [entry("notice", message, content.slice(end).trim())] : []),
-  ];
-}
-
-function isQuotation(message) {
-  return message?.role === "user" && typeof message.content === "string" && message.content.startsWith(QUOTED);
+/** A summary without the lines that fence it in. */
+function unfenced({ kind, text }) {
+  const words = text.trim();
+  return kind === "summary" ? words.split("\n").slice(1, -1).join("\n") : words;
 }
 
 /** A message's words; parts that are no text are named. */
