@@ -301,7 +301,7 @@ async def test_pins_are_set_and_taken_back(console: Console, page: Page) -> None
     await console.say("Remember 4711.", "mine")
     await open_log(page, console, "mine")
     row = page.locator('[data-index="0"]')
-    await row.get_by_role("button", name="Pin", exact=True).click()
+    await row.get_by_role("button", name="Pin message 0").click()
     await expect(row.locator(".badge", has_text="pinned")).to_be_visible()
     assert (await console.get("conversations/mine/log"))["data"][0]["pinned"]
     await row.get_by_role("button", name="Unpin").click()
@@ -314,7 +314,7 @@ async def test_pins_that_are_too_much_are_refused_with_the_reason(console: Conso
     found = await console.take_in([user(line(1) * 40), assistant("Long.")])
     await console.say("Hello", found)
     await open_log(page, console, found)
-    await page.locator('[data-index="0"]').get_by_role("button", name="Pin", exact=True).click()
+    await page.locator('[data-index="0"]').get_by_role("button", name="Pin message 0").click()
     await expect(page.get_by_role("alert")).to_contain_text("pins_too_large")
 
 

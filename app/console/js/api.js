@@ -34,7 +34,7 @@ export function send(method, path, body, { query = {}, signal, headers } = {}) {
 
 /** Send text as it is, a file for one, and read a JSON answer. */
 export async function upload(path, text, { query = {}, type = "application/octet-stream", signal } = {}) {
-  return (await request("POST", path, { query, text, signal, headers: { "Content-Type": type } })).json();
+  return parse(await request("POST", path, { query, text, signal, headers: { "Content-Type": type } }));
 }
 
 /** Have the browser save what GET answers with, under the name `name`. */
@@ -53,7 +53,7 @@ export async function* events(path, body, { signal, headers, onHeaders } = {}) {
   onHeaders?.(answer.headers);
   const type = answer.headers.get("content-type") ?? "";
   if (!type.startsWith("text/event-stream")) {
-    yield { event: "message", data: await answer.json() };
+    yield { event: "message", data: await parse(answer) };
     return;
   }
   const decoder = new TextDecoder();
@@ -74,10 +74,22 @@ export async function* events(path, body, { signal, headers, onHeaders } = {}) {
 
 async function json(method, path, options) {
   const answer = await request(method, path, options);
-  return answer.status === 204 ? null : answer.json();
+  return answer.status === 204 ? null : parse(answer);
+}
+
+/** The JSON of an answer. What is none was not written by the gateway: the page of a proxy that wants a login, for one. */
+async function parse(answer) {
+  try {
+    return await answer.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(answer.status, { error: { message: "The answer is not the gateway’s. Is there a proxy in between that wants a login?" } });
+  }
 }
 
 async function request(method, path, { query = {}, body, text, signal, headers = {} } = {}) {
+  // As a segment, "." or ".." would be an address of something else.
+  if (path.split("/").some((part) => /^\.{1,2}$/.test(part))) throw new ApiError(404, null);
   const url = new URL(path.replace(/^\//, ""), ROOT);
   for (const [name, value] of Object.entries(query)) {
     for (const one of Array.isArray(value) ? value : [value]) {

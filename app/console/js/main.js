@@ -26,7 +26,9 @@ function App() {
     nameEndUserHeader(told.end_user_header);
     return told;
   }, [round]);
-  if (session.error?.status === 401 || session.error?.status === 403) return html`<${SignIn} error=${session.error} />`;
+  const { key, endUser } = credentials();
+  const isRefused = [401, 403].includes(session.error?.status);
+  if (isRefused || (session.error && session.data === null && (key || endUser))) return html`<${SignIn} error=${session.error} />`;
   return html`<${Loaded} from=${session}>${(told) => html`<${Frame} key=${round} session=${told} />`}<//>`;
 }
 
@@ -40,7 +42,7 @@ function Frame({ session }) {
   useEffect(() => {
     document.title = `${page?.title ?? "Not found"} · Concertina`;
     if (isFirst.current) isFirst.current = false;
-    else main.current?.querySelector("h1")?.focus();
+    else if (!document.activeElement?.closest(".tabs")) main.current?.querySelector("h1")?.focus();
   }, [place]);
   return html`
     <a class="skip-link" href="#main" onClick=${(event) => { event.preventDefault(); main.current?.focus(); }}>
@@ -54,7 +56,7 @@ function Frame({ session }) {
         )}
       </nav>
       ${session.simulated && html`<${Badge} kind="warn" title="No provider is configured: answers are made up">Simulated model<//>`}
-      <span class="soft small">${session.version}</span>
+      <span class="version soft small">${session.version}</span>
       <${Theme} />
       <${Who} session=${session} />
     </header>

@@ -4,7 +4,16 @@ import { useEffect, useState } from "./lib.js";
 /** @returns {{parts: string[], query: URLSearchParams}} */
 export function here() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
+}
+
+/** Somebody may have typed the address: what is no encoding stands for itself. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 /** An address for `href`. @param {string[]} parts  @param {Record<string, any>} query */

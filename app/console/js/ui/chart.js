@@ -8,7 +8,13 @@ const TABLE_ROWS = 200;
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 const PIXELS_PER_MARK = 6;
 const hours = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-const hour = (unixSeconds) => hours.format(new Date(unixSeconds * 1000));
+const seconds = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** Times of day, told apart where several are in the same minute. */
+function clockTimes(ticks) {
+  const format = ticks.length > 1 && ticks[1] - ticks[0] < 60 ? seconds : hours;
+  return ticks.map((unixSeconds) => format.format(new Date(unixSeconds * 1000)));
+}
 
 /**
  * @typedef {object} Line
@@ -131,7 +137,7 @@ function options(uPlot, { lines, time, height, width, colors, newest }) {
       y: { range: (_, low, high) => [0, Math.max(1, high ?? 0) * 1.06] },
     },
     axes: [
-      { ...axis, size: 32, ...(time ? { values: (_, ticks) => ticks.map(hour) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(count) }) },
+      { ...axis, size: 32, ...(time ? { values: (_, ticks) => clockTimes(ticks) } : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(count) }) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((value) => (newest.current.formatY ?? count)(value)) },
     ],
     series: [{}, ...lines.map((line) => series(uPlot, line, colors))],

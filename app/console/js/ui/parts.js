@@ -25,6 +25,9 @@ export function Badge({ kind = "", title, children }) {
   return html`<span class="badge ${kind}" title=${title}>${children}</span>`;
 }
 
+/** How a client sends its conversation. Of one that is unknown there is nothing to say. */
+export const MODES = { resend: "sends the whole history", append: "sends new messages only" };
+
 const STATUS_KINDS = { full: "good", summarized: "folded", trimmed: "warn", bypassed: "warn", degraded: "bad" };
 
 /** What `context_status` says. */
@@ -110,17 +113,23 @@ export function Tabs({ label, tabs, current }) {
   </nav>`;
 }
 
-/** A modal dialog: focus stays inside, Escape closes. */
+const FIELDS = ".body :is(input:not([type=checkbox], [type=radio]), textarea)";
+
+/**
+ * A modal dialog: focus stays inside, Escape closes. It begins at the first field, or where nothing is to be written at
+ * the first button below, which is the one that does nothing.
+ */
 export function Dialog({ title, onClose, footer, children }) {
   const element = useRef(null);
   const id = useId();
   useEffect(() => {
     const dialog = element.current;
-    const opener = document.activeElement;
+    const openers = ancestorsOf(document.activeElement);
     dialog.showModal();
+    (dialog.querySelector(FIELDS) ?? dialog.querySelector("footer button"))?.focus();
     return () => {
       dialog.close();
-      opener?.focus?.();
+      giveBack(openers);
     };
   }, []);
   return html`<dialog class="dialog" ref=${element} aria-labelledby=${id}
@@ -131,13 +140,41 @@ export function Dialog({ title, onClose, footer, children }) {
   </dialog>`;
 }
 
-/** Copies `text`; says so. */
-export function Copy({ text, label = "Copy" }) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1500);
+function ancestorsOf(element) {
+  return element ? [element, ...ancestorsOf(element.parentElement)] : [];
+}
+
+/** Focus what had it. What opened a dialog may go with what was deleted in it: then what that was in. */
+function giveBack(openers) {
+  openers[0]?.focus?.();
+  requestAnimationFrame(() => {
+    if (document.activeElement !== document.body) return;
+    openers.find((one) => one.isConnected && one !== document.body && (one.focus({ preventScroll: true }), document.activeElement === one));
+  });
+}
+
+/** Copies `text`; says so. @param {{text: string, label?: string, name?: string}} props  `name`: what the button is called */
+export function Copy({ text, label = "Copy", name }) {
+  const [told, setTold] = useState(null);
+  const copy = async ({ currentTarget }) => {
+    setTold((await copied(text, currentTarget)) ? "Copied" : "Not allowed");
+    setTimeout(() => setTold(null), 1500);
   };
-  return html`<${Button} small kind="plain" onClick=${copy}><span aria-live="polite">${copied ? "Copied" : label}</span><//>`;
+  return html`<${Button} small kind="plain" aria-label=${name} onClick=${copy}><span aria-live="polite">${told ?? label}</span><//>`;
+}
+
+/** Browsers have no clipboard on pages that came over plain HTTP from another host; there a selection is copied. */
+async function copied(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = Object.assign(document.createElement("textarea"), { value: text, className: "visually-hidden", ariaHidden: "true" });
+    button.after(field);
+    field.select();
+    const isDone = document.execCommand("copy");
+    field.remove();
+    button.focus();
+    return isDone;
+  }
 }

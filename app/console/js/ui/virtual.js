@@ -24,8 +24,9 @@ const sameIndex = (index) => index;
  * @param {string} props.height  CSS height of the scrolled window
  * @param {(first: number, last: number) => void} [props.onRange]  told which rows are wanted, some outside the window too
  * @param {(first: number, last: number) => void} [props.onVisible]  told which rows are in the window
- * @param {{index: number, align?: string, focus?: boolean}|null} [props.target]  where to scroll, each time it is a new
- *   object; `focus` puts the focus on the list, so that arrow keys scroll on from there
+ * @param {{index: number, align?: string, focus?: boolean, isStart?: boolean}|null} [props.target]  where to
+ *   scroll, each time it is a new object; `focus` puts the focus on the list, so that arrow keys scroll on from there;
+ *   `isStart` leaves the page around the list where it is
  * @param {(index: number) => string|number} [props.rowKey]  the same function each time, lest all heights be looked up anew
  */
 export function VirtualList(props) {
@@ -70,7 +71,7 @@ export function VirtualList(props) {
     if (!target || count === 0) return;
     wanted.current = target;
     virtualizer.scrollToIndex(target.index, { align: target.align ?? "start" });
-    scroller.current.scrollIntoView({ block: "nearest" });
+    if (!target.isStart) scroller.current.scrollIntoView({ block: "nearest" });
     if (target.focus) scroller.current.focus({ preventScroll: true });
   }, [target, count === 0]);
   useEffect(() => {

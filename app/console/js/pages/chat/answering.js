@@ -1,6 +1,9 @@
 // One answer as it comes: chunks of a completion's stream put together. No components here.
 import { ApiError, events } from "../../api.js";
 
+/** Of one answer. The index of a call is the provider's word, and a list must not become as long as it says. */
+const MOST_CALLS = 1_000;
+
 /**
  * @typedef {object} Answer
  * @property {string} text
@@ -73,6 +76,7 @@ function followed(before, event) {
 
 function addCall(calls, piece) {
   const at = piece.index ?? 0;
+  if (!Number.isInteger(at) || at < 0 || at >= MOST_CALLS) return;
   const call = (calls[at] ??= { name: "", arguments: "" });
   call.id = piece.id ?? call.id;
   call.name += piece.function?.name ?? "";

@@ -38,7 +38,7 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
         ${answer?.status && html`<${Status} of=${answer.status} />`}
         ${answer?.context && html`<span class="soft number">${count(answer.context.prompt_tokens)} of ${count(answer.context.window)} tokens sent</span>`}
         ${row && html`<a href=${to(["conversations", conversation, "context"], { item: row.id })}>What the model saw</a>`}
-        ${text && html`<${Copy} text=${text} />`}
+        ${text && html`<${Copy} text=${text} name=${row ? `Copy answer ${row.seq}` : "Copy this answer"} />`}
         ${isLast && !isBusy && state !== "failed" && html`<${Button} small kind="plain" title="As a branch: this answer stays" onClick=${onAgain}>Ask again<//>`}
       </footer>`}
       ${answer?.context?.warnings?.map((warning) => html`<div class="notice warn small">${warning}</div>`)}

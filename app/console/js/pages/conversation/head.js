@@ -5,7 +5,7 @@ import { useLoaded } from "../../load.js";
 import { go, to } from "../../router.js";
 import { count } from "../../format.js";
 import { Confirm, useAction } from "../../ui/confirm.js";
-import { Badge, Button, ContextBar, Copy, Failure, Status, When } from "../../ui/parts.js";
+import { Badge, Button, ContextBar, Copy, Failure, MODES, Status, When } from "../../ui/parts.js";
 import { Compact } from "./compact.js";
 import { mayManage, placeOf, useTitle } from "./place.js";
 
@@ -30,7 +30,7 @@ export function Head({ record, session, round, onChange }) {
           <span>created <${When} at=${record.created_at} /></span>
           <span class="number">${count(record.messages)} messages</span>
           <span class="number">${count(record.tokens)} tokens</span>
-          ${record.mode !== "unknown" && html`<span title="How its client sends messages">client ${record.mode}s</span>`}
+          ${MODES[record.mode] && html`<span>client ${MODES[record.mode]}</span>`}
           ${record.parent && html`<a href=${to(["conversations", record.id, "branches"])}>a branch</a>`}
         </p>
       </div>
@@ -62,7 +62,7 @@ function Title({ title, record, manages, onChange }) {
     },
   );
   if (draft === null) {
-    return html`<div class="row title-row"><h1 tabindex="-1" class="break">${title ?? "…"}</h1>
+    return html`<div class="row title-row"><h1 tabindex="-1" class="break" title=${title}>${title ?? "…"}</h1>
       ${manages && html`<${Button} small kind="plain" onClick=${() => setDraft(before ?? "")}>Rename<//>`}</div>`;
   }
   const submit = (event) => {
@@ -93,13 +93,13 @@ function Fullness({ record, round }) {
   if (context.error) return html`<p class="small soft">The context cannot be shown: ${context.error.message}</p>`;
   if (view === null) return html`<p class="small soft" role="status">Planning the next request…</p>`;
   return html`
-    <${ContextBar} tokens=${view.prompt_tokens} window=${view.limit} threshold=${view.compacts_above}
-      label="What the next prompt takes of what it may take" />
+    <${ContextBar} tokens=${view.prompt_tokens} window=${view.window} threshold=${view.compacts_above}
+      label="What the next prompt takes of the window" />
     <p class="facts small soft">
       <${Status} of=${view.status} />
       <span>policy <strong>${view.policy}</strong></span>
       <span class="break">model <strong>${view.model}</strong></span>
-      ${record.summaries > 0 && html`<span class="number">${count(record.summaries)} ${record.summaries === 1 ? "summary" : "summaries"}</span>`}
+      ${view.summaries.length > 0 && html`<a class="number" href=${to(["conversations", record.id, "summaries"])}>${count(view.summaries.length)} ${view.summaries.length === 1 ? "summary" : "summaries"} shown</a>`}
       ${!view.fits && html`<${Badge} kind="bad">does not fit<//>`}
     </p>
   `;

@@ -89,13 +89,15 @@ function Actions({ message, conversation, manages, onAct }) {
   const calls = message.tool_calls.map((call) => `${call.name}(${call.arguments})`);
   return html`<div class="message-actions">
     ${message.role === "assistant" && message.model &&
-    html`<a class="button small plain" href=${to(["conversations", conversation, "context"], { item: message.id })}>What the model saw</a>`}
-    ${!isGone && html`<${Copy} text=${[message.text, ...calls].filter(Boolean).join("\n\n")} />`}
+    html`<a class="button small plain" aria-label=${`What the model saw for message ${message.seq}`}
+      href=${to(["conversations", conversation, "context"], { item: message.id })}>What the model saw</a>`}
+    ${!isGone && html`<${Copy} name=${`Copy message ${message.seq}`} text=${[message.text, ...calls].filter(Boolean).join("\n\n")} />`}
     ${manages && !isGone &&
-    html`<${Button} small kind="plain" onClick=${() => onAct(message.pinned ? "unpin" : "pin", message)}>${message.pinned ? "Unpin" : "Pin"}<//>
-      <${Button} small kind="plain" onClick=${() => onAct("delete", message)}>Delete…<//>`}
+    html`<${Button} small kind="plain" aria-label=${`${message.pinned ? "Unpin" : "Pin"} message ${message.seq}`}
+        onClick=${() => onAct(message.pinned ? "unpin" : "pin", message)}>${message.pinned ? "Unpin" : "Pin"}<//>
+      <${Button} small kind="plain" aria-label=${`Delete message ${message.seq}…`} onClick=${() => onAct("delete", message)}>Delete…<//>`}
     ${manages && message.deleted && !message.erased &&
-    html`<${Button} small kind="plain" onClick=${() => onAct("delete", message)}>Erase…<//>`}
+    html`<${Button} small kind="plain" aria-label=${`Erase message ${message.seq}…`} onClick=${() => onAct("delete", message)}>Erase…<//>`}
   </div>`;
 }
 

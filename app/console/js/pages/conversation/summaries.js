@@ -55,6 +55,7 @@ function Summary({ id, summary, manages, isChosen, onAsk }) {
     if (isChosen) element.current.scrollIntoView({ block: "start" });
   }, [isChosen]);
   const last = summary.to_seq - 1;
+  const named = (action) => `${action} summary of messages ${summary.from_seq} to ${last}`;
   return html`<section class="panel summary ${isChosen ? "found" : ""}" ref=${element} aria-label="Summary of messages ${summary.from_seq} to ${last}">
     <header>
       <h3><a href=${to(["conversations", id, "log"], { seq: summary.from_seq })}>Messages ${summary.from_seq}–${last}</a></h3>
@@ -65,13 +66,13 @@ function Summary({ id, summary, manages, isChosen, onAsk }) {
     </header>
     <${Markdown} text=${summary.text} />
     <div class="row actions">
-      <${Button} small aria-expanded=${showsRevisions} onClick=${() => setRevisions(!showsRevisions)}>
+      <${Button} small aria-expanded=${showsRevisions} aria-label=${named(showsRevisions ? "Hide revisions" : `Revisions (${summary.revision})`)} onClick=${() => setRevisions(!showsRevisions)}>
         ${showsRevisions ? "Hide revisions" : `Revisions (${summary.revision})`}<//>
-      <${Copy} text=${summary.text} />
+      <${Copy} text=${summary.text} name=${named("Copy")} />
       ${manages && html`
-        <${Button} small onClick=${() => onAsk("edit")}>Edit…<//>
-        <${Button} small onClick=${() => onAsk("regenerate")}>Regenerate…<//>
-        <${Button} small kind="danger" onClick=${() => onAsk("delete")}>Delete…<//>`}
+        <${Button} small aria-label=${named("Edit…")} onClick=${() => onAsk("edit")}>Edit…<//>
+        <${Button} small aria-label=${named("Regenerate…")} onClick=${() => onAsk("regenerate")}>Regenerate…<//>
+        <${Button} small kind="danger" aria-label=${named("Delete…")} onClick=${() => onAsk("delete")}>Delete…<//>`}
     </div>
     ${showsRevisions && html`<${Revisions} id=${id} summary=${summary} manages=${manages} onRollBack=${(revision) => onAsk("rollback", { revision })} />`}
   </section>`;

@@ -31,6 +31,6 @@ client = OpenAI(base_url="${base}", api_key=${isAnonymous ? '"sk-anything"' : "K
 }
 
 function Sample({ label, text }) {
-  return html`<div><p class="row"><strong class="small grow">${label}</strong><${Copy} text=${text} /></p>
+  return html`<div><p class="row"><strong class="small grow">${label}</strong><${Copy} text=${text} name=${`Copy: ${label}`} /></p>
     <pre class="plain" tabindex="0">${text}</pre></div>`;
 }

@@ -3,13 +3,14 @@ import { html, useCallback, useEffect, useRef, useState } from "../../lib.js";
 import { get } from "../../api.js";
 import { to } from "../../router.js";
 import { count } from "../../format.js";
-import { Badge, Button, Empty, Failure, Loading, When } from "../../ui/parts.js";
+import { Badge, Button, Empty, Failure, Loading, MODES, When } from "../../ui/parts.js";
 import { DeleteConversation } from "../conversation/head.js";
 import { mayManage } from "../conversation/place.js";
 import { listQuery } from "./filters.js";
 import { FirstSteps } from "./first_steps.js";
 
 const PAGE = 50;
+const CLAMPED_CHARS = 60;
 
 export function List({ wish, session, isFiltered, onClear }) {
   const list = usePages(listQuery(wish));
@@ -52,11 +53,11 @@ function told({ rows, hasMore }) {
 function Row({ record, manages, onDelete }) {
   const name = record.title ?? record.external_id ?? "Untitled";
   return html`<tr>
-    <td class="break"><a class="title" href=${to(["conversations", record.id])}>${name}</a>
+    <td class="break"><a class="title" title=${name.length > CLAMPED_CHARS ? name : undefined} href=${to(["conversations", record.id])}>${name}</a>
       <div class="facts small soft">
         <code class="break">${record.external_id ?? `${record.id.slice(0, 14)}…`}</code>
         ${record.parent && html`<${Badge} title="It shares its beginning with another conversation">branch<//>`}
-        ${record.mode !== "unknown" && html`<span class="wide">${record.mode}</span>`}
+        ${MODES[record.mode] && html`<span class="wide">${MODES[record.mode]}</span>`}
         ${Object.entries(record.metadata).filter(([key]) => key !== "title").slice(0, 3).map(
           ([key, value]) => html`<span class="wide pair">${key}: ${value}</span>`)}
       </div></td>
