@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from app.errors import GatewayError
+from app.observability.families import ERRORS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Nature, Overview
 from app.settings import Settings
@@ -28,6 +31,8 @@ def metrics_of(settings: Settings, folder: Path | None) -> Metrics:
     named = {deployment.model or name for name, model in served.items() for deployment in model.expanded()}
     metrics = Metrics(folder, models=tuple(sorted(named - {EVERY_MODEL})))
     metrics.describe(version=VERSION, database=_database(settings))
+    for code, status in _codes_of_errors():
+        metrics.counted(ERRORS, code, str(status))  # told as 0 until one comes, so that the first is a change
     return metrics
 
 
@@ -35,6 +40,15 @@ def overview_of(settings: Settings, metrics: Metrics) -> Overview:
     """What tells of a process group at a glance."""
     nature = Nature(VERSION, _database(settings), settings.uses_simulated_model)
     return Overview(metrics, nature, unix_seconds=time.time)
+
+
+def _codes_of_errors() -> Iterator[tuple[str, int]]:
+    """Code and status of each kind of error that has both."""
+    kinds: list[type[GatewayError]] = [GatewayError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.code is not None:
+            yield kind.code, kind.status
 
 
 def _database(settings: Settings) -> str:

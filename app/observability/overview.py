@@ -213,6 +213,7 @@ def _errors(numbers: Numbers) -> list[dict[str, Any]]:
     found = [
         {"code": labels["code"], "status": int(labels["status"]), "count": int(count)}
         for labels, (count,) in numbers.of(f.ERRORS)
+        if count
     ]
     return sorted(found, key=lambda error: -int(error["count"]))
 

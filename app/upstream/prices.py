@@ -1,4 +1,4 @@
-"""What models cost: list prices of well-known ones, from a table that `tools/refresh_model_windows.py` generates.
+"""What models cost: list prices of well-known ones, from a table that `tools/refresh_model_prices.py` generates.
 
 What is not known is None and never zero: an unknown cost must not look like a free one.
 """
@@ -16,7 +16,6 @@ from app.upstream.registry import names_of
 
 PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000
-
 
 
 def price_of(deployment: Deployment) -> Price:

@@ -95,6 +95,7 @@ async def test_requests_are_counted_by_path_and_status(monkeypatch: pytest.Monke
     assert seen("requests_total", endpoint="other", code="404") == 1
     assert seen("errors_total", code="conversation_not_found", status="404") == 1
     assert seen("errors_total") == 3
+    assert 'errors_total{code="model_not_found",status="404"} 0.0' in seen.text, "the first would be no change"
     assert seen("requests_in_flight") == seen("streams_open") == 0
     assert "conv_unknown" not in seen.text
     assert "nowhere" not in seen.text
