@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,8 @@ from app.api.resources import (
 from app.archive.adding import Adding
 from app.archive.history import History
 from app.archive.records import Records
+from app.conversation.identity import ID_PATTERN
+from app.conversation.messages import Conversation, Mode
 from app.exchange.request import Caller
 from app.store.base import ListQuery
 
@@ -86,8 +89,13 @@ Include = Annotated[
     Query(
         default_factory=list,
         alias="include[]",
-        description="`title`: what each is called: its metadata's `title`, or how what its user said first begins.",
+        description="`title`: what it is called: its metadata's `title`, or how what its user said first begins.",
     ),
+]
+ClientMode = Annotated[Mode | None, Query(description="How its client sends messages.")]
+ExternalId = Annotated[
+    str | None,
+    Query(pattern=f"^{ID_PATTERN}$", description="What its client calls it: `X-Conversation-Id` and the like."),
 ]
 Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
 
@@ -96,6 +104,10 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
     """Beginning, listing, reading, describing and deleting conversations."""
     routes = APIRouter(prefix="/v1/conversations", tags=["conversations"], responses=REFUSALS, route_class=JsonRoute)
     reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    async def told(conversation: Conversation, include: Sequence[str]) -> dict[str, Any]:
+        title = {"title": await history.title(conversation)} if include else {}
+        return {**await records.told(conversation), **title}
 
     @routes.post("", summary="Begin a conversation", responses={200: {"model": ConversationObject}})
     async def create_conversation(
@@ -121,6 +133,8 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
         created_before: Seconds = None,
         updated_after: Seconds = None,
         updated_before: Seconds = None,
+        mode: ClientMode = None,
+        external_id: ExternalId = None,
         caller: Caller = reads,
     ) -> Response:
         query = ListQuery(
@@ -130,17 +144,16 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
             created_before=_moment(created_before),
             updated_after=_moment(updated_after),
             updated_before=_moment(updated_before),
+            mode=mode,
+            external_id=external_id,
             metadata=metadata_filter(request),
         )
         found, has_more = await records.page(caller, query, after=after)
-        told = [await records.told(one) for one in found]
-        if include:
-            told = [{**one, "title": await history.title(kept)} for one, kept in zip(told, found, strict=True)]
-        return json_response(page_of(told, has_more=has_more))
+        return json_response(page_of([await told(one, include) for one in found], has_more=has_more))
 
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
-    async def get_conversation(conversation_id: str, caller: Caller = reads) -> Response:
-        return conversation_response(await records.told(await records.of(caller, conversation_id)))
+    async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
+        return conversation_response(await told(await records.of(caller, conversation_id), include))
 
     @routes.post(
         "/{conversation_id}",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, Described, Limit, Page, json_response, page_of, unix_seconds
+from app.archive.history import History
 from app.archive.items import message_item_id
 from app.archive.records import Records
 from app.archive.searching import Hit, Hits, Searching, excerpt
 from app.exchange.request import Caller
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
+
+
+Include = Annotated[
+    list[Literal["title"]],
+    Query(default_factory=list, alias="include[]", description="`title`: what the conversation is called."),
+]
 
 
 class FoundMessage(Described):
@@ -28,6 +35,8 @@ class FoundMessage(Described):
     score: float
     text: str
     created_at: int
+    title: str | None = None
+    """Only where it is asked for."""
 
 
 class FoundMessages(Page):
@@ -39,7 +48,7 @@ class FoundMessages(Page):
     limited: bool
 
 
-def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRouter:
+def search_routes(searching: Searching, records: Records, history: History, auth: Auth) -> APIRouter:
     """Both searches."""
     routes = APIRouter(prefix="/v1", tags=["search"], responses=REFUSALS)
     reads = Depends(auth.requires("read"))
@@ -56,8 +65,13 @@ def search_routes(searching: Searching, records: Records, auth: Auth) -> APIRout
         return json_response(_body(await searching.within(conversation, q, limit=limit), q))
 
     @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
-    async def search(q: Question, limit: Limit = 20, caller: Caller = reads) -> Response:
-        return json_response(_body(await searching.everywhere(caller, q, limit=limit), q))
+    async def search(q: Question, include: Include, limit: Limit = 20, caller: Caller = reads) -> Response:
+        found = await searching.everywhere(caller, q, limit=limit)
+        body = _body(found, q)
+        if include:
+            for row, hit in zip(body["data"], found.hits, strict=True):
+                row["title"] = await history.title(hit.conversation)
+        return json_response(body)
 
     return routes
 

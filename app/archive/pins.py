@@ -1,4 +1,5 @@
-"""Pins through the API: a message, with the whole round it is part of, is shown word for word until it is unpinned."""
+"""Pins through the API: a message, with the whole round it is part of, is shown word for word until it is unpinned;
+and the list of what is pinned."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from app.archive.items import instruction_index
 from app.archive.listing import Listing
 from app.archive.records import Records
 from app.archive.standing import Standing, Wish, place_of
+from app.archive.telling import pin_object
 from app.context.outline import Pin
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy
@@ -43,6 +45,26 @@ class Pins:
         self._standing = standing
         self._views = views
         self._pinning = pinning
+
+    async def page(
+        self, caller: Caller, conversation_id: str, limit: int, after: str | None
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """What is pinned, in the order of the log, and whether there is more of it.
+
+        Args:
+            after: id of the last pin of the page before, which is that of its first item.
+
+        Raises:
+            ConversationNotFound, ItemNotFound: there is none, or no such item to go on after.
+        """
+        conversation = await self._records.of(caller, conversation_id)
+        last = -1 if after is None else (await self._records.entry(conversation, after))[0].seq
+        wanted = [pin for pin in pins_of(conversation.marks) if pin.from_seq > last]
+        told = []
+        for pin in wanted[:limit]:
+            entries = await self._store.read(conversation, pin.from_seq, pin.to_seq)
+            told.append(pin_object(pin, entries))
+        return told, len(wanted) > limit
 
     async def pin(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
         """Pin the round of an item; nothing happens where it is pinned already.

@@ -12,7 +12,7 @@ from app.archive.items import message_item_id
 from app.archive.places import Ends
 from app.context.disposition import Disposition
 from app.context.origins import Origin
-from app.context.outline import Plan
+from app.context.outline import Pin, Plan
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.preview import Preview
 
@@ -104,6 +104,21 @@ def sent_place(origin: Origin) -> dict[str, Any]:
         "to_seq": origin.to_seq,
         "before_seq": origin.before_seq,
         "parts": [msgspec.to_builtins(part) for part in origin.parts],
+    }
+
+
+def pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
+    """A pinned round, by the id of its first item, with the messages that it has."""
+    return {
+        "id": message_item_id(entries[0]),
+        "object": "conversation.pin",
+        "from_seq": pin.from_seq,
+        "to_seq": pin.to_seq,
+        "tokens": pin.tokens,
+        "messages": [
+            {"id": message_item_id(entry), "seq": entry.seq, "role": entry.message.role, "text": excerpt(entry)}
+            for entry in entries
+        ],
     }
 
 

@@ -51,6 +51,7 @@ from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.upstream.catalogue import Catalogue
 
+
 def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
     """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
     auth, body_limit_bytes = engine.auth, settings.server.body_limit_bytes
@@ -65,9 +66,7 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     records = Records(engine.store)
     yield from _routes_of_conversations(engine, settings, records)
     yield from _routes_of_views(engine, settings, records)
-    yield passthrough_routes(
-        engine.router, tuple(engine.providers.values()), auth, body_limit_bytes=body_limit_bytes
-    )
+    yield passthrough_routes(engine.router, tuple(engine.providers.values()), auth, body_limit_bytes=body_limit_bytes)
 
 
 def _routes_of_telemetry(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
@@ -97,11 +96,10 @@ def _routes_of_conversations(engine: Engine, settings: Settings, records: Record
         random_bytes=random_bytes,
         encoding=encoding_for(""),
     )
-    yield transfer_routes(
-        Exporting(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes
-    )
+    yield transfer_routes(Exporting(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes)
     searching = Searching(store=store, finding=engine.finding, tasks=engine.tasks, clock=utc_now)
-    yield search_routes(searching, records, auth)
+    history = History(store=store, records=records, policies=engine.turns.policies)
+    yield search_routes(searching, records, history, auth)
     adding = Adding(
         store=store,
         records=records,
@@ -111,7 +109,6 @@ def _routes_of_conversations(engine: Engine, settings: Settings, records: Record
         encoding=encoding_for(""),
         wait_seconds=settings.compaction.wait_seconds,
     )
-    history = History(store=store, records=records, policies=engine.turns.policies)
     yield conversation_routes(records, adding, history, auth)
     yield history_routes(history, auth)
     erasing = Erasing(

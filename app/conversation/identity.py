@@ -41,7 +41,8 @@ ROOT_HEX = 16
 RANDOM_BYTES = 16
 REMEMBERED_BOUNDARIES = 16
 
-_VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+ID_PATTERN = "[A-Za-z0-9._:-]{1,128}"
+_VALID_ID = re.compile(ID_PATTERN)
 _OUR_ID = re.compile(rf"conv_([0-9a-f]{{{ROOT_HEX}}})[0-9a-f]{{{2 * RANDOM_BYTES}}}")
 
 Value = TypeVar("Value")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from app.conversation.keys import ApiKey
-from app.conversation.messages import Chunk, Conversation, LogMessage, StoredCompletion
+from app.conversation.messages import Chunk, Conversation, LogMessage, Mode, StoredCompletion
 
 MAX_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
@@ -93,6 +93,10 @@ class ListQuery(msgspec.Struct, frozen=True):
     updated_before: datetime | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Pairs that it must have, all of them."""
+    mode: Mode | None = None
+    """How its client sends messages."""
+    external_id: str | None = None
+    """What its client calls it."""
     within: str | None = None
     """Id of ours: only this conversation, and what branched from it or from a branch of it."""
 

@@ -60,6 +60,10 @@ def conversations(dialect: Dialect, tenant: str | None, query: ListQuery) -> Que
         bound = getattr(query, name)
         if bound is not None:
             page.require(condition, **{name: dialect.moment(bound)})
+    if query.mode is not None:
+        page.require("mode = :mode", mode=query.mode)
+    if query.external_id is not None:
+        page.require("external_id = :external_id", external_id=query.external_id)
     page.require_pairs(query.metadata)
     if query.within is not None:
         _require_family(page, query.within, tenant)

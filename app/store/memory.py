@@ -477,6 +477,8 @@ def _is_wanted(conversation: Conversation, query: ListQuery) -> bool:
         and (query.created_before is None or created_at < query.created_before)
         and (query.updated_after is None or updated_at > query.updated_after)
         and (query.updated_before is None or updated_at < query.updated_before)
+        and query.mode in (None, conversation.mode)
+        and query.external_id in (None, conversation.external_id)
         and query.metadata.items() <= conversation.metadata.items()
         and (query.within is None or any(place == query.within for place, _ in conversation.path))
     )

@@ -39,3 +39,4 @@ Feature: The context view: what the model would see now, and what it saw for an 
     When the user looks at what the model saw for its last answer
     Then it was "summarized"
     And it is what was really sent
+    And each message that was sent says which messages of the log it stands for

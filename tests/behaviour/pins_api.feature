@@ -20,8 +20,10 @@ Feature: Pins of stored messages
     Given the user has said "The password of the shed is swordfish."
     And the conversation has been summarized 1 times, by turns of 300 tokens
     When the user pins the stored message 0
-    And the user unpins the stored message 0
-    And the user says "Go on."
+    Then the list of pins names message 0
+    When the user unpins the stored message 0
+    Then nothing is pinned
+    When the user says "Go on."
     Then its context says:
       | pinned | 0 |
 
@@ -29,7 +31,8 @@ Feature: Pins of stored messages
     Given a turn with a call of "look_up" and a result of 100 tokens, which the gateway has not seen yet
     And the user has said "Go on."
     When the user pins the stored message 2
-    And the conversation goes on by turns of 300 tokens until it has been summarized 1 times
+    Then the list of pins names messages 1 to 2
+    When the conversation goes on by turns of 300 tokens until it has been summarized 1 times
     Then the answer says "summarized"
     And the model saw the last result whole, behind its call
 

@@ -278,6 +278,28 @@ async def test_titles_come_where_they_are_asked_for(monkeypatch: pytest.MonkeyPa
         assert len(long) <= 80
         assert long.endswith("…")
         assert (await every(gateway, **{"include[]": "secrets"})).status_code == 400
+        assert "title" not in await done(gateway, "GET", "long")
+        assert (await done(gateway, "GET", "long", **{"include[]": "title"}))["title"] == long
+        assert (await done(gateway, "GET", "named", **{"include[]": "title"}))["title"] == "My own"
+
+
+async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+        for name in ("one", "two"):
+            await gateway.say([user("Hi")], conversation=name)
+        await gateway.say([user("Go on")], conversation="two")
+
+        async def names(**query: str) -> list[str]:
+            answer = await every(gateway, **query)
+            assert answer.status_code == 200, answer.text
+            return [one["external_id"] for one in answer.json()["data"]]
+
+        assert await names(external_id="one") == ["one"]
+        assert await names(external_id="three") == []
+        assert await names(mode="append") == ["two"]
+        assert await names(mode="append", external_id="one") == []
+        assert (await every(gateway, mode="shouting")).status_code == 400
+        assert (await every(gateway, external_id="no blanks")).status_code == 400
 
 
 async def test_what_is_encrypted_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

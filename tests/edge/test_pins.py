@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.edge.control import done, refused
 from tests.edge.kept import answered, answering, assistant, long_history, shown, user, world
 from tests.live import ScriptedUpstream
 
@@ -78,3 +79,29 @@ async def test_a_branch_keeps_the_pins_that_it_shares(monkeypatch: pytest.Monkey
         body = await gateway.say(other)
         assert body["context"]["pinned"] == 1
         assert begun[0] in shown(upstream)[-1]
+
+
+async def test_what_is_pinned_is_listed_in_the_order_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
+        history = [user("Where is it?"), CALL, RESULT]
+        body = await gateway.say(history, conversation="c")
+        assert (await done(gateway, "GET", "c/pins"))["data"] == []
+        history += [assistant(body["choices"][0]["message"]["content"]), user("Keep this.")]
+        await gateway.say(history, conversation="c", context={"pin": [4, 1]})
+        page = await done(gateway, "GET", "c/pins")
+        call, kept = page["data"]
+        assert [(pin["from_seq"], pin["to_seq"]) for pin in (call, kept)] == [(1, 3), (4, 5)]
+        assert [(one["seq"], one["role"], one["text"]) for one in call["messages"]] == [
+            (1, "assistant", "calls look_up"),
+            (2, "tool", "Shelf 31."),
+        ]
+        assert kept["messages"][0]["text"] == "Keep this."
+        assert (page["first_id"], page["last_id"], page["has_more"]) == (call["id"], kept["id"], False)
+        first = await done(gateway, "GET", "c/pins", limit=1)
+        assert (first["data"], first["has_more"]) == ([call], True)
+        rest = await done(gateway, "GET", "c/pins", after=call["id"])
+        assert (rest["data"], rest["has_more"]) == ([kept], False)
+        await done(gateway, "DELETE", f"c/items/{call['id']}/pin")
+        assert (await done(gateway, "GET", "c/pins"))["data"] == [kept]
+        await refused(gateway, 404, "GET", "c/pins", key="sk-two")
+        await refused(gateway, 404, "GET", "c/pins", after="msg_made-up")

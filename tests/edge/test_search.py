@@ -38,6 +38,9 @@ async def test_what_was_said_is_found_in_its_conversation_and_among_all(monkeypa
             second["conversation_id"],
         }
         assert all("Z9" not in hit["text"] for hit in everywhere["data"])
+        assert all("title" not in hit for hit in everywhere["data"])
+        (titled,) = (await found(gateway, "search", "fence", **{"include[]": "title"}))["data"]
+        assert titled["title"] == "The garden needs a new fence."
         assert (await found(gateway, "search", "unheard"))["data"] == []
         nothing = await found(gateway, "search", "what is the")
         assert (nothing["data"], nothing["terms"]) == ([], [])

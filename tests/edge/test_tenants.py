@@ -53,6 +53,7 @@ WITH_IDS: Final[dict[str, Taking]] = {
     f"GET {CONVERSATION}/turns": Taking(),
     f"GET {CONVERSATION}/log": Taking(),
     f"GET {CONVERSATION}/branches": Taking(),
+    f"GET {CONVERSATION}/pins": Taking(),
     f"GET {CONVERSATION}/search": Taking(query={"q": "ships"}),
     f"GET {CONVERSATION}/export": Taking(),
     f"POST {CONVERSATION}/compact": Taking(body={}),

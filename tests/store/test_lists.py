@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, StoredCompletion
 from app.store import listing
@@ -223,6 +224,19 @@ async def test_completions_are_their_tenants(store: Store) -> None:
     for ask in asks:
         assert not await ask()
     assert await store.completion(tenant=conversation.tenant, completion_id=kept.id) == kept
+
+
+async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(store: Store) -> None:
+    tenant = fresh_tenant()
+    one, _ = await begin(store, tenant, CHAT)
+    two, log = await begin(store, tenant, ["user else"])
+    await store.point(tenant=tenant, external_id="name", conversation=two)
+    await go_on(store, replace(two, mode="append"), log, ["assistant and"])
+    assert await listed(store, tenant, mode="append") == [two.id]
+    assert await listed(store, tenant, mode="unknown") == [one.id]
+    assert await listed(store, tenant, external_id="name") == [two.id]
+    assert await listed(store, tenant, external_id="name", mode="unknown") == []
+    assert await listed(store, fresh_tenant(), external_id="name") == []
 
 
 async def test_a_family_is_listed_by_itself(store: Store) -> None:

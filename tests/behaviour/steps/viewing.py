@@ -86,6 +86,17 @@ def _(talk: Talk) -> None:
     assert told["sent"] == answered.view
 
 
+@then("each message that was sent says which messages of the log it stands for")
+def _(talk: Talk) -> None:
+    told = _told(talk)
+    summary, *others = told["sent_places"]
+    assert summary["kind"] == "summary"
+    assert [part["summary_id"] for part in summary["parts"]][1:] == [one["id"] for one in told["summaries"]]
+    stood_for = [seq for one in (summary, *others) for seq in range(one["from_seq"], one["to_seq"])]
+    assert stood_for == list(range(told["messages"]["data"][-1]["seq"] + 1))
+    assert len(told["sent_places"]) == len(told["sent"])
+
+
 @then(step("the model has been asked {times:N} times"))
 def _(talk: Talk, times: int) -> None:
     assert len(talk.model.calls) == times
@@ -196,6 +207,26 @@ def _(talk: Talk) -> None:
 def _(talk: Talk, seq: int) -> None:
     item = _items(talk)[seq]
     _ask(talk, "POST", f"/items/{item}/pin")
+
+
+@then(step("the list of pins names message {seq:N}"))
+def _(talk: Talk, seq: int) -> None:
+    assert _pinned(talk) == [(seq, seq + 1)]
+
+
+@then(step("the list of pins names messages {first:N} to {last:N}"))
+def _(talk: Talk, first: int, last: int) -> None:
+    assert _pinned(talk) == [(first, last + 1)]
+
+
+@then("nothing is pinned")
+def _(talk: Talk) -> None:
+    assert _pinned(talk) == []
+
+
+def _pinned(talk: Talk) -> list[tuple[int, int]]:
+    _ask(talk, "GET", "/pins")
+    return [(pin["from_seq"], pin["to_seq"]) for pin in _told(talk)["data"]]
 
 
 @when(step("the user unpins the stored message {seq:N}"))
