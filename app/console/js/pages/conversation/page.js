@@ -23,7 +23,7 @@ const VIEWS = [
 
 export function Conversation({ route, session }) {
   const [, named, asked = "log"] = route.parts;
-  const record = useLoaded((signal) => get(placeOf(named), {}, { signal }), [named]);
+  const record = useLoaded((signal) => get(placeOf(named), { "include[]": "title" }, { signal }), [named]);
   const [round, setRound] = useState(0);
   useEvery(LOOK_AGAIN_SECONDS, record.reload);
   const changed = useCallback(() => {

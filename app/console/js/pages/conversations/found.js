@@ -6,13 +6,11 @@ import { to } from "../../router.js";
 import { count } from "../../format.js";
 import { marked } from "../../ui/marks.js";
 import { Badge, Empty, Loaded, When } from "../../ui/parts.js";
-import { placeOf, titleOf } from "../conversation/place.js";
 
 const MOST = 20;
 
 export function Found({ words }) {
-  const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST }, { signal }), [words]);
-  const names = useLoaded((signal) => namesOf(found.data, signal), [found.data]);
+  const found = useLoaded((signal) => get("v1/search", { q: words, limit: MOST, "include[]": "title" }, { signal }), [words]);
   const box = useRef(null);
   useEffect(() => {
     marked(box.current, words);
@@ -26,7 +24,7 @@ export function Found({ words }) {
         : html`<ol class="plain-list stack found">${told.data.map(
             (hit) => html`<li key=${hit.id + hit.conversation_id} class="panel hit">
               <p class="row">
-                <a class="break" href=${to(["conversations", hit.conversation_id, "log"], { q: words, seq: hit.seq })}>${names.data?.get(hit.conversation_id) ?? "…"}</a>
+                <a class="break" href=${to(["conversations", hit.conversation_id, "log"], { q: words, seq: hit.seq })}>${hit.title ?? "Untitled"}</a>
                 <code class="small soft break">${hit.conversation_id}</code>
               </p>
               <p class="break">${hit.text}</p>
@@ -46,11 +44,4 @@ function summed(told) {
     told.limited && "messages are encrypted, so only the newest were searched",
   ].filter(Boolean);
   return [said, ...limits].join(" · ");
-}
-
-/** What the conversations are called, by id; those that cannot be told are missing. */
-async function namesOf(found, signal) {
-  const named = async (id) => [id, await titleOf(await get(placeOf(id), {}, { signal }), signal)];
-  const told = await Promise.allSettled((found?.data ?? []).map((hit) => named(hit.conversation_id)));
-  return new Map(told.filter((one) => one.status === "fulfilled").map((one) => one.value));
 }
