@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -31,6 +32,8 @@ from app.server import run_server
 from app.settings import Settings
 from migrations import run as migrations
 
+log = logging.getLogger(__name__)
+
 COLLECTOR_THRESHOLDS: Final = (20_000, 50, 100)
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
@@ -54,12 +57,18 @@ def serve(settings: Settings) -> int:
 
 @contextmanager
 def _counted_in(settings: Settings) -> Iterator[Path | None]:
-    """A folder in which several processes count, as long as they serve; None for one process alone."""
+    """A folder in which several processes count, as long as they serve; None where each counts for itself."""
     if settings.server.workers == 1 or not settings.telemetry.metrics:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="concertina-metrics-") as folder:
-        yield Path(folder)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="concertina-metrics-", ignore_cleanup_errors=True)
+    except OSError as error:
+        log.warning("each worker counts for itself alone: there is no folder to count in together (%s)", error)
+        yield None
+        return
+    with folder as path:
+        yield Path(path)
 
 
 def _worker(settings: Settings, metrics_folder: Path | None) -> Watched:

@@ -2,12 +2,16 @@
 
 One process counts in memory of its own. Several that serve together count in a folder: a file of numbers for each,
 mapped into memory, and beside it a journal that says which number is which. So whoever is asked can tell for all, a
-killed process loses nothing that it had counted, and the next one goes on counting in its files.
+killed process loses nothing that it had counted, and the next one goes on counting in its files. A folder that nothing
+more can be written to costs numbers that are new, and never a request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
+import logging
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +20,8 @@ from typing import BinaryIO, Final, NamedTuple
 import orjson
 
 from app.observability.families import FAMILIES, Family
+
+log = logging.getLogger(__name__)
 
 CELLS: Final = 1 << 16
 CELL_BYTES: Final = 8
@@ -45,6 +51,7 @@ class Cells:
         self._memory = memory
         self.values: memoryview[float] = memoryview(memory).cast("d")
         self._journal = journal
+        self._is_stuck = False
         self._next = SPILL_CELLS
         self.places: dict[Key, int] = {}
         if journal is not None:
@@ -56,23 +63,32 @@ class Cells:
             self._take(key)
 
     def place(self, family: Family, labels: tuple[str, ...]) -> int:
-        """Where a series begins; a place of its own from the first time on."""
+        """Where a series begins; a place of its own from the first time on, as long as there are any."""
         key = Key(family, labels)
         place = self.places.get(key)
         if place is not None:
             return place
-        if self._next + family.width > CELLS:
+        if self._next + family.width > CELLS or not self._written_down(key):
             return 0
-        place = self._take(key)
-        if self._journal is not None:
-            self._journal.write(orjson.dumps([family.name, labels]) + b"\n")
-            self._journal.flush()
-        return place
+        return self._take(key)
 
     def close(self) -> None:
         """Let others go on in these files."""
         if self._journal is not None:
-            self._journal.close()
+            with contextlib.suppress(OSError):
+                self._journal.close()
+
+    def _written_down(self, key: Key) -> bool:
+        """Whether others can know of a series. Nothing is written behind a line that may have broken off."""
+        if self._journal is None or self._is_stuck:
+            return not self._is_stuck
+        try:
+            self._journal.write(orjson.dumps([key.family.name, key.labels]) + b"\n")
+            self._journal.flush()
+        except OSError as error:
+            self._is_stuck = True
+            log.error("what this process has not counted before is not counted: %s", error)
+        return not self._is_stuck
 
     def _take(self, key: Key) -> int:
         place = self.places[key] = self._next
@@ -110,9 +126,13 @@ def shared_cells(folder: Path) -> Cells:
         except BlockingIOError:
             journal.close()
             continue
-        journal.seek(0)
-        cells = Cells(_mapped(folder, number), journal)
-        journal.truncate(journal.tell())
+        try:
+            journal.seek(0)
+            cells = Cells(_mapped(folder, number), journal)
+            journal.truncate(journal.tell())
+        except OSError:
+            journal.close()
+            raise
         _forget_gauges(cells)
         return cells
     raise OSError(f"more than {MOST_PROCESSES} processes count in {str(folder)!r}")
@@ -146,11 +166,16 @@ class Peer:
 def peers_in(folder: Path, known: dict[int, Peer]) -> dict[int, Peer]:
     """All processes that have counted in a folder, by number."""
     number = 0
-    while number in known or (_journal_of(folder, number).exists() and _cells_of(folder, number).exists()):
+    while number in known or _is_there(folder, number):
         if number not in known:
             known[number] = Peer(folder, number)
         number += 1
     return known
+
+
+def _is_there(folder: Path, number: int) -> bool:
+    cells = _cells_of(folder, number)
+    return cells.exists() and cells.stat().st_size >= CELLS * CELL_BYTES and _journal_of(folder, number).exists()
 
 
 def _forget_gauges(cells: Cells) -> None:
@@ -162,7 +187,9 @@ def _forget_gauges(cells: Cells) -> None:
 
 def _mapped(folder: Path, number: int) -> mmap.mmap:
     with _cells_of(folder, number).open("a+b") as file:
-        file.truncate(CELLS * CELL_BYTES)
+        # Written in full: where the disk is full this fails, and a number that is counted later would kill the process.
+        file.write(bytes(max(0, CELLS * CELL_BYTES - file.seek(0, io.SEEK_END))))
+        file.flush()
         return mmap.mmap(file.fileno(), CELLS * CELL_BYTES)
 
 

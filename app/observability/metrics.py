@@ -6,6 +6,7 @@ Works in the event loop's thread only: numbers are added to, and not behind a lo
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from app.observability import families as f
 from app.observability.cells import Cells, own_cells, shared_cells
 from app.observability.families import Family
 from app.observability.numbers import Numbers, Reading
+
+log = logging.getLogger(__name__)
 
 MOST_MODELS: Final = 100
 OTHER: Final = "other"
@@ -92,7 +95,8 @@ class Metrics:
     """What one process has counted.
 
     Args:
-        folder: where the processes that serve together count; None: this one is alone.
+        folder: where the processes that serve together count; None: this one is alone, and so it is where the folder
+            cannot be used.
         models: names that are told in any case; others as long as there are not too many.
         clock: monotonic seconds.
         unix_seconds: the time of day.
@@ -108,8 +112,9 @@ class Metrics:
         clock: Callable[[], float] = time.perf_counter,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
-        self._cells = own_cells() if folder is None else shared_cells(folder)
-        self._reading = Reading(self._cells, folder)
+        cells = None if folder is None else _shared_with_others(folder)
+        self._cells = cells or own_cells()
+        self._reading = Reading(self._cells, None if cells is None else folder)
         self._counted: dict[tuple[Family, tuple[str, ...]], Counted] = {}
         self._observed: dict[tuple[Family, tuple[str, ...]], Observed] = {}
         self._models: dict[str, str] = {name: name for name in models}
@@ -248,6 +253,14 @@ class _OfModel:
     @functools.cached_property
     def saved_cost(self) -> Counted:
         return self._metrics.counted(f.SAVED_COST, *self._of)
+
+
+def _shared_with_others(folder: Path) -> Cells | None:
+    try:
+        return shared_cells(folder)
+    except OSError as error:
+        log.warning("this process counts for itself alone, and others do not tell its numbers: %s", error)
+        return None
 
 
 def _begin(cells: Cells, unix_seconds: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from app.observability import families as f
 from app.observability.families import Family
 from app.observability.metrics import Metrics
 from app.observability.numbers import Numbers, quantile
+
+log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 10
 KEPT_SAMPLES: Final = 360
@@ -133,7 +136,10 @@ class Overview:
 
     async def _sample_always(self) -> None:
         while True:
-            self.sample()
+            try:
+                self.sample()
+            except OSError as error:  # what others count cannot be looked at just now
+                log.warning("the numbers of this moment could not be read: %s", error)
             await self._sleep(INTERVAL_SECONDS)
 
 

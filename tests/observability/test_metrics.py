@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.observability import families as f
+from app.observability.cells import CELL_BYTES, CELLS, Cells
 from app.observability.metrics import MOST_MODELS, OTHER, SILENT, Metrics, TurnFacts
 from app.observability.numbers import quantile
 
@@ -17,6 +21,17 @@ TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100,
 
 
 Start = Callable[..., Metrics]
+
+
+class FullDisk(io.BytesIO):
+    """A journal that cannot always be written to."""
+
+    is_full = False
+
+    def write(self, line: Any) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(line)
 
 
 @pytest.fixture
@@ -119,6 +134,45 @@ def test_a_journal_that_broke_off_in_a_line_is_gone_on_from_there(start: Start, 
     heir.error("x", 500)
     assert heir.numbers().total(f.ERRORS, code="x") == 1
     assert heir.numbers().total(f.TURNS) == 1
+
+
+def test_a_folder_that_cannot_be_used_leaves_a_process_to_count_alone(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "0.names").mkdir()
+    alone = start()
+    alone.answered(TURN)
+    assert alone.numbers().total(f.TURNS) == 1
+    assert "counts for itself alone" in caplog.text
+
+
+def test_a_disk_that_is_full_costs_new_series_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    journal = FullDisk()
+    cells = Cells(mmap.mmap(-1, CELLS * CELL_BYTES), journal)
+    before = cells.place(f.ERRORS, ("x", "500"))
+    journal.is_full = True
+    assert [cells.place(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
+    assert caplog.text.count("No space left") == 1
+    journal.is_full = False
+    assert cells.place(f.ERRORS, ("y", "500")) == 0
+    cells.close()
+
+
+def test_a_process_without_room_for_its_numbers_is_left_out_by_others(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = start()
+    (tmp_path / "1.cells").symlink_to("/dev/full")
+    start().answered(TURN)
+    assert "counts for itself alone" in caplog.text
+    one.answered(TURN)
+    assert one.numbers().total(f.TURNS) == 1
+
+
+def test_no_place_is_left_to_be_found_on_the_disk_later(start: Start, tmp_path: Path) -> None:
+    start()
+    kept = (tmp_path / "0.cells").stat()
+    assert kept.st_blocks * 512 >= kept.st_size == CELLS * CELL_BYTES
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from app.observability import families as f
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.overview import INTERVAL_SECONDS, KEPT_SAMPLES, RECENT_SAMPLES, Nature, Overview
@@ -72,3 +74,27 @@ async def test_the_first_sample_is_taken_at_once_and_the_last_before_the_end() -
     await asyncio.sleep(0)
     await overview.aclose()
     assert len(overview.told()["series"]["samples"]) == 1
+
+
+async def test_sampling_goes_on_where_numbers_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    again = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            monkeypatch.undo()
+        else:
+            again.set()
+        await asyncio.sleep(0)
+
+    def unreadable() -> None:
+        raise OSError("Too many open files")
+
+    metrics = Metrics()
+    overview = Overview(metrics, NATURE, unix_seconds=lambda: 0.0, sleep=sleep)
+    monkeypatch.setattr(metrics, "numbers", unreadable)
+    overview.start()
+    await again.wait()
+    await overview.aclose()
+    assert overview.told()["series"]["samples"]
