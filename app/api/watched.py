@@ -12,7 +12,7 @@ from app.api.errors import CLIENT_CLOSED_REQUEST
 from app.api.front import CHAT_PATH, Front, asks_for_completion
 from app.observability import families
 from app.observability.metrics import OTHER, Metrics
-from app.observability.requests import begin_facts, tell
+from app.observability.requests import begin_facts, short, tell
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
@@ -186,7 +186,7 @@ def _method(scope: Scope) -> str:
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")
+    return None if value is None else short(value.decode("latin-1"))
 
 
 def _ms(seconds: float) -> float:

@@ -97,11 +97,11 @@ class TextFormatter(logging.Formatter):
 
 def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
     """The same line where there is nothing to look for: orjson writes it in a tenth of the time."""
-    if (model := told.get("model")) is not None:
-        told = {**told, "model": _redacted_name(model)}
     time = _time(record).isoformat(timespec="milliseconds")
-    line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.msg}
-    return orjson.dumps({**line, **told}).decode()
+    line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.msg, **told}
+    if "model" in told:
+        line["model"] = _redacted_name(told["model"])
+    return orjson.dumps(line).decode()
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

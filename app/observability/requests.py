@@ -75,7 +75,12 @@ def note_request(model: str, *, stream: bool) -> None:
     """What the request asks for."""
     facts = _current.get()
     if facts is not None:
-        facts.model, facts.stream = model, stream
+        facts.model, facts.stream = short(model), stream
+
+
+def short(text: str) -> str | None:
+    """A name that a client or a provider chose; None where it is too long to be one."""
+    return text if len(text) <= MAX_FIELD_CHARS else None
 
 
 def note_error(error: ToldError) -> None:
@@ -97,13 +102,10 @@ def tell(facts: RequestFacts, level: int, **told: Any) -> None:
     """
     if not _log.isEnabledFor(level):
         return
-    fields = told
-    for name, value in msgspec.structs.asdict(facts).items():
-        if value is not None and not (isinstance(value, str) and len(value) > MAX_FIELD_CHARS):
-            fields[name] = value
-    if facts.error is not None:
-        fields["error"] = facts.error.name
+    noted = msgspec.structs.asdict(facts)
+    noted["error"] = facts.error and facts.error.name
+    told |= {name: value for name, value in noted.items() if value is not None}
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
-    vars(record).update(_TEMPLATES[level], created=now, msecs=now % 1 * 1000, **{TOLD: fields})
+    vars(record).update(_TEMPLATES[level], created=now, msecs=now % 1 * 1000, **{TOLD: told})
     _log.handle(record)
