@@ -108,10 +108,10 @@ async def test_a_fault_of_the_gateway_is_told_and_asked_again(filled: Filled, pa
     async def broken(route: Any) -> None:
         await route.fulfill(status=500, json=error)
 
-    await page.route(f"**/v1/conversations/{filled.long}", broken)
+    await page.route(f"**/v1/conversations/{filled.long}?*", broken)
     await page.goto(filled.url(f"#/conversations/{filled.long}"))
     await expect(page.get_by_role("alert")).to_contain_text("internal_error")
-    await page.unroute(f"**/v1/conversations/{filled.long}")
+    await page.unroute(f"**/v1/conversations/{filled.long}?*")
     await page.get_by_role("button", name="Try again").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Aurora")
 
