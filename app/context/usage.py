@@ -45,11 +45,11 @@ def _cached(usage: Mapping[str, Any]) -> int:
     """Cached tokens that are counted in the total already."""
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
-        if isinstance(details, Mapping) and (found := _whole(details, "cached_tokens")):
+        if isinstance(details, dict) and (found := _whole(details, "cached_tokens")):
             return found
     return _whole(usage, "prompt_cache_hit_tokens")
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int:
     value = facts.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if type(value) is int and value > 0 else 0  # a bool is none

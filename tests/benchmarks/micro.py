@@ -20,9 +20,13 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+from fastapi import FastAPI
 from rich.console import Console
 from rich.table import Table
+from starlette.types import Receive, Scope, Send
 
+from app.api.front import CHAT_PATH, Front
+from app.api.watched import Watched
 from app.context.budget import budget_for
 from app.context.outline import Outline
 from app.context.plan import plan
@@ -33,6 +37,7 @@ from app.conversation.identity import prefix_digests, start_of, walk
 from app.conversation.messages import Chunk, Message
 from app.observability.exposition import Exposition
 from app.observability.metrics import Metrics, TurnFacts
+from app.observability.tracing import NoTracing
 from app.store.base import Store
 from app.store.measured import measured
 from app.store.memory import MemoryStore
@@ -42,6 +47,8 @@ from app.upstream.prices import cost_usd, price_of
 from app.upstream.sse import DONE, EventDecoder
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
+from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
+from tests.benchmarks.telling import costs
 from tests.benchmarks.upstream import stream_frames
 from tests.context.worlds import assistant, chunk_of, log_of, user
 from tests.upstream.fakes import ScriptedProvider
@@ -65,6 +72,20 @@ class Case:
     unit: str
     amount: float
     call: Callable[[], object]
+
+    @property
+    def microseconds(self) -> float:
+        return best_seconds(self.call) / self.amount * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A figure that is measured otherwise: microseconds, or function calls where the unit says so."""
+
+    group: str
+    name: str
+    unit: str
+    microseconds: float
 
 
 def best_seconds(call: Callable[[], object]) -> float:
@@ -170,9 +191,32 @@ def reading() -> Iterator[Case]:
     yield Case("stream", "decode and collect, a piece an event", "event", EVENTS, lambda: read(frames, collects=True))
 
 
-def telling() -> Iterator[Case]:
-    """What a turn pays for being counted: its request, its facts, its call of a provider, two operations of a store.
-    And what a reading of everything costs."""
+def _turns() -> Iterator[Known]:
+    """With telemetry as it is by default, without it, and the difference."""
+    with_it, without = costs(streams=False)
+    for which, cost in (("with it", with_it), ("without", without), ("for it", with_it.beyond(without))):
+        yield Known("telling", f"a turn, {which}", "turn", cost.seconds * 1e6)
+        yield Known("telling", f"a turn, {which}", "turn: calls", cost.calls)
+    streamed, unwatched = costs(streams=True)
+    calls = streamed.beyond(unwatched).beyond(with_it.beyond(without)).calls
+    yield Known("telling", "a piece of a stream, for it", "piece: calls", calls / CHUNKS_OF_STREAM)
+
+
+async def _stream(scope: Scope, receive: Receive, send: Send) -> None:
+    """An ASGI application."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for _ in range(OPERATIONS):
+        await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _sent(message: object) -> None:
+    return None
+
+
+def telling() -> Iterator[Case | Known]:
+    """What whole turns and pieces of streams pay for being counted and told of, some parts of that by themselves, and
+    what a reading of everything costs."""
     metrics, deployment = Metrics(), Deployment(ScriptedProvider("p"), "gpt-4o", price=Price(2.0, 1.0, 8.0))
     facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
     idle = MemoryStore(clock=lambda: NOW)
@@ -187,14 +231,21 @@ def telling() -> Iterator[Case]:
             await asked.check()
 
     exposition = Exposition(metrics.numbers)
-    yield Case("telling", "a turn, its store aside", "turn", 1, counted)
+    yield from _turns()
+    yield Case("telling", "the facts of a turn", "turn", 1, counted)
     for name, asked in (("measured", store), ("not measured", idle)):
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
+    front = Front(_stream, FastAPI())
+    watched = Watched(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
+    scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
+    for name, app in (("watched", watched), ("not watched", front)):
+        stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)
+        yield Case("telling", f"a piece of a stream, {name}", "piece", OPERATIONS, stream)
     yield Case("telling", "/metrics", "reading", 1, lambda: exposition.told(""))
 
 
-GROUPS: Final = {
+GROUPS: Final[dict[str, Callable[[], Iterator[Case | Known]]]] = {
     "planning": planning,
     "tokens": counting,
     "identity": recognising,
@@ -213,7 +264,7 @@ def main() -> int:
     found = []
     for group in [options.only] if options.only else GROUPS:
         for case in GROUPS[group]():
-            microseconds = best_seconds(case.call) / case.amount * 1e6
+            microseconds = case.microseconds
             found.append({"group": case.group, "name": case.name, "per": case.unit, "us": microseconds})
             table.add_row(case.group, case.name, f"{microseconds:,.2f}", case.unit)
     Console().print(table)
