@@ -50,7 +50,7 @@ async def test_an_answer_is_streamed_and_its_context_shown(page: Page) -> None:
         (record,) = (await console.get("conversations"))["data"]
         assert page.url.endswith(f"#/chat/{record['id']}")
         told = (await console.get(f"conversations/{record['id']}/turns"))["data"][0]
-        await expect(newest(page)).to_contain_text(f"{told['prompt_tokens']} of 4,096 tokens sent")
+        await expect(newest(page)).to_contain_text(f"{told['prompt_tokens']} / 4,096 tokens")
         await expect(page.get_by_role("meter")).to_have_attribute(
             "aria-valuetext", f"{told['prompt_tokens']} / 4,096 tokens"
         )

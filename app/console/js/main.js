@@ -80,7 +80,7 @@ function Who({ session }) {
   const { key, endUser } = credentials();
   const shown = key ? `key …${key.slice(-4)}` : "no key";
   return html`
-    <span class="small soft">${shown}${endUser && html` · ${endUser}`}</span>
+    <span class="who small soft">${shown}${endUser && html` · ${endUser}`}</span>
     <${Button} small onClick=${() => setOpen(true)}>Change key<//>
     ${key && html`<${Button} small kind="plain" onClick=${signOut}>Sign out<//>`}
     ${isOpen && html`<${SignIn} session=${session} onClose=${() => setOpen(false)} />`}

@@ -10,6 +10,8 @@ export function credentials() {
 
 /** @param {{key?: string, endUser?: string}} shown */
 export function signIn({ key = "", endUser = "" }) {
+  // Whatever else a page keeps here was the former key's.
+  sessionStorage.clear();
   keep(KEY, key.trim());
   keep(END_USER, endUser.trim());
   listeners.forEach((tell) => tell());
@@ -27,5 +29,4 @@ export function onSession(tell) {
 
 function keep(name, value) {
   if (value) sessionStorage.setItem(name, value);
-  else sessionStorage.removeItem(name);
 }

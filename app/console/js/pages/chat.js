@@ -36,7 +36,8 @@ export function Chat({ route, session }) {
 
 function Pane({ asked, session, onMoved }) {
   const [wish, setWish] = useState(() => ({ model: sessionStorage.getItem(MODEL) ?? "", policy: "", system: "", temperature: "", maxTokens: "", summarize: "" }));
-  const models = useLoaded(async (signal) => (await get("v1/models", {}, { signal })).data.map((one) => one.id), []);
+  const mayChat = session.scopes.includes("chat");
+  const models = useLoaded(async (signal) => (mayChat ? (await get("v1/models", {}, { signal })).data.map((one) => one.id) : []), []);
   const newestWish = useRef(wish);
   newestWish.current = wish;
   const options = useCallback(() => requestOptions(newestWish.current), []);
@@ -50,14 +51,13 @@ function Pane({ asked, session, onMoved }) {
   }, [talk.context, talk.said.length > 0, models.data]);
   useEffect(() => { if (asked && talk.context?.model) change({ model: talk.context.model }); }, [talk.isLoading]);
   useEffect(() => { if (wish.model) sessionStorage.setItem(MODEL, wish.model); }, [wish.model]);
-  const mayChat = session.scopes.includes("chat");
   return html`<div class="chat">
     <div class="page-head chat-head">
       <h1 tabindex="-1">Chat</h1>
       ${talk.id && html`<a class="button small" href=${to(["conversations", talk.id])}>Open the conversation</a>`}
       <${Button} small onClick=${() => go(["chat"])} disabled=${!talk.id && !talk.said.length}>New chat<//>
     </div>
-    <${Options} wish=${wish} onChange=${change} models=${models} session=${session} />
+    ${mayChat && html`<${Options} wish=${wish} onChange=${change} models=${models} session=${session} />`}
     <${Context} context=${talk.context} said=${talk.said} />
     ${talk.error && html`<${Failure} error=${talk.error} retry=${talk.said.length ? null : talk.reopen} />`}
     <${Messages} talk=${talk} onSuggest=${mayChat && wish.model ? talk.send : null} />

@@ -20,7 +20,7 @@ export function Conversations({ route, session }) {
     <div class="page-head">
       <h1 tabindex="-1">Conversations</h1>
       ${mayManage(session) && html`<${Button} onClick=${() => setImporting(true)}>Import…<//>`}
-      <a class="button primary" href="#/chat">New chat</a>
+      ${session.scopes.includes("chat") && html`<a class="button primary" href="#/chat">New chat</a>`}
     </div>
     <div class="panel stack list-tools">
       <div class="row">

@@ -30,9 +30,17 @@ export const MODES = { resend: "sends the whole history", append: "sends new mes
 
 const STATUS_KINDS = { full: "good", summarized: "folded", trimmed: "warn", bypassed: "warn", degraded: "bad" };
 
+const STATUS_WORDS = {
+  full: "The model saw everything word for word",
+  summarized: "Summaries stand for some messages",
+  trimmed: "Some messages were left out or shortened by rule",
+  bypassed: "Not part of this conversation: nothing of it was kept",
+  degraded: "The database was away: answered from what the client sent",
+};
+
 /** What `context_status` says. */
 export function Status({ of }) {
-  return html`<span class="badge ${STATUS_KINDS[of] ?? ""}">${of}</span>`;
+  return html`<span class="badge ${STATUS_KINDS[of] ?? ""}" title=${STATUS_WORDS[of]}>${of}</span>`;
 }
 
 export function Button({ kind = "", small = false, children, ...rest }) {

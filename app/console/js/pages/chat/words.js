@@ -36,7 +36,7 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
       ${state === "failed" && html`<${Failure} error=${said.error} retry=${isLast && !isBusy ? onAgain : null} />`}
       ${isAnswer && state !== "coming" && html`<footer class="row small">
         ${answer?.status && html`<${Status} of=${answer.status} />`}
-        ${answer?.context && html`<span class="soft number">${count(answer.context.prompt_tokens)} of ${count(answer.context.window)} tokens sent</span>`}
+        ${answer?.context && html`<span class="soft number">${count(answer.context.prompt_tokens)} / ${count(answer.context.window)} tokens</span>`}
         ${row && html`<a href=${to(["conversations", conversation, "context"], { item: row.id })}>What the model saw</a>`}
         ${text && html`<${Copy} text=${text} name=${row ? `Copy answer ${row.seq}` : "Copy this answer"} />`}
         ${isLast && !isBusy && state !== "failed" && html`<${Button} small kind="plain" title="As a branch: this answer stays" onClick=${onAgain}>Ask again<//>`}

@@ -36,7 +36,7 @@ export function Head({ record, session, round, onChange }) {
       </div>
       <div class="conversation-side">
         <div class="row actions">
-          <a class="button primary" href=${to(["chat", record.id])}>Continue in chat</a>
+          ${session.scopes.includes("chat") && html`<a class="button primary" href=${to(["chat", record.id])}>Continue in chat</a>`}
           ${manages && html`<${Button} onClick=${() => setOpen("compact")}>Compact…<//>`}
           <${Button} onClick=${exporting.run} disabled=${exporting.busy}>${exporting.busy ? "Exporting…" : "Export"}<//>
           ${manages && html`<${Button} kind="danger" onClick=${() => setOpen("delete")}>Delete…<//>`}
