@@ -42,7 +42,7 @@ test: setup  ## run all tests; ARGS= goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto $(ARGS)
 
 newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would
-	@CI=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)
+	@CONCERTINA_TEST_NEWCOMER=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)
 
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
