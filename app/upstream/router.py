@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 BodyFor = Callable[[Deployment], Awaitable[bytes]]
 
+MOST_BREAKERS = 1_000
+"""Clients may make up names of models; the oldest is forgotten then."""
 _QUOTA = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
 """In a 429 that waiting does not mend."""
 
@@ -245,6 +247,8 @@ class Router:
     def _breaker(self, deployment: Deployment) -> Breaker:
         breaker = self._breakers.get(deployment.key)
         if breaker is None:
+            if len(self._breakers) >= MOST_BREAKERS:
+                del self._breakers[next(iter(self._breakers))]
             policy = self._policy
             breaker = self._breakers[deployment.key] = Breaker(
                 policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock

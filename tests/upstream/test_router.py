@@ -322,6 +322,19 @@ class TestBreaker:
 
         assert (await bench.open()).reply.status == 200
 
+    async def test_names_that_clients_make_up_do_not_pile_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("app.upstream.router.MOST_BREAKERS", 2)
+        routes = {f"m{number}": ModelRoute((Place("a", f"m{number}"),)) for number in range(4)}
+        router = Router(routes, by_name(ScriptedProvider("a")))
+
+        async def body_for(deployment: Deployment) -> bytes:
+            return b""
+
+        for name in routes:
+            await router.open(router.resolve(name), body_for, path="/p", authorization=None, headers={})
+
+        assert sorted(router._breakers) == ["a/m2", "a/m3"]
+
 
 def test_a_date_to_retry_after_is_taken_against_the_answers_own_clock() -> None:
     date, later = "Sat, 21 Nov 2026 22:00:00 GMT", "Sat, 21 Nov 2026 22:00:07 GMT"
