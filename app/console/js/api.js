@@ -13,7 +13,7 @@ export function nameEndUserHeader(name) {
 
 export class ApiError extends Error {
   constructor(status, body) {
-    const error = body?.error ?? {};
+    const error = typeof body?.error === "string" ? { message: body.error } : (body?.error ?? {});
     super(error.message ?? (status ? `The gateway answered ${status}.` : "The gateway cannot be reached."));
     this.status = status;
     this.code = error.code ?? null;

@@ -1,6 +1,7 @@
 // One answer as it comes: chunks of a completion's stream put together. No components here.
 import { ApiError, events } from "../../api.js";
 
+const EVENTS = new Set(["compaction_started", "compaction_completed", "compaction_failed"]);
 /** Of one answer. The index of a call is the provider's word, and a list must not become as long as it says. */
 const MOST_CALLS = 1_000;
 
@@ -53,9 +54,9 @@ export async function ask(body, headers, signal, tell) {
 function took(answer, chunk) {
   answer.conversation = chunk.conversation_id ?? answer.conversation;
   answer.status = chunk.context_status ?? answer.status;
-  answer.context = chunk.context ?? answer.context;
+  answer.context = isObject(chunk.context) ? chunk.context : answer.context;
   answer.usage = chunk.usage ?? answer.usage;
-  const event = chunk.context_event;
+  const event = EVENTS.has(chunk.context_event?.type) ? chunk.context_event : null;
   if (event) answer.compaction = followed(answer.compaction, event);
   const [choice] = chunk.choices ?? [];
   const delta = choice?.delta ?? choice?.message ?? {};
@@ -66,6 +67,8 @@ function took(answer, chunk) {
   answer.finish = choice?.finish_reason ?? answer.finish;
   return Boolean(event || choice?.finish_reason || delta.tool_calls);
 }
+
+const isObject = (value) => value !== null && typeof value === "object";
 
 function followed(before, event) {
   if (event.type === "compaction_started") {

@@ -41,7 +41,7 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
         ${text && html`<${Copy} text=${text} name=${row ? `Copy answer ${row.seq}` : "Copy this answer"} />`}
         ${isLast && !isBusy && state !== "failed" && html`<${Button} small kind="plain" title="As a branch: this answer stays" onClick=${onAgain}>Ask again<//>`}
       </footer>`}
-      ${answer?.context?.warnings?.map((warning) => html`<div class="notice warn small">${warning}</div>`)}
+      ${[answer?.context?.warnings ?? []].flat().map((warning) => html`<div class="notice warn small">${warning}</div>`)}
     </article>`}
   </li>`;
 });

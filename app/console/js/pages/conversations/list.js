@@ -57,7 +57,7 @@ function Row({ record, manages, onDelete }) {
       <div class="facts small soft">
         <code class="break">${record.external_id ?? `${record.id.slice(0, 14)}…`}</code>
         ${record.parent && html`<${Badge} title="It shares its beginning with another conversation">branch<//>`}
-        ${MODES[record.mode] && html`<span class="wide">${MODES[record.mode]}</span>`}
+        ${MODES[record.mode] && html`<span class="wide">client ${MODES[record.mode]}</span>`}
         ${Object.entries(record.metadata).filter(([key]) => key !== "title").slice(0, 3).map(
           ([key, value]) => html`<span class="wide pair">${key}: ${value}</span>`)}
       </div></td>
