@@ -68,7 +68,7 @@ def _of_view(context: Facts, seen: Facts, answer: LogMessage, policies: Mapping[
     shown: Facts = seen.get("shown") or {}
     boundary: Facts = shown.get("boundary") or {}
     return {
-        "threshold_tokens": seen.get(THRESHOLD, _threshold_tokens(context, policies)),
+        "threshold_tokens": seen[THRESHOLD] if THRESHOLD in seen else _threshold_tokens(context, policies),
         "log_tokens": whole,
         "saved_tokens": max(0, whole - sent),
         "boundary_seq": boundary.get("to_seq", 0),

@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from app.archive.contents import message_parts, reasoning_of, result_output
+from app.context.edits import REASONING_FIELDS
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.conversation.validation import TOOL_ROLES
 from app.exchange.placement import INSTRUCTIONS
@@ -74,8 +75,18 @@ def items_of(entry: LogMessage, *, call: LogMessage | None = None, with_deleted:
 
 def message_item_id(entry: LogMessage) -> str:
     """The id of the item that says what the message says; of its first item if it says nothing."""
+    if _says_plain_text(entry.message):
+        return item_id("msg", entry, 0)
     items = items_of(entry, with_deleted=True)
     return str(next((item["id"] for item in items if item["type"] == "message"), items[0]["id"]))
+
+
+def _says_plain_text(message: Message) -> bool:
+    """Whether a message is certain to make a `message` item first, as nearly all do."""
+    content = message.body.get("content")
+    if not isinstance(content, str) or not content or message.role in TOOL_ROLES:
+        return False
+    return not any(message.body.get(name) for name in REASONING_FIELDS)
 
 
 def instruction_items(conversation: Conversation) -> list[Item]:
