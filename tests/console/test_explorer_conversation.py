@@ -9,7 +9,7 @@ from typing import Any
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.console.browser import SCHEMES, Watch, axe, shot
+from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import MODEL, Console, Filled, assistant, line, long_conversation, user
 
 NARROW = {"width": 400, "height": 800}
@@ -24,7 +24,14 @@ async def test_the_head_says_how_full_the_context_is(filled: Filled, page: Page)
     await open_view(page, filled, filled.long)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Entry 0: the ship Aurora 0")
     head = page.locator(".conversation-head")
-    signs = ("harbour", "120 messages", "policy additive", f"model {MODEL}", "summarized", "client sends new messages only")
+    signs = (
+        "harbour",
+        "120 messages",
+        "policy additive",
+        f"model {MODEL}",
+        "summarized",
+        "client sends new messages only",
+    )
     for sign in (filled.long, *signs):
         await expect(head).to_contain_text(sign)
     view = await filled.get(f"conversations/{filled.long}/context", limit=1)
@@ -124,9 +131,7 @@ async def test_summaries_are_shown_with_their_revisions(filled: Filled, page: Pa
     await expect(chosen.locator(".revision")).to_have_count(3)
     await expect(chosen.locator(".revision").first.locator("del").first).to_contain_text("came to berth 1,")
     await shot(page, "summaries")
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
     await chosen.get_by_label("Show what changed").uncheck()
     await expect(chosen.locator(".revision").nth(1)).to_contain_text(
         "The Aurora came to berth 1, as a person tells it."
@@ -222,9 +227,7 @@ async def test_branches_are_a_tree_with_the_places_where_they_leave(filled: Fill
     await expect(tree.get_by_role("listitem")).to_have_count(3)
     await expect(tree.locator(".branch.current")).to_contain_text("What would be, had the Aurora never come?")
     await shot(page, "branches")
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
     await tree.locator(".branch.current").get_by_role("link", name="here").click()
     await expect(page.locator(".message.found")).to_contain_text("What would be, had the Aurora never come?")
     await expect(page.get_by_role("link", name="a branch")).to_be_visible()
