@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ MISSING: Final = (
     "or run python -m tests.console.install_browser"
 )
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+COLOUR_RULES: Final = ("color-contrast", "link-in-text-block")
 _SHOT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 _TELL_VIOLATIONS: Final = """
     document.addEventListener("securitypolicyviolation", (event) =>
@@ -90,19 +92,29 @@ class Watch:
             self.problems.append(f"request to another host: {request.url}")
 
 
-async def axe(page: Page, within: str | None = None) -> None:
+async def axe(page: Page, within: str | None = None, *, rules: Sequence[str] = ()) -> None:
     """Assert that axe finds nothing that would keep somebody from using the page.
 
     Args:
         within: a CSS selector; the whole page without.
+        rules: only these; all without.
     """
-    results = await Axe().run(page, context=within, options={"resultTypes": ["violations"]})
+    only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
+    results = await Axe().run(page, context=within, options={"resultTypes": ["violations"], **only})
     told = [
         f"{one['id']} ({one['impact']}): {one['help']}\n"
         + "\n".join(f"    {node['html'][:200]}\n      {node['failureSummary']}" for node in one["nodes"][:5])
         for one in results.response["violations"]
     ]
     assert not told, "\n".join(told)
+
+
+async def axe_in_both_schemes(page: Page) -> None:
+    """All of axe's rules in the light, and in the dark those that look at colours. The page is left in the light."""
+    await axe(page)
+    await page.emulate_media(color_scheme="dark")
+    await axe(page, rules=COLOUR_RULES)
+    await page.emulate_media(color_scheme="light")
 
 
 async def shot(page: Page, name: str, **options: Any) -> None:

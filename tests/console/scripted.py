@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from playwright.async_api import Page, expect
 
-from tests.console.browser import SCHEMES, axe, shot
+from tests.console.browser import axe_in_both_schemes, shot
 from tests.console.scenery import Console, running
 from tests.edge.kept import is_summary
 from tests.live import Reply, ScriptedUpstream, completion, serving, stream
@@ -84,9 +84,7 @@ async def nearly_full(console: Console) -> tuple[str, int]:
 
 async def looked_at(page: Page, name: str) -> None:
     """What every view has to stand: axe in light and dark, a narrow window, pictures to look at."""
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
     await shot(page, name)
     size = page.viewport_size
     assert size is not None

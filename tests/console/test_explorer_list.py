@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from playwright.async_api import Page, expect
 
-from tests.console.browser import SCHEMES, Watch, axe, shot
+from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console, Filled, user
 
 ROWS = "table.conversations tbody tr"
@@ -28,9 +28,7 @@ async def test_conversations_are_listed_with_what_is_known_of_them(filled: Fille
     await expect(row).to_contain_text("120")
     await expect(page.locator(ROWS, has_text="Question 0")).to_contain_text("10,000")
     await shot(page, "list")
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
 
 
 async def test_the_list_fits_a_telephone(filled: Filled, page: Page) -> None:
@@ -159,9 +157,7 @@ async def test_where_nothing_was_said_the_way_to_begin_is_shown(console: Console
     await expect(page.get_by_text("Nothing was said here yet")).to_be_visible()
     await expect(page.locator(".first-steps > p.row > code")).to_have_text(f"{console.address}/v1")
     await shot(page, "first-steps")
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
 
 
 async def test_a_database_that_is_away_is_told_kindly_and_asked_again(filled: Filled, page: Page, watch: Watch) -> None:

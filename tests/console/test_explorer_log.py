@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from tests.console.browser import SCHEMES, Watch, axe, shot
+from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import BIG_MESSAGES, WIDE_CHARS, Console, Filled, assistant, line, user
 
 MOST_ROWS = 100
@@ -232,9 +232,7 @@ async def test_summaries_stand_where_they_stand_in(filled: Filled, page: Page) -
     await settled(page)
     await expect(band).not_to_contain_text("as a person tells it again")
     await shot(page, "log")
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await axe(page)
+    await axe_in_both_schemes(page)
 
 
 async def test_a_summarized_message_leads_to_its_summary(filled: Filled, page: Page) -> None:

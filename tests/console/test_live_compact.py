@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.async_api import Locator, Page, expect
 
-from tests.console.browser import SCHEMES, Watch, axe, shot
+from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console
 from tests.console.scripted import answering, holding, scripted, talked
 from tests.edge.kept import is_summary, summaries_asked
@@ -40,9 +40,7 @@ async def test_it_is_tried_out_then_made_and_watched(page: Page) -> None:
             await expect(dialog.get_by_role("meter", name=name)).to_have_attribute("aria-valuenow", str(tokens))
         assert summaries_asked(upstream) == []
         await dialog.get_by_label("What the summary should focus on").fill("Keep the crates.")
-        for scheme in SCHEMES:
-            await page.emulate_media(color_scheme=scheme)
-            await axe(page)
+        await axe_in_both_schemes(page)
         await shot(page, "compact", full_page=False)
         await dialog.get_by_role("button", name="Summarize now").click()
         await expect(dialog.get_by_role("status")).to_contain_text("Summarizing…")
