@@ -47,7 +47,7 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""With every answer below `/console`, errors included."""
+"""With every file, where there is none, and with the session. Refusals of a method or a key are the edge's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ function App() {
   const { key, endUser } = credentials();
   const isRefused = [401, 403].includes(session.error?.status);
   if (isRefused || (session.error && session.data === null && (key || endUser))) return html`<${SignIn} error=${session.error} />`;
+  if (session.error && session.data === null) {
+    return html`<main class="page stack"><h1>Concertina</h1><${Failure} error=${session.error} retry=${session.reload} /></main>`;
+  }
   return html`<${Loaded} from=${session}>${(told) => html`<${Frame} key=${round} session=${told} />`}<//>`;
 }
 

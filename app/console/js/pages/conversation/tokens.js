@@ -11,7 +11,7 @@ import { Numbers } from "../../ui/numbers.js";
 const PAGE = 1000;
 const STRETCHES = [50, 200, 1000];
 /** A log so many windows long would press the sawtooth flat. */
-const TALL = 12;
+const TALL = 6;
 
 /** @param {{id: string, round?: number}} props  `id` of the conversation; `round` changes when it did */
 export function Tokens({ id, round = 0 }) {
