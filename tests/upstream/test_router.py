@@ -325,7 +325,10 @@ class TestBreaker:
     async def test_names_that_clients_make_up_do_not_pile_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("app.upstream.router.MOST_BREAKERS", 2)
         routes = {f"m{number}": ModelRoute((Place("a", f"m{number}"),)) for number in range(4)}
-        router = Router(routes, by_name(ScriptedProvider("a")))
+        time = Time()
+        router = Router(
+            routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0
+        )
 
         async def body_for(deployment: Deployment) -> bytes:
             return b""
