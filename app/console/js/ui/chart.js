@@ -58,7 +58,7 @@ export function Chart(props) {
           style=${{ borderColor: `var(${line.color})` }}></span>${line.label}${shown !== null && html`: <strong
           class="number">${(line.format ?? count)(line.values[shown])}</strong>`}</li>`)}
       </ul>
-      <${Button} small aria-expanded=${isTable} onClick=${() => setTable(!isTable)}>${isTable ? "Hide table" : "Show as table"}<//>
+      <${Button} small aria-expanded=${isTable} aria-label=${`${isTable ? "Hide table" : "Show as table"}: ${label}`} onClick=${() => setTable(!isTable)}>${isTable ? "Hide table" : "Show as table"}<//>
     </div>
     <${Plot} ...${props} index=${shown} onIndex=${setIndex} height=${height} />
     <figcaption class="small soft chart-readout" aria-live="polite">

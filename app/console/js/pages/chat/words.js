@@ -37,7 +37,8 @@ export const Said = memo(function Said({ said, conversation, isLast, isBusy, onA
       ${isAnswer && state !== "coming" && html`<footer class="row small">
         ${answer?.status && html`<${Status} of=${answer.status} />`}
         ${answer?.context && html`<span class="soft number">${count(answer.context.prompt_tokens)} / ${count(answer.context.window)} tokens</span>`}
-        ${row && html`<a href=${to(["conversations", conversation, "context"], { item: row.id })}>What the model saw</a>`}
+        ${row && html`<a aria-label=${`What the model saw for message ${row.seq}`}
+          href=${to(["conversations", conversation, "context"], { item: row.id })}>What the model saw</a>`}
         ${text && html`<${Copy} text=${text} name=${row ? `Copy answer ${row.seq}` : "Copy this answer"} />`}
         ${isLast && !isBusy && state !== "failed" && html`<${Button} small kind="plain" title="As a branch: this answer stays" onClick=${onAgain}>Ask again<//>`}
       </footer>`}

@@ -46,7 +46,7 @@ function Member({ member }) {
     <p class="facts small soft">
       ${member.parent_id &&
       html`<span>leaves <a href=${to(["conversations", member.parent_id, "log"], { seq: Math.max(0, fork - 1) })}>after message ${fork - 1}</a>,
-        goes on <a href=${to(["conversations", member.id, "log"], { seq: fork })}>here</a></span>`}
+        goes on <a aria-label=${`here, at message ${fork} of ${member.title ?? member.id}`} href=${to(["conversations", member.id, "log"], { seq: fork })}>here</a></span>`}
       <span class="number">${count(member.messages)} messages</span>
       <span class="number">${count(member.tokens)} tokens</span>
       <span>updated <${When} at=${member.updated_at} /></span>

@@ -80,6 +80,7 @@ function Marks({ message, onAct }) {
     ${ended && !["stop", "tool_calls"].includes(ended) && html`<${Badge} kind="warn">ended: ${ended}<//>`}
     ${message.summary_id &&
     html`<button type="button" class="badge folded as-button" title="Go to the summary that stands for it"
+      aria-label=${`Message ${message.seq} is summarized: go to its summary`}
       onClick=${() => onAct("summary", message)}>summarized</button>`}
   `;
 }
