@@ -166,7 +166,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color", **environ},
+            env={**unsized(), "TERM": "xterm-256color", **environ},
         )
         self.shown = ""
 
@@ -199,6 +199,11 @@ class Terminal:
             self.process.wait()
         os.close(self._ours)
         os.close(self._theirs)
+
+
+def unsized() -> dict[str, str]:
+    """This process's environment without the size of its own terminal, which would hold whatever the test's has."""
+    return {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
 
 
 @contextlib.contextmanager
