@@ -46,6 +46,7 @@ newcomer: setup  ## follow the README in a fresh clone with an empty home, as so
 
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
+	@$(VENV)/bin/ruff format --no-cache --quiet --check .
 	@$(VENV)/bin/mypy --no-error-summary
 
 demo: setup  ## watch a long conversation being compacted

@@ -126,9 +126,7 @@ class Gateway(Process):
         return f"{self.address}/v1"
 
 
-def gateway_config(
-    upstream: str, database: str, *, window: int = 8192, **sections: Any
-) -> dict[str, Any]:
+def gateway_config(upstream: str, database: str, *, window: int = 8192, **sections: Any) -> dict[str, Any]:
     """A configuration with one provider, whose models all have the same window unless `sections` says otherwise."""
     return {
         "database": {"url": database},

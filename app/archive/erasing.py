@@ -97,9 +97,7 @@ class Erasing:
             if [entry.seq for entry in messages] == list(range(chunk.from_seq, chunk.to_seq)):
                 await self._keep_stand_in(conversation, chunk, messages)
 
-    async def _keep_stand_in(
-        self, conversation: Conversation, chunk: Chunk, messages: Sequence[LogMessage]
-    ) -> None:
+    async def _keep_stand_in(self, conversation: Conversation, chunk: Chunk, messages: Sequence[LogMessage]) -> None:
         count = self._counting.counter(conversation.encoding)
         made = await asyncio.to_thread(
             stand_in, chunk, messages, new_id=self._new_chunk_id(), created_at=self._clock(), count=count

@@ -57,9 +57,7 @@ class Hits(msgspec.Struct, frozen=True):
 class Searching:
     """Searches by words: lightly stemmed, identifiers whole and in parts, rarest words first."""
 
-    def __init__(
-        self, *, store: Store, finding: Finding, tasks: Tasks, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, *, store: Store, finding: Finding, tasks: Tasks, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._finding = finding
         self._tasks = tasks

@@ -143,9 +143,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     compactor = Compactor(
         store=store,
         leases=leases,
-        summarizer=Summarizer(
-            router=summary_router, windows=windows, counter_for=counter_for, metrics=metrics
-        ),
+        summarizer=Summarizer(router=summary_router, windows=windows, counter_for=counter_for, metrics=metrics),
         counter_for=counter_for,
         metrics=metrics,
     )

@@ -169,9 +169,7 @@ def _policy(settings: Settings, name: str | None) -> Policy:
     return policy_of(settings, chosen)
 
 
-async def _model(
-    settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace
-) -> _Model:
+async def _model(settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace) -> _Model:
     """The model asked for, or that of the last answer with the window it had then."""
     answers = await store.read(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
     meta: Mapping[str, Any] = next((entry.meta for entry in reversed(answers) if entry.meta), {})

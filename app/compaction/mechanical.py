@@ -18,6 +18,7 @@ HEAD_SHARE = 0.25
 APPENDIX_SHARE = 0.4
 """Of a summary's limit, what is kept for values that its lines leave out."""
 
+
 def mechanical_summary(
     messages: Sequence[LogMessage], earlier: Sequence[Chunk], limit_tokens: int, count: Count
 ) -> str:

@@ -45,9 +45,7 @@ def rebuilt(fields: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
 
 
-def _changed_fields(
-    request: ChatRequest, deployment: Deployment, max_output_tokens: int | None
-) -> dict[str, bytes]:
+def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tokens: int | None) -> dict[str, bytes]:
     fields = {name: raw for name, raw in request.fields.items() if name not in OWN_FIELDS}
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)
@@ -75,4 +73,3 @@ def _strip_metadata(fields: dict[str, bytes]) -> None:
             fields["metadata"] = orjson.dumps(metadata)
         else:
             del fields["metadata"]
-

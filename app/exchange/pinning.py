@@ -87,9 +87,7 @@ class Pinning:
         if not results:
             return []
         tokens = sum(entry.tokens for entry in results)
-        return [
-            Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end
-        ]
+        return [Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end]
 
     async def _tokens(self, place: Recollection, messages: Sequence[Message]) -> int:
         return sum(await self._counting.messages(messages, place.conversation.encoding))

@@ -85,4 +85,3 @@ class ChatRequest(msgspec.Struct, frozen=True):
 def decode(raw: bytes) -> Any:
     """Decode a JSON text that was already found to be well-formed."""
     return orjson.loads(bytes(raw))
-

@@ -162,9 +162,7 @@ class Views:
         )
         return View(outline, untouched, budget, None)
 
-    async def _outline(
-        self, turn: Turn, budget: Budget, more_chunks: Sequence[Chunk], *, forced: bool
-    ) -> Outline:
+    async def _outline(self, turn: Turn, budget: Budget, more_chunks: Sequence[Chunk], *, forced: bool) -> Outline:
         place = turn.place
         over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
         policy, state = turn.policy, place.conversation.state
@@ -389,4 +387,3 @@ def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthE
     )
     error.context_headers["x-context-tokens"] = tokens_header(prompt, budget)
     return error
-

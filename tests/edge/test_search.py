@@ -57,9 +57,7 @@ async def test_what_is_added_later_is_found_too(monkeypatch: pytest.MonkeyPatch)
         assert hit["conversation_id"] == answer["conversation_id"]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "param"), [({"q": ""}, "q"), ({}, "q"), ({"q": "word", "limit": "0"}, "limit")]
-)
+@pytest.mark.parametrize(("parameters", "param"), [({"q": ""}, "q"), ({}, "q"), ({"q": "word", "limit": "0"}, "limit")])
 async def test_a_search_that_cannot_be_made_says_why(
     monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], param: str
 ) -> None:

@@ -30,7 +30,6 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         self.moved(seconds)
 
-
     def seconds(self) -> float:
         return self.now.timestamp()
 

@@ -127,9 +127,7 @@ async def test_tool_calls_and_results_are_counted_kept_and_summarized() -> None:
 
 
 async def test_a_model_of_unknown_window_is_compacted_all_the_same() -> None:
-    async with talking(
-        models={"*": {"provider": "upstream"}}, window_default=WINDOW
-    ) as talk:
+    async with talking(models={"*": {"provider": "upstream"}}, window_default=WINDOW) as talk:
         talk.model = "nobody-knows-this-model"
         assert (await talk.say_until_compacted())["context"]["window"] == WINDOW
 

@@ -326,9 +326,7 @@ class TestBreaker:
         monkeypatch.setattr("app.upstream.router.MOST_BREAKERS", 2)
         routes = {f"m{number}": ModelRoute((Place("a", f"m{number}"),)) for number in range(4)}
         time = Time()
-        router = Router(
-            routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0
-        )
+        router = Router(routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0)
 
         async def body_for(deployment: Deployment) -> bytes:
             return b""
