@@ -18,6 +18,8 @@ PREFIX = "CONCERTINA_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 KEY_VARIABLE = f"{PREFIX}KEY"
 """With which commands ask a running gateway; not a setting."""
+TESTS_PREFIX = f"{PREFIX}TEST_"
+"""What the tests are told: browsers, servers. The gateways that they start find it in their environment."""
 
 _SET_BY_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 """What pods of a cluster find in their environment once a Service is called `concertina`."""
@@ -43,7 +45,9 @@ def variable_of(path: tuple[str, ...]) -> str:
 
 
 def _is_foreign(variable: str) -> bool:
-    return variable in (CONFIG_VARIABLE, KEY_VARIABLE) or _SET_BY_KUBERNETES.fullmatch(variable) is not None
+    if variable in (CONFIG_VARIABLE, KEY_VARIABLE) or variable.startswith(TESTS_PREFIX):
+        return True
+    return _SET_BY_KUBERNETES.fullmatch(variable) is not None
 
 
 def _take(layer: Layer, variable: str, text: str, below: Mapping[str, Any], *, is_referred_to: bool) -> None:

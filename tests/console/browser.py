@@ -20,7 +20,7 @@ SCREENSHOTS: Final = ROOT / "build" / "console-screenshots"
 UNPACKED: Final = Path(sys.prefix) / "chromium" / "chrome"
 """Where `tests.console.install_browser` puts one."""
 ENVIRONMENT: Final = "CONCERTINA_TEST_CHROMIUM"
-REQUIRED: Final = "CONCERTINA_REQUIRE_BROWSER"
+REQUIRED: Final = "CONCERTINA_TEST_REQUIRES_BROWSER"
 """Set where a missing browser is a failure: in continuous integration."""
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS: Final = (
