@@ -50,7 +50,7 @@ async def test_a_search_leads_to_the_message_in_its_conversation(filled: Filled,
     await axe(page)
     await hit.get_by_role("link").click()
     await expect(page.locator(".message.found")).to_contain_text("Aurora 59 lies at berth")
-    assert await page.evaluate("CSS.highlights.get('found').size") > 0
+    await page.wait_for_function("CSS.highlights.get('found')?.size > 0")
 
 
 async def test_a_search_without_hits_says_so(filled: Filled, page: Page) -> None:
