@@ -62,6 +62,8 @@ class Delivery:
         self._storing = storing
         self._ask = ask
         self._tasks = tasks
+        self._told_of: set[str] = set()
+        """Models of whose providers the log says that they may cut prompts: once is enough."""
         self._metrics = metrics
 
     async def whole(self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack) -> WholeAnswer:
@@ -211,7 +213,8 @@ class Delivery:
         reported = input_of(_usage_of_view(turn, usage))
         if reported is None:
             return learned
-        if cut := _cut_by_provider(turn, view, usage):
+        if (cut := _cut_by_provider(turn, view, usage)) and turn.model_key not in self._told_of:
+            self._told_of.add(turn.model_key)
             log.warning("%s: %s", turn.model_key, cut)
         calibration = turn.calibration.observe(
             estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
