@@ -11,6 +11,10 @@ from app.context.policy import Policy
 from app.context.view import Counter, empty_section_tokens
 from app.conversation.messages import Chunk
 
+LEAST_FOLDED = 5
+"""Of so many chunks a fold takes in all, even where one call cannot read them at once: it reads them in parts. With
+two at a time the oldest summary would be rewritten for each of the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Folding:
@@ -42,10 +46,10 @@ class Folding:
         return sum(chunk.tokens for chunk in self.shown)
 
     def _readable_prefix(self) -> Sequence[Chunk]:
-        """The chunks that one call can read, oldest first, but at least two so that folding gets on."""
+        """The chunks that one call can read, oldest first, but `LEAST_FOLDED` if there are as many."""
         tokens = 0
         for place, chunk in enumerate(self.shown):
             tokens += chunk.tokens
-            if tokens > self.summarizer_input_tokens and place >= 2:
+            if tokens > self.summarizer_input_tokens and place >= LEAST_FOLDED:
                 return self.shown[:place]
         return self.shown

@@ -11,7 +11,7 @@ from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from tests.context.checks import check_nothing_is_orphaned, check_plan
-from tests.context.worlds import COUNT, WordCounter, World, assistant, calls, chunk_of, result, user, words
+from tests.context.worlds import COUNT, Body, WordCounter, World, assistant, calls, chunk_of, result, user, words
 
 
 def turns(number: int, tokens: int = 400) -> list[dict[str, object]]:
@@ -140,6 +140,18 @@ def test_heavy_chunks_are_folded_and_the_fold_stands_for_them() -> None:
         assert sum(chunk.tokens for chunk in decided.chunks) <= 0.3 * world.window + 600
         world.say(assistant(words(200, f"a{turn}")))
     assert folded
+
+
+def test_a_tiny_window_does_not_fold_summaries_two_by_two() -> None:
+    """A call reads two summaries of this window at once: it would take thirty calls to come to the end."""
+    turn = [user(words(400)), *calls_of_a_tool(200, 20), assistant("So."), assistant(words(400))]
+    world = World(window=1_024, bodies=turn * 11, new_from_seq=0)
+    world.settle()
+    assert world.replans <= 8 + world.log[-1].tokens_total // world.window
+
+
+def calls_of_a_tool(asked_tokens: int, told_tokens: int) -> list[Body]:
+    return [calls("look", arguments=words(asked_tokens)), result(words(told_tokens))]
 
 
 def test_a_fold_is_not_used_where_its_reach_is_shown_verbatim() -> None:

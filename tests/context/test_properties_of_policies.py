@@ -142,8 +142,7 @@ def test_compaction_comes_to_an_end_and_each_summary_that_is_asked_for_gains(
     asked: list[object] = []
     decided = world.plan()
     while decided.to_summarize:
-        # A summary takes in two thirds of a small window at the most, often less than half, and each is folded.
-        assert len(asked) <= 8 + 4 * world.log[-1].tokens_total // window
+        assert len(asked) <= 8 + world.log[-1].tokens_total // window
         assert decided.to_summarize not in asked, "never again for the same content"
         asked.append(decided.to_summarize)
         needed = [note.facts for note in decided.notes if note.code == "compaction_needed"]
