@@ -212,12 +212,8 @@ async def test_keys_scroll_on_from_where_one_jumped(filled: Filled, page: Page) 
     await expect(page.locator(".virtual")).to_be_focused()
     await page.keyboard.press("PageDown")
     assert (await settled(page))["seen"][0]["seq"] > 2_000
-    for _ in range(10):  # the end moves away while the rows in front of it are measured
-        await page.keyboard.press("End")
-        last = (await settled(page))["seen"][-1]["seq"]
-        if last == BIG_MESSAGES - 1:
-            break
-    assert last == BIG_MESSAGES - 1
+    await page.keyboard.press("End")  # the end moves away while the rows in front of it are measured
+    assert (await settled(page))["seen"][-1]["seq"] == BIG_MESSAGES - 1
     await page.keyboard.press("Home")
     assert (await settled(page))["seen"][0]["seq"] == 0
 

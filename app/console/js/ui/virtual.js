@@ -63,8 +63,13 @@ export function VirtualList(props) {
     isDrawing.current = false;
   });
   useEffect(() => {
-    const letGo = () => (wanted.current = null);
-    BY_HAND.forEach((kind) => scroller.current.addEventListener(kind, letGo, { passive: true }));
+    const letGo = (event) => {
+      wanted.current = endAskedFor(event, scroller.current, virtualizer.options.count);
+      if (wanted.current === null) return;
+      event.preventDefault(); // the browser would go where the end is by what was measured so far
+      virtualizer.scrollToIndex(wanted.current.index, { align: wanted.current.align });
+    };
+    BY_HAND.forEach((kind) => scroller.current.addEventListener(kind, letGo, { passive: kind !== "keydown" }));
     return () => BY_HAND.forEach((kind) => scroller.current?.removeEventListener(kind, letGo));
   }, []);
   useEffect(() => {
@@ -101,6 +106,13 @@ export function VirtualList(props) {
       )}
     </div>
   </div>`;
+}
+
+/** The target of a key that means an end of the list; null where the event is anything else. */
+function endAskedFor({ type, key, target, ctrlKey, altKey, metaKey, shiftKey }, scroller, count) {
+  if (type !== "keydown" || target !== scroller || count === 0 || ctrlKey || altKey || metaKey || shiftKey) return null;
+  if (key === "End") return { index: count - 1, align: "end" };
+  return key === "Home" ? { index: 0, align: "start" } : null;
 }
 
 /** Corrections go from where the element is: since the last event that told of its place, somebody may have scrolled. */
