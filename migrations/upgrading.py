@@ -16,11 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.store.location import Location
+from migrations.on_postgresql import LOCK_KEY, LOCK_WAIT_SECONDS
 
-LOCK_KEY: Final = 5_270_117_224_918_263
-"""Advisory lock of our migrations; any number that nobody else uses."""
-LOCK_WAIT_SECONDS: Final = 120
-"""How long one process waits for another that is migrating."""
 DDL_LOCK_WAIT_SECONDS: Final = 5
 """How long a step waits for a table. Longer would queue everybody else behind it."""
 CONNECT_SECONDS: Final = 10.0

@@ -1,19 +1,16 @@
-"""Which store a database URL means."""
+"""Which store a database URL means. A driver is imported when it is meant: no process needs more than one."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Literal
 
 from app.errors import StoreUnavailable
 from app.store.base import Store
-from app.store.location import location_of
-from app.store.memory import MemoryStore
-from app.store.postgres import PostgresStore
-from app.store.postgres_pool import PostgresOptions
-from app.store.sqlite import SqliteStore
-from app.store.sqlite_lanes import SqliteOptions
+from app.store.location import Location, location_of
 
 
 def utc_now() -> datetime:
@@ -44,18 +41,33 @@ def open_store(
     """
     location = location_of(url)
     if location.backend == "memory":
-        return MemoryStore(clock=clock)
+        in_memory: Store = _room("memory").MemoryStore(clock=clock)
+        return in_memory
     if location.backend == "postgresql":
-        options = PostgresOptions(
+        options = _room("postgres_pool").PostgresOptions(
             pool_size=pool_size, statement_cache_size=statement_cache_size, timeout_seconds=timeout_seconds
         )
-        return PostgresStore(location.dsn, clock=clock, options=options)
+        on_server: Store = _room("postgres").PostgresStore(location.dsn, clock=clock, options=options)
+        return on_server
+    return _in_file(location, synchronous, timeout_seconds, clock)
+
+
+def _in_file(
+    location: Location,
+    synchronous: Literal["normal", "full"],
+    timeout_seconds: float,
+    clock: Callable[[], datetime],
+) -> Store:
     try:
         location.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"The directory of {str(location.path)!r} cannot be made: {error}.") from error
-    return SqliteStore(
-        location.path,
-        clock=clock,
-        options=SqliteOptions("FULL" if synchronous == "full" else "NORMAL", busy_timeout_seconds=timeout_seconds),
+    options = _room("sqlite_lanes").SqliteOptions(
+        "FULL" if synchronous == "full" else "NORMAL", busy_timeout_seconds=timeout_seconds
     )
+    in_file: Store = _room("sqlite").SqliteStore(location.path, clock=clock, options=options)
+    return in_file
+
+
+def _room(name: str) -> ModuleType:
+    return importlib.import_module(f"app.store.{name}")

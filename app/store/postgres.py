@@ -49,6 +49,7 @@ from app.store.rows import (
     lineage_json,
     log_message_of,
 )
+from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import POSTGRES, Rows, Script
 from app.store.search import (
     keys_of_messages,
@@ -59,7 +60,6 @@ from app.store.search import (
     score,
     tenant_scope_of,
 )
-from app.store.tables import SCHEMA_VERSION
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from app.store.rows import as_text
-from app.store.statements import Statements, numbered, postgres_statements, sqlite_statements
+from app.store.statements import Statements, numbered, shared_statements
 
 Result = TypeVar("Result")
 Query: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -58,7 +58,7 @@ class Words(Protocol):
 
 
 SQLITE: Final = Dialect(
-    sql=sqlite_statements(),
+    sql=shared_statements("?"),
     mark="?",
     moment=as_text,
     locking="",
@@ -68,7 +68,7 @@ SQLITE: Final = Dialect(
 )
 # jsonb cannot hold NUL, of which a client's text may have one.
 POSTGRES: Final = Dialect(
-    sql=postgres_statements(),
+    sql=shared_statements("$"),
     mark="$",
     moment=lambda moment: moment,
     locking=" FOR UPDATE",

@@ -23,6 +23,7 @@ from app.store import sqlite_writes as writes
 from app.store.base import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
 from app.store.desk import Desk
 from app.store.lineage import expected_count, placed, stretches
+from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms, portions
 from app.store.sqlite_lanes import (
@@ -34,7 +35,6 @@ from app.store.sqlite_lanes import (
     unavailable,
 )
 from app.store.sqlite_remains import ERASURE_BYTES, REDACTION_BYTES, holds_remains, rebuild, truncate_log
-from app.store.tables import SCHEMA_VERSION
 
 Result = TypeVar("Result")
 

@@ -1,10 +1,8 @@
-"""The statements that SQLite and PostgreSQL share: written once in SQLAlchemy Core, compiled once per dialect.
+"""The statements that SQLite and PostgreSQL share, as plain SQL with `:name` parameters, numbered for each driver.
 
-Backends run the resulting SQL text on the bare driver with a tuple of arguments, in the order that is named beside
-each statement. SQLAlchemy itself is never called while a request is served.
-
-`matches` is written by hand: it joins against a list of links, which is an array on PostgreSQL and a VALUES list on
-SQLite, and both must be told the join order.
+Backends run the resulting text on the bare driver with a tuple of arguments, in the order that is named beside each
+statement. `matches` joins against a list of links, which is an array on PostgreSQL and a VALUES list on SQLite; both
+must be told the join order.
 """
 
 # ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
@@ -13,19 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
-
-from sqlalchemy import Table, Text, bindparam, delete, exists, func, insert, literal_column, select, update
-from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
-from sqlalchemy.engine import Dialect
-from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.sql.expression import ClauseElement
+from dataclasses import dataclass, fields
+from typing import Final
 
 from app.store.base import MAX_MATCHES
 from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
-from app.store.tables import chunks, conversations, external_ids, leases, messages, model_facts
 
 MESSAGE_ROW: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
 CHUNK_ROW: Final = ("root", "tenant", "is_fold", *CHUNK_COLUMNS)
@@ -57,28 +47,9 @@ def chunk_columns(*, texts: bool) -> str:
     return ", ".join("'' AS text" if name == "text" and not texts else f"k.{name}" for name in CHUNK_COLUMNS)
 
 
-def _columns(table: Table, names: Sequence[str]) -> list[ColumnElement[Any]]:
-    return [table.c[name] for name in names]
-
-
-def _here(table: Table) -> list[ColumnElement[bool]]:
-    """The rows of one conversation."""
-    return [table.c.root == bindparam("root"), table.c.conversation_id == bindparam("id")]
-
-
-_this_conversation = [conversations.c.root == bindparam("root"), conversations.c.id == bindparam("id")]
-_this_lease = [
-    leases.c.root == bindparam("lease_root"),
-    leases.c.key == bindparam("lease_key"),
-    leases.c.holder == bindparam("holder"),
-    leases.c.token == bindparam("token"),
-]
-_link_remains = messages.c.root == chunks.c.root, messages.c.link == chunks.c.to_link
-
-
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """SQL text for one driver; arguments in the order noted in `compiled`."""
+    """SQL text for one driver; arguments in the order noted in `_SHARED`."""
 
     by_id: str
     by_id_alone: str
@@ -101,138 +72,91 @@ class Statements:
     release: str
 
 
-def compiled(dialect: Dialect, mark: str) -> Statements:
-    """All shared statements in one dialect."""
-
-    def sql(statement: ClauseElement, *names: str) -> str:
-        return numbered(str(statement.compile(dialect=dialect)), names, mark)
-
-    named = [c if c.name != "external_id" else external_ids.c.external_id for c in conversations.c]
-    by_name = {column.name: column for column in named}
-    id_length = func.length(bindparam("id", type_=Text))
-    key_start = func.substr(leases.c.key, literal_column("1"), id_length)
-    return Statements(
-        by_id=sql(
-            select(*_columns(conversations, CONVERSATION_COLUMNS)).where(
-                *_this_conversation, conversations.c.tenant == bindparam("tenant")
-            ),
-            "root",
-            "id",
-            "tenant",
-        ),
-        by_id_alone=sql(
-            select(*_columns(conversations, CONVERSATION_COLUMNS)).where(*_this_conversation), "root", "id"
-        ),
-        by_external_id=sql(
-            select(*[by_name[name] for name in CONVERSATION_COLUMNS])
-            .join_from(
-                external_ids,
-                conversations,
-                (conversations.c.root == external_ids.c.root) & (conversations.c.id == external_ids.c.conversation_id),
-            )
-            .where(
-                external_ids.c.tenant == bindparam("tenant"),
-                external_ids.c.external_id == bindparam("external_id"),
-                conversations.c.tenant == bindparam("tenant"),
-            ),
-            "tenant",
-            "external_id",
-        ),
-        log_range=sql(
-            select(*_columns(messages, MESSAGE_COLUMNS))
-            .where(
-                *_here(messages),
-                messages.c.seq >= bindparam("from_seq"),
-                messages.c.seq < bindparam("to_seq"),
-            )
-            .order_by(messages.c.seq),
-            "root",
-            "id",
-            "from_seq",
-            "to_seq",
-        ),
-        facts=sql(select(model_facts.c.model, model_facts.c.facts)),
-        insert_conversation=sql(_insert(conversations, CONVERSATION_COLUMNS), *CONVERSATION_COLUMNS),
-        insert_message=sql(_insert(messages, MESSAGE_ROW), *MESSAGE_ROW),
-        insert_external_id=sql(
-            _insert(external_ids, ("tenant", "external_id", "root", "conversation_id")),
-            "tenant",
-            "external_id",
-            "root",
-            "conversation_id",
-        ),
-        advance=sql(_advance(HEAD), *_ADVANCED, *HEAD),
-        family=sql(
-            select(conversations.c.id, conversations.c.lineage).where(
-                conversations.c.root == bindparam("root"), conversations.c.lineage.like(bindparam("naming"))
-            ),
-            "root",
-            "naming",
-        ),
-        erase_messages=sql(
-            delete(messages).where(*_here(messages), messages.c.seq > bindparam("kept_through")),
-            "root",
-            "id",
-            "kept_through",
-        ),
-        hand_over_messages=sql(
-            update(messages).where(*_here(messages)).values(conversation_id=bindparam("heir")), "root", "id", "heir"
-        ),
-        change_lineage=sql(
-            update(conversations).where(*_this_conversation).values(lineage=bindparam("lineage")),
-            "root",
-            "id",
-            "lineage",
-        ),
-        erase_conversation=sql(delete(conversations).where(*_this_conversation), "root", "id"),
-        erase_external_ids=sql(delete(external_ids).where(*_here(external_ids)), "root", "id"),
-        erase_leases=sql(
-            delete(leases).where(leases.c.root == bindparam("root"), key_start == bindparam("id", type_=Text)),
-            "root",
-            "id",
-        ),
-        erase_chunks=sql(
-            delete(chunks).where(*_here(chunks), ~exists(select(messages.c.seq).where(*_link_remains))), "root", "id"
-        ),
-        hand_over_chunks=sql(
-            update(chunks)
-            .where(*_here(chunks))
-            .values(
-                conversation_id=select(func.min(messages.c.conversation_id)).where(*_link_remains).scalar_subquery()
-            ),
-            "root",
-            "id",
-        ),
-        release=sql(delete(leases).where(*_this_lease), "lease_root", "lease_key", "holder", "token"),
-    )
+def _insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
+    values = ", ".join(f":{name}" for name in names)
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})", names
 
 
-_ADVANCED: Final = ("root", "id", "of_tenant", "after_seq", "total_before")
+_CONVERSATION: Final = ", ".join(CONVERSATION_COLUMNS)
+_CONVERSATION_BY_EXTERNAL_ID: Final = ", ".join(
+    f"{'e' if name == 'external_id' else 'c'}.{name}" for name in CONVERSATION_COLUMNS
+)
+_LINK_REMAINS: Final = "FROM messages m WHERE m.root = chunks.root AND m.link = chunks.to_link"
+_SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
+    "by_id": (
+        f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant",
+        ("root", "id", "tenant"),
+    ),
+    "by_id_alone": (f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id", ("root", "id")),
+    "by_external_id": (
+        f"""
+        SELECT {_CONVERSATION_BY_EXTERNAL_ID}
+        FROM external_ids e JOIN conversations c ON c.root = e.root AND c.id = e.conversation_id
+        WHERE e.tenant = :tenant AND e.external_id = :external_id AND c.tenant = :tenant""",
+        ("tenant", "external_id"),
+    ),
+    "log_range": (
+        f"""
+        SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
+        WHERE root = :root AND conversation_id = :id AND seq >= :from_seq AND seq < :to_seq ORDER BY seq""",
+        ("root", "id", "from_seq", "to_seq"),
+    ),
+    "facts": ("SELECT model, facts FROM model_facts", ()),
+    "insert_conversation": _insert("conversations", CONVERSATION_COLUMNS),
+    "insert_message": _insert("messages", MESSAGE_ROW),
+    "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
+    "advance": (
+        f"""
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        WHERE root = :root AND id = :id AND tenant = :tenant
+          AND head_seq = :after_seq AND head_tokens_total = :total_before""",
+        ("root", "id", "tenant", "after_seq", "total_before", *HEAD),
+    ),
+    "family": (
+        "SELECT id, lineage FROM conversations WHERE root = :root AND lineage LIKE :naming",
+        ("root", "naming"),
+    ),
+    "erase_messages": (
+        "DELETE FROM messages WHERE root = :root AND conversation_id = :id AND seq > :kept_through",
+        ("root", "id", "kept_through"),
+    ),
+    "hand_over_messages": (
+        "UPDATE messages SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
+        ("root", "id", "heir"),
+    ),
+    "change_lineage": (
+        "UPDATE conversations SET lineage = :lineage WHERE root = :root AND id = :id",
+        ("root", "id", "lineage"),
+    ),
+    "erase_conversation": ("DELETE FROM conversations WHERE root = :root AND id = :id", ("root", "id")),
+    "erase_external_ids": ("DELETE FROM external_ids WHERE root = :root AND conversation_id = :id", ("root", "id")),
+    "erase_leases": (
+        "DELETE FROM leases WHERE root = :root AND substr(key, 1, length(:id)) = :id",
+        ("root", "id"),
+    ),
+    "erase_chunks": (
+        f"DELETE FROM chunks WHERE root = :root AND conversation_id = :id AND NOT EXISTS (SELECT 1 {_LINK_REMAINS})",
+        ("root", "id"),
+    ),
+    "hand_over_chunks": (
+        f"""
+        UPDATE chunks SET conversation_id = (SELECT min(m.conversation_id) {_LINK_REMAINS})
+        WHERE root = :root AND conversation_id = :id""",
+        ("root", "id"),
+    ),
+    "release": (
+        """
+        DELETE FROM leases
+        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token""",
+        ("lease_root", "lease_key", "holder", "token"),
+    ),
+}
+"""SQL, and the order of its arguments."""
 
 
-def _advance(head: Sequence[str]) -> ClauseElement:
-    return (
-        update(conversations)
-        .where(
-            *_this_conversation,
-            conversations.c.tenant == bindparam("of_tenant"),
-            conversations.c.head_seq == bindparam("after_seq"),
-            conversations.c.head_tokens_total == bindparam("total_before"),
-        )
-        .values({name: bindparam(name) for name in head})
-    )
-
-
-def _insert(table: Table, names: Sequence[str]) -> ClauseElement:
-    return insert(table).values({name: bindparam(name) for name in names})
-
-
-def sqlite_statements() -> Statements:
-    return compiled(SQLiteDialect(paramstyle="named"), "?")
-
-
-def postgres_statements() -> Statements:
-    return compiled(PGDialect(paramstyle="named"), "$")  # type: ignore[no-untyped-call]
+def shared_statements(mark: str) -> Statements:
+    """All shared statements, their parameters marked as a driver wants them (`?1` or `$1`)."""
+    return Statements(**{each.name: numbered(*_SHARED[each.name], mark) for each in fields(Statements)})
 
 
 @dataclass(frozen=True, slots=True)

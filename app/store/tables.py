@@ -7,6 +7,8 @@ tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide index of 
 
 Message bodies and other JSON are TEXT, never re-encoded by the database. Times are UTC: timestamptz on PostgreSQL,
 ISO-8601 text with microseconds on SQLite, where it sorts as it reads.
+
+After a change `python tools/write_schema.py` writes the DDL anew that makes an empty database.
 """
 
 from __future__ import annotations
@@ -28,9 +30,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
-
-SCHEMA_VERSION: Final = "2026_11_23_conversation_records"
-"""Revision of the newest migration."""
 
 ONLY_ON: Final = "only_on"
 """`Table.info`: the one dialect that has the table. The index of words differs (`store.search`)."""

@@ -28,8 +28,10 @@ from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.connect import open_store
 from app.store.location import location_of
-from app.store.tables import SCHEMA_VERSION, is_on, metadata
+from app.store.schema import SCHEMA_VERSION
+from app.store.tables import is_on, metadata
 from migrations import run, upgrading
+from tests.postgres import Databases
 from tests.store.logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +110,13 @@ def test_partial_indexes_have_their_condition(url: str) -> None:
     assert "WHERE in_skeleton" in definition
 
 
+def test_an_empty_database_is_made_from_what_the_tables_say() -> None:
+    """Where this fails, run the tool without `--check`."""
+    command = [sys.executable, "tools/write_schema.py", "--check"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_new_file_made_at_once_equals_one_that_was_migrated(tmp_path: Path) -> None:
     at_once, migrated = f"sqlite:///{tmp_path}/at_once.db", f"sqlite:///{tmp_path}/migrated.db"
     run.upgrade(at_once)
@@ -117,10 +126,33 @@ def test_a_new_file_made_at_once_equals_one_that_was_migrated(tmp_path: Path) ->
         rows = with_connection(
             url, lambda connection: connection.exec_driver_sql("SELECT name, sql FROM sqlite_master").all()
         )
-        return {(name, re.sub(r"\s+", " ", sql or "")) for name, sql in rows}
+        return {(name, re.sub(r"\s+", "", sql or "")) for name, sql in rows}
 
     assert schema(at_once) == schema(migrated)
     assert run.current(at_once) == run.current(migrated) == run.head()
+
+
+POSTGRES_SCHEMA = """
+    SELECT c.relname, c.relkind::text, c.reloptions::text, pg_get_indexdef(i.indexrelid), i.indisprimary,
+        (SELECT array_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull,
+                pg_get_expr(d.adbin, d.adrelid)) ORDER BY attnum)::text
+         FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE attrelid = c.oid AND attnum > 0)
+    FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
+    WHERE relnamespace = 'public'::regnamespace ORDER BY 1"""
+
+
+def test_an_empty_postgresql_filled_at_once_equals_one_that_was_migrated(databases: Databases) -> None:
+    found = []
+    for make in (run.upgrade, lambda url: upgrading.upgrade_schema(location_of(url))):
+        name = databases.create()
+        make(databases.url(name))
+        rows = with_connection(
+            databases.url(name), lambda connection: connection.exec_driver_sql(POSTGRES_SCHEMA).all()
+        )
+        found.append((rows, run.current(databases.url(name))))
+        databases.drop(name)
+    assert found[0] == found[1]
 
 
 def test_upgrading_twice_changes_nothing(url: str) -> None:
@@ -209,8 +241,7 @@ def test_processes_that_start_together_migrate_once(url: str) -> None:
     assert with_connection(url, differences) == []
 
 
-def test_a_file_with_tables_of_others_is_not_taken_for_new(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/others.db"
+def test_a_database_with_tables_of_others_is_not_taken_for_new(url: str) -> None:
     execute(url, "CREATE TABLE theirs (id INTEGER)")
     run.upgrade(url)
     assert run.current(url) == run.head()
@@ -234,18 +265,18 @@ def test_an_unreachable_database_is_said_to_be_unreachable(tmp_path: Path) -> No
             run.prepare(url, auto_migrate=True)
 
 
-def test_a_start_with_nothing_to_migrate_does_not_import_alembic(tmp_path: Path) -> None:
+def test_a_start_with_nothing_to_migrate_imports_neither_alembic_nor_sqlalchemy(url: str) -> None:
     program = (
         "import sys; from migrations import run; "
         "run.prepare(sys.argv[1], auto_migrate=True); run.prepare(sys.argv[1], auto_migrate=True); "
-        "print('alembic' in sys.modules, run.current(sys.argv[1]))"
+        "print({'alembic', 'sqlalchemy', 'asyncpg'} & sys.modules.keys() or '', run.current(sys.argv[1]))"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", program, f"sqlite:///{tmp_path}/x.db"],
+        [sys.executable, "-c", program, url],
         capture_output=True,
         text=True,
         check=True,
-        cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
     )
-    assert answer.stdout == f"False {SCHEMA_VERSION}\n"
+    needed = "{'asyncpg'}" if location_of(url).backend == "postgresql" else ""
+    assert answer.stdout == f"{needed} {SCHEMA_VERSION}\n"

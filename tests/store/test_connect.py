@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from app.store.location import Location, location_of
 from app.store.memory import MemoryStore
 from app.store.postgres import PostgresStore
 from app.store.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,20 @@ def test_the_directory_of_a_file_is_made(tmp_path: Path) -> None:
 def test_each_url_opens_its_store() -> None:
     assert isinstance(open_store("memory://"), MemoryStore)
     assert isinstance(open_store("postgresql+asyncpg://u@h/n"), PostgresStore)
+
+
+def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
+    program = (
+        "import sys; from app.store.connect import open_store; import app.main; open_store(sys.argv[1]); "
+        "print(*sorted({'sqlalchemy', 'alembic', 'asyncpg', 'app.store.sqlite'} & sys.modules.keys()))"
+    )
+
+    def imported(url: str) -> str:
+        command = [sys.executable, "-c", program, url]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}
+        ).stdout.strip()
+
+    assert imported(f"sqlite:///{tmp_path}/x.db") == "app.store.sqlite"
+    assert imported("postgresql://u@h/n") == "asyncpg"
+    assert imported("memory://") == ""

@@ -1,0 +1,80 @@
+"""What a start asks of an SQLite file, and how it makes a new one: on the bare driver."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+
+from app.errors import StoreUnavailable
+from app.store.location import Location
+from app.store.schema import SCHEMA_VERSION
+from app.store.sqlite_lanes import unavailable
+
+TIMEOUT_SECONDS: Final = 10.0
+LOCKED_PAUSE_SECONDS: Final = 0.02
+TABLES: Final = Path(__file__).with_name("sqlite.sql")
+"""All tables as the migrations leave them; written by `tools/write_schema.py`."""
+
+FAULTS: Final = (sqlite3.Error,)
+"""What may come of using the driver when the file cannot be used."""
+
+
+def current(location: Location) -> str | None:
+    """As `run.current`."""
+    if not location.path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(location.path, timeout=TIMEOUT_SECONDS)) as connection:
+            if not _has_version_table(connection):
+                return None
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise unavailable(error) from error
+    return None if row is None else str(row[0])
+
+
+def _has_version_table(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'")
+    return found.fetchone() is not None
+
+
+def create(location: Location) -> bool:
+    """Make all tables in an empty file at once, as the migrations would. False if it is not empty.
+
+    Raises:
+        StoreUnavailable: the file cannot be made.
+    """
+    path = location.path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
+            _use_write_ahead_log(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+                return False
+            for statement in TABLES.read_text().split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (SCHEMA_VERSION,))
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise unavailable(error) from error
+    except OSError as error:
+        raise StoreUnavailable(f"The directory of {str(path)!r} cannot be made: {error}.") from error
+    return True
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for others when it changes the journal; each of those that start together wants to."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCKED_PAUSE_SECONDS)
+        else:
+            return

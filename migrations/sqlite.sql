@@ -1,0 +1,206 @@
+-- Written by `python tools/write_schema.py`.
+
+CREATE TABLE alembic_version (
+	version_num VARCHAR(32) NOT NULL,
+	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+
+CREATE TABLE api_keys (
+	id TEXT NOT NULL,
+	digest TEXT NOT NULL,
+	hint TEXT NOT NULL,
+	name TEXT NOT NULL,
+	tenant TEXT NOT NULL,
+	scopes TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	policy TEXT,
+	models TEXT NOT NULL,
+	retention_days INTEGER,
+	expires_at TEXT,
+	revoked_at TEXT,
+	CONSTRAINT api_keys_pkey PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX api_keys_digest ON api_keys (digest);
+
+CREATE TABLE chunk_revisions (
+	root TEXT NOT NULL,
+	chunk_id TEXT NOT NULL,
+	revision INTEGER NOT NULL,
+	tenant TEXT NOT NULL,
+	text TEXT NOT NULL,
+	tokens INTEGER NOT NULL,
+	kind TEXT NOT NULL,
+	model TEXT NOT NULL,
+	prompt_version TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	duration_ms INTEGER NOT NULL,
+	usage TEXT,
+	CONSTRAINT chunk_revisions_pkey PRIMARY KEY (root, chunk_id, revision)
+);
+
+CREATE TABLE chunks (
+	root TEXT NOT NULL,
+	id TEXT NOT NULL,
+	tenant TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	from_seq INTEGER NOT NULL,
+	to_seq INTEGER NOT NULL,
+	from_link BLOB NOT NULL,
+	to_link BLOB NOT NULL,
+	to_skeleton BLOB,
+	text TEXT NOT NULL,
+	tokens INTEGER NOT NULL,
+	tokens_total BIGINT NOT NULL,
+	anchor_seq INTEGER,
+	anchor_tokens INTEGER NOT NULL,
+	through_turn INTEGER NOT NULL,
+	kind TEXT NOT NULL,
+	model TEXT NOT NULL,
+	prompt_version TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	folds TEXT NOT NULL,
+	is_fold BOOLEAN NOT NULL,
+	duration_ms INTEGER NOT NULL,
+	usage TEXT,
+	revision INTEGER DEFAULT '1' NOT NULL,
+	CONSTRAINT chunks_pkey PRIMARY KEY (root, id)
+);
+
+CREATE INDEX chunks_end ON chunks (root, to_link);
+
+CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
+
+CREATE TABLE completions (
+	tenant TEXT NOT NULL,
+	id TEXT NOT NULL,
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	model TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	metadata TEXT NOT NULL,
+	parameters TEXT NOT NULL,
+	instructions TEXT NOT NULL,
+	CONSTRAINT completions_pkey PRIMARY KEY (tenant, id)
+);
+
+CREATE INDEX completions_conversation ON completions (root, conversation_id);
+
+CREATE INDEX completions_listed ON completions (tenant, created_at, id);
+
+CREATE TABLE conversations (
+	root TEXT NOT NULL,
+	id TEXT NOT NULL,
+	tenant TEXT NOT NULL,
+	head_seq INTEGER NOT NULL,
+	head_link BLOB NOT NULL,
+	head_skeleton BLOB NOT NULL,
+	head_tokens_total BIGINT NOT NULL,
+	answered BOOLEAN NOT NULL,
+	encoding TEXT NOT NULL,
+	lineage TEXT NOT NULL,
+	external_id TEXT,
+	mode TEXT NOT NULL,
+	chunk_count INTEGER NOT NULL,
+	state TEXT NOT NULL,
+	metadata TEXT NOT NULL,
+	created_at TEXT NOT NULL,
+	updated_at TEXT NOT NULL,
+	marks TEXT DEFAULT '{}' NOT NULL,
+	indexed_before INTEGER DEFAULT '0' NOT NULL,
+	CONSTRAINT conversations_pkey PRIMARY KEY (root, id)
+);
+
+CREATE INDEX conversations_listed ON conversations (tenant, created_at, id);
+
+CREATE TABLE external_ids (
+	tenant TEXT NOT NULL,
+	external_id TEXT NOT NULL,
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	CONSTRAINT external_ids_pkey PRIMARY KEY (tenant, external_id)
+);
+
+CREATE INDEX external_ids_conversation ON external_ids (root, conversation_id);
+
+CREATE TABLE leases (
+	root TEXT NOT NULL,
+	"key" TEXT NOT NULL,
+	holder TEXT NOT NULL,
+	token BIGINT NOT NULL,
+	expires_at TEXT NOT NULL,
+	CONSTRAINT leases_pkey PRIMARY KEY (root, "key")
+);
+
+CREATE TABLE messages (
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	body TEXT NOT NULL,
+	link BLOB NOT NULL,
+	skeleton BLOB NOT NULL,
+	in_skeleton BOOLEAN NOT NULL,
+	tokens INTEGER NOT NULL,
+	tokens_total BIGINT NOT NULL,
+	answered BOOLEAN NOT NULL,
+	incomplete BOOLEAN NOT NULL,
+	created_at TEXT NOT NULL,
+	meta TEXT,
+	CONSTRAINT messages_pkey PRIMARY KEY (root, conversation_id, seq)
+);
+
+CREATE INDEX messages_link ON messages (root, link, answered, conversation_id);
+
+CREATE INDEX messages_skeleton ON messages (root, skeleton, answered, conversation_id) WHERE in_skeleton = 1;
+
+CREATE TABLE model_facts (
+	model TEXT NOT NULL,
+	facts TEXT NOT NULL,
+	updated_at TEXT NOT NULL,
+	CONSTRAINT model_facts_pkey PRIMARY KEY (model)
+);
+
+CREATE TABLE postings (
+	scope BIGINT NOT NULL,
+	term BIGINT NOT NULL,
+	seq INTEGER NOT NULL,
+	CONSTRAINT postings_pkey PRIMARY KEY (scope, term, seq)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE request_keys (
+	tenant TEXT NOT NULL,
+	"key" TEXT NOT NULL,
+	digest BLOB NOT NULL,
+	holder TEXT NOT NULL,
+	state TEXT NOT NULL,
+	conversation_id TEXT,
+	seq INTEGER,
+	kept_seconds INTEGER NOT NULL,
+	expires_at TEXT NOT NULL,
+	CONSTRAINT request_keys_pkey PRIMARY KEY (tenant, "key")
+);
+
+CREATE TABLE server_secrets (
+	name TEXT NOT NULL,
+	value TEXT NOT NULL,
+	CONSTRAINT server_secrets_pkey PRIMARY KEY (name)
+);
+
+CREATE TABLE tenant_postings (
+	tenant_scope BIGINT NOT NULL,
+	term BIGINT NOT NULL,
+	scope BIGINT NOT NULL,
+	CONSTRAINT tenant_postings_pkey PRIMARY KEY (tenant_scope, term, scope)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE tenant_scopes (
+	tenant_scope BIGINT NOT NULL,
+	scope BIGINT NOT NULL,
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	CONSTRAINT tenant_scopes_pkey PRIMARY KEY (tenant_scope, scope)
+)
+ WITHOUT ROWID
