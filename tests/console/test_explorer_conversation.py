@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest_asyncio
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import MODEL, Console, Filled, assistant, line, long_conversation, user
 
-NARROW = {"width": 400, "height": 800}
+NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
 
 
 async def open_view(page: Page, console: Console, conversation: str, view: str = "log", query: str = "") -> None:
@@ -234,7 +234,7 @@ async def test_branches_are_a_tree_with_the_places_where_they_leave(filled: Fill
 
 
 async def test_every_view_fits_a_telephone(filled: Filled, page: Page) -> None:
-    await page.set_viewport_size(NARROW)  # type: ignore[arg-type]
+    await page.set_viewport_size(NARROW)
     for view in ("summaries", "branches"):
         await open_view(page, filled, filled.long, view)
         await expect(page.locator(".summary, .branch").first).to_be_visible()

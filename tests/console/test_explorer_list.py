@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console, Filled, user
 
 ROWS = "table.conversations tbody tr"
-NARROW = {"width": 400, "height": 800}
+NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
 
 
 async def open_list(page: Page, console: Console, query: str = "") -> None:
@@ -32,7 +32,7 @@ async def test_conversations_are_listed_with_what_is_known_of_them(filled: Fille
 
 
 async def test_the_list_fits_a_telephone(filled: Filled, page: Page) -> None:
-    await page.set_viewport_size(NARROW)  # type: ignore[arg-type]
+    await page.set_viewport_size(NARROW)
     await open_list(page, filled)
     await expect(page.locator(ROWS).first).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]

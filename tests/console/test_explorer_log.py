@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import BIG_MESSAGES, WIDE_CHARS, Console, Filled, assistant, line, user
 
 MOST_ROWS = 100
 MOST_BLANK_FRAME_MS = 1_500
-NARROW = {"width": 400, "height": 800}
+NARROW: Final[ViewportSize] = {"width": 400, "height": 800}
 SEEN = """async () => {
     await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
     const list = document.querySelector(".virtual");
@@ -46,9 +46,9 @@ async def settled(page: Page) -> dict[str, Any]:
     before: Any = None
     for _ in range(100):
         await asyncio.sleep(0.05)
-        now = await page.evaluate(SEEN)
+        now: dict[str, Any] = await page.evaluate(SEEN)
         if now == before and not any(row["isWaiting"] for row in now["seen"]):
-            return now  # type: ignore[no-any-return]
+            return now
         before = now
     raise AssertionError(f"the list does not come to rest: {before}")
 
@@ -342,7 +342,7 @@ async def test_what_is_said_meanwhile_comes_by_itself(console: Console, page: Pa
 
 
 async def test_the_log_fits_a_telephone(filled: Filled, page: Page) -> None:
-    await page.set_viewport_size(NARROW)  # type: ignore[arg-type]
+    await page.set_viewport_size(NARROW)
     await open_log(page, filled, filled.long)
     await settled(page)
     assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]

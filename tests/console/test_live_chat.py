@@ -254,8 +254,8 @@ async def test_a_stored_conversation_goes_on(filled: Filled, page: Page) -> None
 
 
 async def test_scrolling_up_is_left_alone(page: Page) -> None:
-    pieces = [chunk({"role": "assistant", "content": "word\n\n" * 60})]
-    pieces += [piece for number in range(40) for piece in (0.05, chunk({"content": f"line {number}\n\n"}))]  # type: ignore[misc]
+    pieces: list[bytes | float] = [chunk({"role": "assistant", "content": "word\n\n" * 60})]
+    pieces += [piece for number in range(40) for piece in (0.05, chunk({"content": f"line {number}\n\n"}))]
     upstream = ScriptedUpstream(Reply(pieces=[*pieces, chunk({}, "stop"), DONE]))
     async with scripted(page, upstream) as console:
         await open_chat(page, console)
