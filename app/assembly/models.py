@@ -134,7 +134,7 @@ def _simulated_window(model: str) -> tuple[int, None, None]:
 
 
 def warm_up(settings: Settings) -> None:
-    """Load the tokenizers in use: the first count with each takes half a second that no request should wait for."""
+    """Make the tokenizers in use ready for their first texts; what long ones need is loaded when there are any."""
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
     named = {deployment.encoding or encoding_for(deployment.model or "") for deployment in deployments}
     for encoding in named or {encoding_for("")}:

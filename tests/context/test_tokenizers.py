@@ -10,6 +10,7 @@ import string
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -69,9 +70,8 @@ def test_the_shipped_patterns_are_those_that_were_published(name: str, monkeypat
 
 
 def test_a_damaged_table_is_refused() -> None:
-    original = VOCABULARIES["cl100k_base"]
     with pytest.raises(ValueError, match="damaged"):
-        type(original)(name=original.name, sha256="0" * 64, pattern=original.pattern).ranks()
+        replace(VOCABULARIES["cl100k_base"], sha256="0" * 64).ranks()
 
 
 @pytest.mark.parametrize("make", [TiktokenTokenizer, pytest.param(ToktokTokenizer, marks=needs_toktok)])

@@ -1,5 +1,6 @@
 """The token tables of OpenAI's encodings, shipped along so that nothing is fetched at run time, and which model uses
-which. Tables and patterns are those of tiktoken (MIT, see LICENSE here); `tools/update_vocabulary.py` renews them.
+which. Tables and patterns are those of tiktoken (MIT, see LICENSE here); `tools/update_vocabulary.py` renews them, and
+the `.lookup` files, which hold the same as `lookup` reads it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Final
 
 import orjson
 
+from app.context.vocabulary.lookup import Lookup
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -23,6 +26,8 @@ class Vocabulary:
     sha256: str
     """Of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
+    ascii_pattern: str
+    """The same for text that is ASCII, as the standard library's `re` reads it."""
 
     def ranks(self) -> dict[bytes, int]:
         """Token bytes to rank, from the table beside this file: some 200,000 entries, a few hundred milliseconds.
@@ -35,6 +40,10 @@ class Vocabulary:
             raise ValueError(f"The token table of {self.name!r} is damaged; expected sha256 {self.sha256}.")
         lines = (line.split() for line in table.splitlines())
         return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
+
+    def lookup(self) -> Lookup:
+        """The same entries in the form that needs no unpacking: read in a millisecond."""
+        return Lookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
 
 
 _UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
@@ -58,6 +67,17 @@ VOCABULARIES: Final = {
                     r"\s+",
                 ]
             ),
+            ascii_pattern="|".join(
+                [
+                    rf"[^\r\nA-Za-z0-9]?[A-Z]*[a-z]+{_CONTRACTION}",
+                    rf"[^\r\nA-Za-z0-9]?[A-Z]+[a-z]*{_CONTRACTION}",
+                    r"[0-9]{1,3}",
+                    r" ?[^\sA-Za-z0-9]+[\r\n/]*",
+                    r"\s*[\r\n]+",
+                    r"\s+(?!\S)",
+                    r"\s+",
+                ]
+            ),
         ),
         Vocabulary(
             name="cl100k_base",
@@ -69,6 +89,18 @@ VOCABULARIES: Final = {
                     r"\p{N}{1,3}+",
                     r" ?[^\s\p{L}\p{N}]++[\r\n]*+",
                     r"\s++$",
+                    r"\s*[\r\n]",
+                    r"\s+(?!\S)",
+                    r"\s",
+                ]
+            ),
+            ascii_pattern="|".join(  # noqa: FLY002 - one alternative a line
+                [
+                    r"'(?i:[sdmt]|ll|ve|re)",
+                    r"[^\r\nA-Za-z0-9]?+[A-Za-z]++",
+                    r"[0-9]{1,3}+",
+                    r" ?[^\sA-Za-z0-9]++[\r\n]*+",
+                    r"\s++\Z",
                     r"\s*[\r\n]",
                     r"\s+(?!\S)",
                     r"\s",

@@ -1,0 +1,86 @@
+"""Counts before a tokenizer's own table is loaded: the same counts, for as long as there is little to count."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.context import firsttexts
+from app.context.firsttexts import FirstTexts
+from app.context.tokenizers import TiktokenTokenizer, Tokenizer, tokenizer_for
+from app.context.vocabulary import VOCABULARIES
+from app.context.vocabulary.lookup import packed
+
+ENCODINGS = list(VOCABULARIES)
+REFERENCE = {name: TiktokenTokenizer(name) for name in ENCODINGS}
+ASCII = st.characters(max_codepoint=127)
+texts = st.one_of(st.text(ASCII, max_size=200), st.text("sSdDtTlLvVrReE aZ9 \n\r\t\x0b\x1c'.-/_<|>", max_size=200))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_lookup_holds_the_pinned_table_and_nothing_else(name: str) -> None:
+    vocabulary = VOCABULARIES[name]
+    ranks, lookup = vocabulary.ranks(), vocabulary.lookup()
+    assert lookup._table == packed(ranks), "run tools/update_vocabulary.py"
+    assert all(lookup.rank(token) == rank for token, rank in ranks.items())
+    assert lookup.rank(b"no such token at all") is None
+
+
+@given(texts)
+@example("I'LL don't WON'T it's 12345 \r\n\n  end   ")
+@example("   \n")
+def test_first_texts_count_as_all_others_do(text: str) -> None:
+    for name in ENCODINGS:
+        assert _fresh(name).count(text) == REFERENCE[name].count(text)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_real_files_count_the_same(name: str) -> None:
+    for path in sorted(Path(string.__file__).parent.glob("*.py"))[:10]:
+        text = path.read_text(encoding="utf-8", errors="ignore")[:4_000].encode("ascii", "ignore").decode()
+        assert FirstTexts(name).count(text) == REFERENCE[name].count(text), path.name
+
+
+@pytest.mark.parametrize(
+    "text", ["é", "a" * (firsttexts.TEXT_CHARS + 1), "a" * (firsttexts.WORD_CHARS + 1)], ids=["é", "long", "long word"]
+)
+def test_what_would_take_long_or_is_not_ascii_is_left_to_the_table(text: str) -> None:
+    assert FirstTexts("o200k_base").count(text) is None
+
+
+def test_whoever_has_counted_enough_gives_up_for_good() -> None:
+    first = FirstTexts("o200k_base")
+    text = "a word " * 100
+    counted = [first.count(text) for _ in range(firsttexts.ALL_CHARS // len(text) + 1)]
+    assert counted[-2] is not None
+    assert counted[-1] is None
+
+
+def test_a_tokenizer_loads_no_table_for_a_few_short_texts() -> None:
+    tokenizer_for.cache_clear()
+    tokenizer = tokenizer_for("o200k_base")
+    assert tokenizer.count("hello world") == 2
+    assert not _is_loaded(tokenizer)
+
+
+def test_a_tokenizer_that_has_its_table_counts_with_nothing_else() -> None:
+    tokenizer_for.cache_clear()
+    tokenizer = tokenizer_for("o200k_base")
+    assert tokenizer.count("déjà vu") == REFERENCE["o200k_base"].count("déjà vu")
+    assert _is_loaded(tokenizer)
+    assert tokenizer.count("hello world") == 2
+
+
+def _fresh(name: str, made: dict[str, FirstTexts] = {}) -> FirstTexts:  # noqa: B006 - a cache
+    """One that has counted nothing; its table is read once."""
+    first = made.setdefault(name, FirstTexts(name))
+    first._left_chars = firsttexts.ALL_CHARS
+    return first
+
+
+def _is_loaded(tokenizer: Tokenizer) -> bool:
+    return getattr(tokenizer, "_first") is None  # noqa: B009 - of either kind
