@@ -1,0 +1,58 @@
+"""Summaries that are made ahead, and turns that come while one is being made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.edge.control import WINDOW, question
+from tests.edge.kept import World, is_summary, summaries_asked, until, user, world
+from tests.edge.test_summaries import nothing_is_prepared
+from tests.live import Reply, ScriptedUpstream, completion, stream
+
+TURNS = 60
+
+
+async def streamed(gateway: World, number: int, waits: asyncio.Event) -> None:
+    """A turn of conversation `c`; `waits` is set when its client is told to wait for a summary."""
+    async with gateway.client.stream(
+        "POST",
+        f"{gateway.base_url}/chat/completions",
+        json={"model": "m", "messages": [user(question(number))], "conversation": "c", "stream": True},
+        headers={"authorization": "Bearer sk-one"},
+    ) as answer:
+        async for line in answer.aiter_lines():
+            if "compaction_started" in line:
+                waits.set()
+            assert "error" not in line
+
+
+async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, waits = asyncio.Event(), asyncio.Event()
+
+    def answer(body: dict[str, object]) -> Reply:
+        if not is_summary(body):
+            return stream("Noted.")
+        reply = completion("They spoke of items.")
+        reply.gate = gate
+        return reply
+
+    upstream = ScriptedUpstream(default=answer)
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        for number in range(TURNS):
+            turn = asyncio.create_task(streamed(gateway, number, waits))
+            told = asyncio.create_task(waits.wait())
+            await asyncio.wait({turn, told}, return_when=asyncio.FIRST_COMPLETED)
+            if waits.is_set():
+                gate.set()
+            told.cancel()
+            await turn
+        await until(nothing_is_prepared)
+        made = gateway.chunks()
+    assert waits.is_set()
+    assert len(summaries_asked(upstream)) == len(made)
+    ranges = sorted((chunk.from_seq, chunk.to_seq) for chunk in made if not chunk.folds)
+    assert [start for start, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
