@@ -28,6 +28,7 @@ from app.assembly.models import warm_up
 from app.assembly.resources import routes_beside_chat
 from app.assembly.telemetry import VERSION
 from app.observability.log import configure as configure_logging
+from app.observability.log import flush as flush_log
 from app.server import run_server
 from app.settings import Settings
 from migrations import run as migrations
@@ -124,7 +125,10 @@ async def _lifespan(engine: Engine, settings: Settings, application: FastAPI) ->
     try:
         yield
     finally:
-        await engine.aclose()
+        try:
+            await engine.aclose()
+        finally:
+            flush_log()
 
 
 def _spare_the_collector() -> None:

@@ -11,13 +11,14 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.errors import CLIENT_CLOSED_REQUEST
 from app.api.front import CHAT_PATH, Front, asks_for_completion
 from app.observability import families
-from app.observability.metrics import OTHER, Metrics
+from app.observability.metrics import OTHER, Metrics, Observed
 from app.observability.requests import begin_facts, short, tell
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
 """Asked every few seconds by machines: told of when they fail, and never traced."""
 EVENT_STREAM: Final = b"text/event-stream"
+FIRST_REFUSAL: Final = 400
 FIRST_FAILURE: Final = 500
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -40,34 +41,65 @@ class Watched:
         self._tracing = tracing
         self._seconds = seconds
         self._tells = tells
+        self._watches = metrics.is_on or tells or tracing.is_on
+        self._of_requests: dict[tuple[str, int, bool], _Series] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (self._metrics.is_on or self._tells or self._tracing.is_on):
+        if scope["type"] != "http" or not self._watches:
             await self._app(scope, receive, send)
             return
         span = NO_SPAN
         if self._tracing.is_on and scope["path"] not in PROBES:
             span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
         watch = _Watch(send, span, self._metrics, self._seconds)
-        in_flight = int(asks_for_completion(scope))
+        in_flight = 1.0 if asks_for_completion(scope) else 0.0
         self._metrics.in_flight.add(in_flight)
         with span:
             try:
                 await self._app(scope, receive, watch.send)
             finally:
                 self._metrics.in_flight.add(-in_flight)
-                self._metrics.streams.add(-watch.streams)
+                if watch.streams:
+                    self._metrics.streams.add(-1)
                 self._end(scope, watch)
 
     def _end(self, scope: Scope, watch: _Watch) -> None:
         """The request is over, however it ended."""
         duration, route = self._seconds() - watch.began, route_of(scope)
         if self._metrics.is_on:
-            _count(self._metrics, route or OTHER, watch, duration)
+            self._count(route or OTHER, watch, duration)
         if watch.span.is_recording:
             _finish(watch, _method(scope), route)
         if self._tells and (watch.status >= FIRST_FAILURE or scope["path"] not in PROBES):
             _tell(watch, _method(scope), route, duration)
+
+    def _count(self, endpoint: str, watch: _Watch, duration: float) -> None:
+        key = endpoint, watch.status, watch.streams
+        series = self._of_requests.get(key)
+        if series is None:
+            series = self._of_requests[key] = _Series(self._metrics, *key)
+        series.requests.add()
+        series.seconds.add(duration)
+        if series.first_byte is not None and watch.first_byte is not None:
+            series.first_byte.add(watch.first_byte)
+        if not watch.is_complete:
+            self._metrics.counted(families.DISCONNECTS).add()
+        if (error := watch.facts.error) is not None:
+            self._metrics.error(error.name, error.status)
+
+
+class _Series:
+    """Where requests are counted that went to the same endpoint and ended alike: found once."""
+
+    __slots__ = ("first_byte", "requests", "seconds")
+
+    def __init__(self, metrics: Metrics, endpoint: str, status: int, streams: bool) -> None:
+        stream = "true" if streams else "false"
+        self.requests = metrics.counted(families.REQUESTS, endpoint, str(status))
+        self.seconds = metrics.observed(families.REQUEST_SECONDS, endpoint, stream)
+        self.first_byte: Observed | None = None
+        if endpoint == CHAT_PATH:
+            self.first_byte = metrics.observed(families.FIRST_BYTE_SECONDS, stream)
 
 
 class _Watch:
@@ -113,23 +145,12 @@ class _Watch:
     def _begin(self, message: Message) -> None:
         self.status = message["status"]
         headers, facts = dict(message.get("headers", ())), self.facts
-        self.streams = headers.get(b"content-type", b"").startswith(EVENT_STREAM)
-        self._metrics.streams.add(self.streams)
+        if headers.get(b"content-type", b"").startswith(EVENT_STREAM):
+            self.streams = True
+            self._metrics.streams.add()
         facts.request_id = _text(headers.get(b"x-request-id"))
         facts.context_status = facts.context_status or _text(headers.get(b"x-context-status"))
         facts.conversation_id = facts.conversation_id or _text(headers.get(b"x-conversation-id"))
-
-
-def _count(metrics: Metrics, endpoint: str, watch: _Watch, duration: float) -> None:
-    streams = "true" if watch.streams else "false"
-    metrics.counted(families.REQUESTS, endpoint, str(watch.status)).add()
-    metrics.observed(families.REQUEST_SECONDS, endpoint, streams).add(duration)
-    if endpoint == CHAT_PATH and watch.first_byte is not None:
-        metrics.observed(families.FIRST_BYTE_SECONDS, streams).add(watch.first_byte)
-    if not watch.is_complete:
-        metrics.counted(families.DISCONNECTS).add()
-    if (error := watch.facts.error) is not None:
-        metrics.error(error.name, error.status)
 
 
 def _finish(watch: _Watch, method: str, route: str | None) -> None:
@@ -148,7 +169,7 @@ def _finish(watch: _Watch, method: str, route: str | None) -> None:
     span.set(told)
     if not watch.is_complete:
         span.fail(CANCELLED)
-    elif watch.status >= FIRST_FAILURE or (facts.error is not None and watch.status < 400):
+    elif watch.status >= FIRST_FAILURE or _ended_in_error(watch):
         span.fail((facts.error and facts.error.code) or str(watch.status))
 
 
@@ -159,8 +180,14 @@ def _tell(watch: _Watch, method: str, route: str | None, duration: float) -> Non
         told["first_byte_ms"] = _ms(watch.first_byte)
     if not watch.is_complete:
         told["cut"] = True
-    level = logging.INFO if watch.status < FIRST_FAILURE else logging.WARNING
-    tell(watch.facts, level, **told, **watch.span.ids)
+    failed = watch.status >= FIRST_FAILURE or _ended_in_error(watch)
+    told.update(watch.span.ids)
+    tell(watch.facts, logging.WARNING if failed else logging.INFO, told)
+
+
+def _ended_in_error(watch: _Watch) -> bool:
+    """Whether a client was told of an error after its answer had begun well."""
+    return watch.facts.error is not None and watch.status < FIRST_REFUSAL
 
 
 def _asked(scope: Scope) -> dict[str, str | int]:

@@ -6,14 +6,16 @@ they could only be content; what looks like a key or a password in a library's m
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import json
 import logging
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import threading
+from collections import deque
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -24,6 +26,8 @@ from app.observability.tracing import current_span
 LogFormat = Literal["auto", "json", "text"]
 
 MAX_FIELD_CHARS = 200
+FLUSH_SECONDS: Final = 0.05
+"""How long an ordinary line may wait for others. A system call for each takes longer than to make it."""
 TOLD: Final = "told_fields"
 """The attribute of a record whose fields are all there is to tell, names and numbers by the one who made it."""
 
@@ -37,17 +41,23 @@ _SECRETS = re.compile(
 )
 
 
-@contextmanager
-def log_scope(*, request_id: str, conversation_id: str | None = None) -> Iterator[None]:
+class log_scope:  # noqa: N801 - used as a function is, and a generator would take three times as long
     """Within it, every line of this task names the request, and the conversation once it is known."""
-    fields = {"request_id": request_id}
-    if conversation_id is not None:
-        fields["conversation_id"] = conversation_id
-    token = _scope.set(fields)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("_fields", "_token")
+
+    def __init__(self, *, request_id: str, conversation_id: str | None = None) -> None:
+        self._fields = {"request_id": request_id}
+        if conversation_id is not None:
+            self._fields["conversation_id"] = conversation_id
+        self._token: Token[dict[str, str] | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _scope.set(self._fields)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _scope.reset(self._token)
 
 
 def name_conversation(conversation_id: str) -> None:
@@ -61,11 +71,75 @@ def configure(level: str, log_format: LogFormat = "auto", stream: TextIO | None 
     """Send every library's log lines to one stream, standard error unless told otherwise; replaces what was set up."""
     stream = stream or sys.stderr
     as_text = log_format == "text" or (log_format == "auto" and stream.isatty())
-    handler = logging.StreamHandler(stream)
+    handler = Lines(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    flush()
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def flush() -> None:
+    """Write what waits to be written."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+class Lines(logging.Handler):
+    """Writes lines to a stream in the order in which they came: those of an event loop up to a warning together, within
+    `FLUSH_SECONDS`; warnings and worse at once with all before them, as is everything on a terminal and outside of an
+    event loop. The end of the process writes the rest; one that is killed loses it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._is_watched = stream.isatty()
+        self._waiting: deque[str] = deque()
+        self._writing = threading.Lock()
+        self._flushes_in: asyncio.AbstractEventLoop | None = None
+        """Where `flush` is due."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take a line. Without the lock of other handlers: a `deque` needs none."""
+        try:
+            self._waiting.append(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - a line that cannot be made is no fault of whoever wrote it
+            self.handleError(record)
+            return True
+        if self._is_watched or record.levelno >= logging.WARNING:
+            self.flush()
+        else:
+            self._flush_soon()
+        return True
+
+    def _flush_soon(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            return
+        if self._flushes_in is not loop:
+            self._flushes_in = loop
+            loop.call_later(FLUSH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write what waits. Where nobody takes it there is nobody to be told."""
+        with self._writing:
+            self._flushes_in = None
+            lines = []
+            while self._waiting:
+                lines.append(self._waiting.popleft())
+            if lines:
+                with contextlib.suppress(OSError, ValueError):
+                    self._write("".join(lines))
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            self._stream.write(text.encode("ascii", "backslashreplace").decode())
+        self._stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
@@ -97,11 +171,23 @@ class TextFormatter(logging.Formatter):
 
 def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
     """The same line where there is nothing to look for: orjson writes it in a tenth of the time."""
-    time = _time(record).isoformat(timespec="milliseconds")
-    line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.msg, **told}
+    second, millisecond = divmod(int(record.created * 1000), 1000)
+    line = {
+        "time": f"{_second(second)}.{millisecond:03}+00:00",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": record.msg,
+        **told,
+    }
     if "model" in told:
         line["model"] = _redacted_name(told["model"])
     return orjson.dumps(line).decode()
+
+
+@functools.lru_cache(maxsize=2)
+def _second(unix_seconds: int) -> str:
+    """A time of day but for the parts of a second: the lines of a second share it."""
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def note_error(error: ToldError) -> None:
         facts.error = error
 
 
-def tell(facts: RequestFacts, level: int, **told: Any) -> None:
+def tell(facts: RequestFacts, level: int, told: dict[str, Any]) -> None:
     """Write the line of a request that is over.
 
     It is made without looking for the place in the code that it comes from, and written as it is: none of its fields
@@ -98,14 +98,14 @@ def tell(facts: RequestFacts, level: int, **told: Any) -> None:
 
     Args:
         level: info or warning.
-        told: further fields, which come first.
+        told: the fields that come first; the facts are added to it.
     """
     if not _log.isEnabledFor(level):
         return
-    noted = msgspec.structs.asdict(facts)
-    noted["error"] = facts.error and facts.error.name
-    told |= {name: value for name, value in noted.items() if value is not None}
+    told |= {name: value for name, value in msgspec.structs.asdict(facts).items() if value is not None}
+    if facts.error is not None:
+        told["error"] = facts.error.name
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
-    vars(record).update(_TEMPLATES[level], created=now, msecs=now % 1 * 1000, **{TOLD: told})
+    record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, TOLD: told}
     _log.handle(record)

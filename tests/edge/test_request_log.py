@@ -87,12 +87,12 @@ async def test_errors_name_their_code(stream: io.StringIO, monkeypatch: pytest.M
         await until(lambda: w.rows() == 4)
         await w.client.get(f"{w.base_url}/conversations/conv_none", headers={"authorization": "Bearer sk-one"})
         await until(lambda: len(lines(stream)) == 4)
-    told = [(line["status"], line.get("error"), line.get("cut", False)) for line in lines(stream)]
+    told = [(line["level"], line["status"], line.get("error"), line.get("cut", False)) for line in lines(stream)]
     assert told == [
-        (400, "empty_array", False),
-        (200, "upstream_unavailable", False),
-        (200, None, True),
-        (404, "conversation_not_found", False),
+        ("info", 400, "empty_array", False),
+        ("warning", 200, "upstream_unavailable", False),
+        ("info", 200, None, True),
+        ("info", 404, "conversation_not_found", False),
     ]
     assert lines(stream)[3]["route"] == "/v1/conversations/{conversation_id}"
 
