@@ -11,10 +11,11 @@ import re
 from typing import Final
 
 from app.context.vocabulary import VOCABULARIES
+from app.context.vocabulary.classes import classified
 
 TEXT_CHARS: Final = 8_192
 """Of one text, at most: some milliseconds."""
-WORD_CHARS: Final = 100
+WORD_BYTES: Final = 200
 """Merging takes the square of a word's length."""
 ALL_CHARS: Final = 65_536
 """Of a process, at most."""
@@ -23,11 +24,11 @@ NO_TOKEN: Final = 1 << 24
 
 
 class FirstTexts:
-    """Counts short texts of ASCII until it has counted enough; safe to use from several threads."""
+    """Counts short texts until it has counted enough; safe to use from several threads."""
 
     def __init__(self, encoding: str) -> None:
         vocabulary = VOCABULARIES[encoding]
-        self._words = re.compile(vocabulary.ascii_pattern, re.ASCII)
+        self._words = re.compile(vocabulary.class_pattern)
         self._rank = vocabulary.lookup().rank
         self._known: dict[str, int] = {}
         self._left_chars = ALL_CHARS
@@ -35,16 +36,18 @@ class FirstTexts:
     def count(self, text: str) -> int | None:
         """Tokens of a text; None: this text, or this process by now, deserves the real table."""
         length = len(text)
-        if length > TEXT_CHARS or length > self._left_chars or not text.isascii():
+        if length > TEXT_CHARS or length > self._left_chars or (classes := classified(text)) is None:
             return None
         self._left_chars -= length
         known, tokens = self._known, 0
-        for word in self._words.findall(text):
+        for found in self._words.finditer(classes):
+            word = text[found.start() : found.end()]
             count = known.get(word)
             if count is None:
-                if len(word) > WORD_CHARS:
+                written = word.encode()
+                if len(written) > WORD_BYTES:
                     return None
-                count = known[word] = self._tokens(word.encode())
+                count = known[word] = self._tokens(written)
             tokens += count
         return tokens
 

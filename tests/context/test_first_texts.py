@@ -17,8 +17,11 @@ from app.context.vocabulary.lookup import packed
 
 ENCODINGS = list(VOCABULARIES)
 REFERENCE = {name: TiktokenTokenizer(name) for name in ENCODINGS}
-ASCII = st.characters(max_codepoint=127)
-texts = st.one_of(st.text(ASCII, max_size=200), st.text("sSdDtTlLvVrReE aZ9 \n\r\t\x0b\x1c'.-/_<|>", max_size=200))
+texts = st.one_of(
+    st.text(max_size=200),
+    st.text(st.characters(max_codepoint=0x2FFF), max_size=200),
+    st.text("sSdDtTlLvVrReE aZ9 \n\r\t\x0b\x1c\x85\xa0'.-/_<|>ſÉéǅʰ字。、²\u0301\u0903😀", max_size=200),
+)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -33,22 +36,25 @@ def test_the_lookup_holds_the_pinned_table_and_nothing_else(name: str) -> None:
 @given(texts)
 @example("I'LL don't WON'T it's 12345 \r\n\n  end   ")
 @example("   \n")
+@example("Le café naïve, モデル 12 345\u202f€ 😀 it'ſ ok")
 def test_first_texts_count_as_all_others_do(text: str) -> None:
     for name in ENCODINGS:
-        assert _fresh(name).count(text) == REFERENCE[name].count(text)
+        assert _fresh(name).count(text) in (None, REFERENCE[name].count(text))
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_real_files_count_the_same(name: str) -> None:
     for path in sorted(Path(string.__file__).parent.glob("*.py"))[:10]:
-        text = path.read_text(encoding="utf-8", errors="ignore")[:4_000].encode("ascii", "ignore").decode()
+        text = path.read_text(encoding="utf-8", errors="ignore")[:4_000]
         assert FirstTexts(name).count(text) == REFERENCE[name].count(text), path.name
 
 
 @pytest.mark.parametrize(
-    "text", ["é", "a" * (firsttexts.TEXT_CHARS + 1), "a" * (firsttexts.WORD_CHARS + 1)], ids=["é", "long", "long word"]
+    "text",
+    ["a " * firsttexts.TEXT_CHARS, "a" * (firsttexts.WORD_BYTES + 1), "\ud800", "\U00020000"],
+    ids=["long", "a long word", "half a character", "a rare character"],
 )
-def test_what_would_take_long_or_is_not_ascii_is_left_to_the_table(text: str) -> None:
+def test_what_would_take_long_or_may_be_read_in_two_ways_is_left_to_the_table(text: str) -> None:
     assert FirstTexts("o200k_base").count(text) is None
 
 
@@ -58,6 +64,11 @@ def test_whoever_has_counted_enough_gives_up_for_good() -> None:
     counted = [first.count(text) for _ in range(firsttexts.ALL_CHARS // len(text) + 1)]
     assert counted[-2] is not None
     assert counted[-1] is None
+
+
+@pytest.mark.parametrize("text", ["Größe, naïve café", "モデルは速い。", "Привет, мир", "😀 👍🏽", "안녕하세요"])
+def test_any_language_has_first_texts(text: str) -> None:
+    assert FirstTexts("o200k_base").count(text) == REFERENCE["o200k_base"].count(text)
 
 
 def test_a_tokenizer_loads_no_table_for_a_few_short_texts() -> None:
@@ -70,7 +81,7 @@ def test_a_tokenizer_loads_no_table_for_a_few_short_texts() -> None:
 def test_a_tokenizer_that_has_its_table_counts_with_nothing_else() -> None:
     tokenizer_for.cache_clear()
     tokenizer = tokenizer_for("o200k_base")
-    assert tokenizer.count("déjà vu") == REFERENCE["o200k_base"].count("déjà vu")
+    assert tokenizer.count("\ud800") == 1
     assert _is_loaded(tokenizer)
     assert tokenizer.count("hello world") == 2
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from app.context.vocabulary.classes import LETTER, LOWER, NUMBER, SPACE, UPPER
 from app.context.vocabulary.lookup import Lookup
 
 
@@ -26,8 +27,8 @@ class Vocabulary:
     sha256: str
     """Of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
-    ascii_pattern: str
-    """The same for text that is ASCII, as the standard library's `re` reads it."""
+    class_pattern: str
+    """The same for `re`, and text that is put as `classes.classified` does."""
 
     def ranks(self) -> dict[bytes, int]:
         """Token bytes to rank, from the table beside this file: some 200,000 entries, a few hundred milliseconds.
@@ -67,15 +68,15 @@ VOCABULARIES: Final = {
                     r"\s+",
                 ]
             ),
-            ascii_pattern="|".join(
+            class_pattern="|".join(
                 [
-                    rf"[^\r\nA-Za-z0-9]?[A-Z]*[a-z]+{_CONTRACTION}",
-                    rf"[^\r\nA-Za-z0-9]?[A-Z]+[a-z]*{_CONTRACTION}",
-                    r"[0-9]{1,3}",
-                    r" ?[^\sA-Za-z0-9]+[\r\n/]*",
-                    r"\s*[\r\n]+",
-                    r"\s+(?!\S)",
-                    r"\s+",
+                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]*[{LOWER}]+{_CONTRACTION}",
+                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]+[{LOWER}]*{_CONTRACTION}",
+                    rf"[{NUMBER}]{{1,3}}",
+                    rf" ?[^{SPACE}{LETTER}{NUMBER}]+[\r\n/]*",
+                    rf"[{SPACE}]*[\r\n]+",
+                    rf"[{SPACE}]+(?![^{SPACE}])",
+                    rf"[{SPACE}]+",
                 ]
             ),
         ),
@@ -94,16 +95,16 @@ VOCABULARIES: Final = {
                     r"\s",
                 ]
             ),
-            ascii_pattern="|".join(  # noqa: FLY002 - one alternative a line
+            class_pattern="|".join(
                 [
                     r"'(?i:[sdmt]|ll|ve|re)",
-                    r"[^\r\nA-Za-z0-9]?+[A-Za-z]++",
-                    r"[0-9]{1,3}+",
-                    r" ?[^\sA-Za-z0-9]++[\r\n]*+",
-                    r"\s++\Z",
-                    r"\s*[\r\n]",
-                    r"\s+(?!\S)",
-                    r"\s",
+                    rf"[^\r\n{LETTER}{NUMBER}]?+[{LETTER}]++",
+                    rf"[{NUMBER}]{{1,3}}+",
+                    rf" ?[^{SPACE}{LETTER}{NUMBER}]++[\r\n]*+",
+                    rf"[{SPACE}]++\Z",
+                    rf"[{SPACE}]*[\r\n]",
+                    rf"[{SPACE}]+(?![^{SPACE}])",
+                    rf"[{SPACE}]",
                 ]
             ),
         ),

@@ -1,0 +1,56 @@
+"""Characters as the encodings' patterns tell them apart, for `re`, which knows no `\\p{L}`: each character beyond ASCII
+is put as the one that stands for its class, and the patterns name those."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+_UPPER, _LOWER, _LETTER, _MARK, _NUMBER, _SPACE, _OTHER, _UNSURE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007"
+_LONG_S: Final = "\u017f"
+"""A small letter that is an `s` where case does not matter, so it stands for itself."""
+
+UPPER: Final = f"A-Z{_UPPER}{_LETTER}{_MARK}"
+LOWER: Final = f"a-z{_LONG_S}{_LOWER}{_LETTER}{_MARK}"
+LETTER: Final = f"A-Za-z{_LONG_S}{_UPPER}{_LOWER}{_LETTER}"
+NUMBER: Final = f"0-9{_NUMBER}"
+SPACE: Final = f"\\t-\\r {_SPACE}"
+"""What stands between brackets for a class. `UPPER` and `LOWER` share the letters without case, and marks."""
+
+_OF_CATEGORY: Final = {"Lu": _UPPER, "Lt": _UPPER, "Ll": _LOWER, "Lm": _LETTER, "Lo": _LETTER}
+_WHITE_SPACE: Final = frozenset("\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
+_LAST_ASCII: Final = 0x7F
+_LAST_OF_PLANE: Final = 0xFFFF
+
+
+def classified(text: str) -> str | None:
+    """A text of the same length in which `re` finds what the patterns mean; None: it has characters that one version of
+    Unicode may class otherwise than another."""
+    if text.isascii():
+        return text
+    put = text.translate(_CLASSES)
+    return None if _UNSURE in put else put
+
+
+class _Classes(dict[int, str]):
+    """From a character to the one that stands for it, settled when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        found = self[code] = _class_of(chr(code))
+        return found
+
+
+def _class_of(character: str) -> str:
+    if ord(character) <= _LAST_ASCII or character == _LONG_S:
+        return character
+    if character in _WHITE_SPACE:
+        return _SPACE
+    category = unicodedata.category(character)
+    if category in ("Cn", "Cs") or (category[0] in "LMN" and ord(character) > _LAST_OF_PLANE):
+        return _UNSURE
+    if category[0] in "MN":
+        return _MARK if category[0] == "M" else _NUMBER
+    return _OF_CATEGORY.get(category, _OTHER)
+
+
+_CLASSES: Final = _Classes()
