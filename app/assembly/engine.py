@@ -163,7 +163,9 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
     ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
-    remember = Remember(store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=random_bytes)
+    remember = Remember(
+        store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=random_bytes, tasks=tasks
+    )
     turns = Turns(
         router=router,
         windows=windows,

@@ -5,29 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from app.context.outline import last_view
-from app.context.usage import input_of
-from app.conversation.messages import Conversation
+from app.context.tokens import is_long
+from app.context.usage import Input, input_of
+from app.conversation.messages import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
+from app.exchange.held import Held
 from app.exchange.noting import facts_of_turn, note_view
 from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, finished_whole
-from app.exchange.remember import Given, Remember
-from app.exchange.report import Report, passed_on, status_of
+from app.exchange.remember import Given, Remember, Writing
+from app.exchange.report import ContextStatus, Report, passed_on, status_of
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
-from app.exchange.tasks import Tasks
+from app.exchange.tasks import Tasks, ended
 from app.exchange.views import Turn, View, last_view_of, with_view
 from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error
@@ -66,56 +67,70 @@ class Delivery:
         """Models of whose providers the log says that they may cut prompts: once is enough."""
         self._metrics = metrics
 
-    async def whole(self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack) -> WholeAnswer:
-        """A whole answer: stored, then given our fields. Closes `stack`."""
-        async with stack:
-            return await self._whole_held(turn, view, asked)
+    async def whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
+        """A whole answer: stored, then given our fields. Lets go of what the turn holds."""
+        if turn.recalled is None:
+            return await self._whole(turn, view, asked, held)
+        return await self._tasks.finish(self._whole(turn, view, asked, held.handed_on()))
 
-    async def _whole_held(self, turn: Turn, view: View, asked: Asked) -> WholeAnswer:
+    async def _whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
         try:
-            asked = await self._recalling.whole(turn, view, asked)
-            assert isinstance(asked.reply, ReadReply)
-            body = asked.reply.body
-            collector = finished_whole(body, turn.model_key)
-        except GatewayError:
-            await self._remember.nothing(turn.place)
-            raise
-        report = replace(report_of(turn, view), usage=_usage_of_view(turn, collector.usage))
-        if cut := _cut_by_provider(turn, view, collector.usage):
-            report = report.warned(cut)
-        note_view(turn.request, view, report)
-        try:
-            conversation = await self._store_answer(turn, view, collector, report, incomplete=False)
-            if turn.place.keeps:
-                report = replace(report, conversation_id=conversation.id)
-        except StoreUnavailable:
-            if turn.place.needs_store:
-                raise
-            report = report.warned("The answer could not be stored.", status="degraded")
+            collector, body = await self._read(turn, view, asked)
+            report, reported = report_of(turn, view), _reported(turn, collector.usage)
+            if cut := _cut_by_provider(view, reported):
+                report = report.warned(cut)
+            note_view(turn.request, view, report)
+            context = report.context(reported)
+            try:
+                conversation = await self._store_answer(turn, view, collector, report.status, context, reported)
+                if report.conversation_id not in (None, conversation.id):
+                    report = replace(report, conversation_id=conversation.id)
+            except StoreUnavailable:
+                if turn.place.needs_store:
+                    raise
+                report = report.warned("The answer could not be stored.", status="degraded")
+                context = report.context(reported)
+            finally:
+                self._count(view, asked, report, collector.usage, is_whole=True)
         finally:
-            self._count(view, asked, report, collector.usage, is_whole=True)
+            await held.let_go()
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
-        return WholeAnswer(spliced(body, report.all_fields()), headers)
+        return WholeAnswer(spliced(body, report.all_fields(context)), headers)
+
+    async def _read(self, turn: Turn, view: View, asked: Asked) -> tuple[Collector, bytes]:
+        """An answer that is not streamed, once its model searches no more: what it amounts to, and its body."""
+        try:
+            if turn.recalled is not None:
+                asked = await self._recalling.whole(turn, view, asked)
+            assert isinstance(asked.reply, ReadReply)
+            return finished_whole(asked.reply.body, turn.model_key), asked.reply.body
+        except GatewayError:
+            await self._tasks.finish(self._remember.nothing(turn.place))
+            raise
 
     async def stream(
-        self, turn: Turn, view: View, asked: Asked, stack: AsyncExitStack, early: EarlyStream | None
+        self, turn: Turn, view: View, asked: Asked, held: Held, report: Report, early: EarlyStream | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up."""
+        """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up. Lets go of
+        what the turn holds."""
         assert isinstance(asked.reply, Begun)
-        report = report_of(turn, view)
         note_view(turn.request, view, report)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
-        ending: asyncio.Task[GatewayError | None] | None = None
+        is_over = False
         try:
             async for frames in relay.frames():
                 yield frames
-            ending = self._tasks.spawn(self._end_of_stream(turn, view, relay, report, asked))
-            error = await asyncio.shield(ending)
+            is_over = True
+            error = await self._end_of_stream(turn, view, relay, report, asked)
             if error is not None:
                 note_error(error)
             yield error_frames(error) if error is not None else DONE_FRAME
         finally:
-            await self._tasks.finish(self._close_stream(turn, view, relay, report, asked, stack, ending))
+            if is_over:
+                await asked.reply.aclose()
+                await held.let_go()
+            else:
+                await self._tasks.finish(self._cut_off(turn, view, relay, report, asked, held.handed_on()))
 
     async def _end_of_stream(
         self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked
@@ -131,27 +146,15 @@ class Delivery:
             return error
         return relay.failure
 
-    async def _close_stream(
-        self,
-        turn: Turn,
-        view: View,
-        relay: Relay,
-        report: Report,
-        asked: Asked,
-        stack: AsyncExitStack,
-        ending: asyncio.Task[GatewayError | None] | None,
-    ) -> None:
-        """Let go of everything; after a hang-up, keep what had come by then."""
+    async def _cut_off(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked, held: Held) -> None:
+        """Nobody waits for the rest of a stream: keep what had come by then."""
         await asked.reply.aclose()
         try:
-            if ending is not None:
-                await asyncio.wait({ending})
-            else:
-                await self._store_stream(turn, view, relay, report, asked)
+            await self._store_stream(turn, view, relay, report, asked)
         except GatewayError as error:
             log.warning("what a client had received could not be stored: %s", error.message)
         finally:
-            await stack.aclose()
+            await held.let_go()
 
     async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked) -> None:
         collector = relay.collector
@@ -159,9 +162,11 @@ class Delivery:
         if collector.has_content or (collector.complete and relay.failure is None):
             incomplete = not collector.complete or relay.failure is not None
             self._count(view, asked, report, collector.usage, is_whole=not incomplete)
-            await self._store_answer(turn, view, collector, report, incomplete=incomplete)
+            reported = _reported(turn, collector.usage)
+            context = report.context(reported)
+            await self._store_answer(turn, view, collector, report.status, context, reported, incomplete=incomplete)
         else:
-            await self._remember.nothing(turn.place)
+            await self._tasks.seen_through(self._remember.nothing(turn.place))
 
     def _count(
         self, view: View, asked: Asked, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
@@ -171,17 +176,27 @@ class Delivery:
             self._metrics.answered(facts_of_turn(asked.deployment, view, report, usage, is_whole=is_whole))
 
     async def _store_answer(
-        self, turn: Turn, view: View, collector: Collector, report: Report, *, incomplete: bool
+        self,
+        turn: Turn,
+        view: View,
+        collector: Collector,
+        status: ContextStatus,
+        context: Mapping[str, Any],
+        reported: Input | None,
+        *,
+        incomplete: bool = False,
     ) -> Conversation:
-        message, *alternatives = collector.messages()
-        report = replace(report, usage=_usage_of_view(turn, collector.usage))
+        """Store an answer with what its client is told of it, and do what follows from it. Who is cancelled meanwhile
+        is so when that is done."""
+        body, *alternatives = collector.messages()
+        message = Message.of(body)
         meta: dict[str, Any] = {
             "id": collector.id,
             "model": collector.model,
             "finish_reason": collector.finish_reason,
             "usage": collector.usage,
-            "context_status": report.status,
-            "context": report.context(),
+            "context_status": status,
+            "context": context,
             SEEN: facts_of(view, turn.place),
             ASKED: asked_facts(turn.request),
         }
@@ -191,76 +206,110 @@ class Delivery:
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._learned(turn, view, collector.usage),
+            state=self._learned(turn, view, reported),
             chunk_count=len(view.outline.chunks),
         )
-        conversation = await self._remember.answer(turn.place, given)
-        if turn.request.keeps_completion and turn.place.keeps and not incomplete:
-            await self._storing.keep(turn.request, turn.place, conversation, collector.id)
-        if turn.request.on_answer is not None and not incomplete:
-            await turn.request.on_answer(conversation if turn.place.keeps else None)
+        work = self._kept(turn, view, given)
+        return await (work if _is_one_write(turn, message) else self._tasks.seen_through(work))
+
+    async def _kept(self, turn: Turn, view: View, given: Given) -> Conversation:
+        writing = await self._remember.answer(turn.place, given)
+        rest = self._after(turn, view, given, writing)
+        if writing.work is None:
+            return await rest
+        try:
+            await ended(writing.work)
+        except asyncio.CancelledError:
+            await self._tasks.seen_through(rest)
+            raise
+        return await (rest if _has_come_off(writing.work) else self._tasks.seen_through(rest))
+
+    async def _after(self, turn: Turn, view: View, given: Given, writing: Writing) -> Conversation:
+        """What there is to do once an answer is written, or turned away."""
+        request, place = turn.request, turn.place
+        conversation = await self._remember.answered(writing)
+        if request.keeps_completion and place.keeps and not given.incomplete:
+            await self._storing.keep(request, place, conversation, given.meta["id"])
+        if request.on_answer is not None and not given.incomplete:
+            await request.on_answer(conversation if place.keeps else None)
         self._preparing.after(turn, view, conversation)
         return conversation
 
-    def _learned(self, turn: Turn, view: View, usage: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What changes in the conversation's state with this answer."""
+    def _learned(self, turn: Turn, view: View, reported: Input | None) -> dict[str, Any]:
+        """What changes in the conversation's state with this answer.
+
+        Args:
+            reported: what the provider said of the prompt that the view made.
+        """
         state = turn.place.conversation.state
         window = view.budget.window
         before = last_view_of(state, turn.policy, window)
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
-        views = with_view(state, turn.policy, window, sent)
-        learned: dict[str, Any] = {VIEWS: views}
-        reported = input_of(_usage_of_view(turn, usage))
+        learned: dict[str, Any] = {VIEWS: views} if (views := with_view(state, turn.policy, window, sent)) else {}
         if reported is None:
             return learned
-        if (cut := _cut_by_provider(turn, view, usage)) and turn.model_key not in self._told_of:
-            self._told_of.add(turn.model_key)
-            log.warning("%s: %s", turn.model_key, cut)
+        model_key = turn.model_key
+        if model_key not in self._told_of and (cut := _cut_by_provider(view, reported)):
+            self._told_of.add(model_key)
+            log.warning("%s: %s", model_key, cut)
+        instructions_tokens = turn.place.instructions_tokens
         calibration = turn.calibration.observe(
-            estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + turn.place.instructions_tokens,
-            instructions_tokens=turn.place.instructions_tokens,
+            estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + instructions_tokens,
+            instructions_tokens=instructions_tokens,
             reported_tokens=reported.tokens,
-            restart=(sent.boundary, sent.edits) != (before.boundary, before.edits),
+            restart=sent.boundary != before.boundary or sent.edits != before.edits,
         )
-        self._ask.calibrated(turn.model_key, calibration)
-        return {
-            **learned,
-            CALIBRATION: {**state.get(CALIBRATION, {}), turn.model_key: calibration.to_dict()},
-        }
+        self._ask.calibrated(model_key, calibration)
+        learned[CALIBRATION] = {**state.get(CALIBRATION, {}), model_key: calibration.to_dict()}
+        return learned
 
 
 def report_of(turn: Turn, view: View) -> Report:
     """What an answer to this turn says of itself."""
-    place = turn.place
+    place, plan, pins = turn.place, view.plan, view.outline.pins
     return Report(
-        status=status_of(place, view.plan, stateless=not place.keeps and turn.request.store),
+        status=status_of(place, plan, stateless=not place.keeps and turn.request.store),
         conversation_id=place.conversation.id if place.keeps else None,
         policy=turn.policy.name,
-        plan=view.plan,
+        plan=plan,
         budget=view.budget,
+        prompt_tokens=view.budget.calibrated(plan.prompt_tokens),
         next_seq=view.outline.next_seq,
         compaction=_compaction(view),
-        pinned=sum(pin.to_seq - pin.from_seq for pin in view.outline.pins),
+        pinned=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         recovered=view.recovered,
         warnings=view.warnings,
         searches=turn.recalled.searches if turn.recalled is not None else (),
     )
 
 
-def _cut_by_provider(turn: Turn, view: View, usage: Mapping[str, Any] | None) -> str | None:
+def _is_one_write(turn: Turn, message: Message) -> bool:
+    """Whether an answer is stored in one step: it is counted at once, and nothing else is to be stored with it."""
+    request, place = turn.request, turn.place
+    has_more = request.keeps_completion or place.points or request.idempotency_key is not None
+    return not (has_more or is_long(len(message.raw)))
+
+
+def _has_come_off(work: asyncio.Future[None]) -> bool:
+    return not work.cancelled() and work.exception() is None
+
+
+def _reported(turn: Turn, usage: Mapping[str, Any] | None) -> Input | None:
+    """What was reported for the view itself, without the rounds in which the model searched."""
+    return input_of(usage if turn.recalled is None else turn.recalled.usage_of_view(usage))
+
+
+def _cut_by_provider(view: View, reported: Input | None) -> str | None:
     """What to say where a provider seems to have left out most of a long prompt. Ollama does so without a word."""
-    reported, sent = input_of(_usage_of_view(turn, usage)), view.budget.calibrated(view.plan.prompt_tokens)
-    if reported is None or sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
+    if reported is None:
+        return None
+    sent = view.budget.calibrated(view.plan.prompt_tokens)
+    if sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
         return None
     return (
         f"The provider counted {reported.tokens} tokens in a prompt of {sent}. If it cut the prompt, its window is "
         "smaller than the one that is configured here."
     )
-
-
-def _usage_of_view(turn: Turn, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """What was reported for the view itself, without the rounds in which the model searched."""
-    return usage if turn.recalled is None else turn.recalled.usage_of_view(usage)
 
 
 def _compaction(view: View) -> Mapping[str, Any]:

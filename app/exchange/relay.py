@@ -100,12 +100,15 @@ class Relay:
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
             return b""
-        fields = self._report.all_fields() if collector.complete and not was_complete else self._fields
+        fields = self._last_fields() if collector.complete and not was_complete else self._fields
         if self._early is not None:
             return self._early.adopted(data, fields)
         if b"\n" in data:
             data = data.replace(b"\n", b" ")
         return b"data: " + spliced(data, fields) + b"\n\n"
+
+    def _last_fields(self) -> bytes:
+        return self._report.all_fields(self._report.context())
 
 
 async def await_end(pieces: AsyncIterator[bytes]) -> None:

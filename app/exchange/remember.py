@@ -3,6 +3,8 @@ byte reaches the client. Whoever comes second finds the head moved and goes on a
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,7 +19,8 @@ from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, lineage_through
-from app.observability.tracing import traced
+from app.exchange.tasks import Tasks, ended
+from app.observability.tracing import CANCELLED, Span, current_span, error_type_of
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
@@ -25,18 +28,43 @@ PIN_TRIES: Final = 5
 """Others may mark messages of the same conversation at the same time; pins are not worth an answer's failing."""
 
 
+QUESTION, ANSWER = "store question", "store answer"
+
+
 class Given(msgspec.Struct, frozen=True):
     """An answer to be stored: the assistant message, whether it is whole, facts about it, and state that changes."""
 
-    message: dict[str, Any]
+    message: Message
     incomplete: bool = False
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     state: Mapping[str, Any] = msgspec.field(default_factory=dict)
     chunk_count: int = 0
 
 
+class Writing(msgspec.Struct):
+    """Messages on their way into the store.
+
+    Attributes:
+        turn: the place of whose request they are.
+        step: what the write is called in traces.
+        write: None where there are none to store.
+        work: ends by itself, whoever waits for it.
+        is_elsewhere: they became a branch, because somebody else was first where they were to go.
+    """
+
+    turn: Recollection
+    step: str
+    write: Append | None = None
+    work: asyncio.Future[None] | None = None
+    is_elsewhere: bool = False
+
+
 class Remember:
-    """Appends turns. Never called while a database transaction or connection is held."""
+    """Appends turns. Never called while a database transaction or connection is held.
+
+    A write begins at once, so that other things can be done meanwhile; what came of it is asked for in a second step,
+    which can be repeated by whoever comes after one that was cancelled.
+    """
 
     def __init__(
         self,
@@ -46,95 +74,116 @@ class Remember:
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
         random_bytes: Callable[[int], bytes],
+        tasks: Tasks,
     ) -> None:
         self._store = store
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
         self._random_bytes = random_bytes
+        self._tasks = tasks
 
-    @traced("store question")
-    async def question(self, turn: Recollection) -> Recollection:
-        """Store the new messages of a request; returns the turn with its conversation as it then stands.
+    def question(self, turn: Recollection) -> Writing:
+        """Begin to store the new messages of a request."""
+        if not turn.keeps or not (turn.new or turn.creates):
+            return Writing(turn, QUESTION)
+        write = Append(
+            conversation=_after_question(turn),
+            after_seq=turn.conversation.head_seq,
+            messages=turn.new,
+            creates=turn.creates,
+            fence=turn.lease,
+        )
+        return Writing(turn, QUESTION, write, self._begun(write, QUESTION))
+
+    async def asked(self, question: Writing) -> Recollection:
+        """The turn with its conversation as it stands once the question is stored.
 
         Raises:
             ConversationBusy: an append's lease was lost to another request.
             StoreUnavailable: nothing was stored.
         """
+        turn = question.turn
         if not turn.keeps:
             return turn
-        if not turn.new and not turn.creates:
+        if question.write is None:
             await self._pin(turn)
-            return replace(turn, pins=None)
-        after = _after_question(turn)
-        try:
-            await self._store.append(
-                Append(
-                    conversation=after,
-                    after_seq=turn.conversation.head_seq,
-                    messages=turn.new,
-                    creates=turn.creates,
-                    fence=turn.lease,
-                )
-            )
-        except HeadMoved as moved:
-            if turn.appends:
-                raise _lost() from moved
-            turn = replace(turn, conversation=self._branch(turn.conversation), creates=True)
-            after = _after_question(turn)
-            await self._create(
-                Append(conversation=after, after_seq=turn.conversation.head_seq, messages=turn.new, creates=True)
-            )
-        except LeaseLost as lost:
-            raise _lost() from lost
-        if not turn.creates:
+            return replace(turn, pins=None) if turn.pins is not None else turn
+        after = await self._written(question, question.write)
+        if not turn.creates and not question.is_elsewhere:
             await self._pin(turn)
         if turn.remembers is not None:
             position = Position(after.head_link, after.head_skeleton, False)
             self._prefixes.remember(turn.remembers, Remembered(after.root, position))
-        asked_tokens = sum(entry.tokens for entry in turn.new)
+        asked_tokens = sum([entry.tokens for entry in turn.new])
         return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
 
-    @traced("store answer")
-    async def answer(self, turn: Recollection, given: Given) -> Conversation:
-        """Store an answer after its question; returns the conversation that holds it.
+    async def answer(self, turn: Recollection, given: Given) -> Writing:
+        """Begin to store an answer after its question."""
+        if not turn.keeps:
+            return Writing(turn, ANSWER)
+        conversation = turn.conversation
+        message = given.message
+        (entry,) = await entries_behind(conversation, [message], self._counting)
+        entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
+        state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
+        state.pop(PENDING, None)
+        chunk_count = max(conversation.chunk_count, given.chunk_count)
+        write = Append(
+            conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),
+            after_seq=conversation.head_seq,
+            messages=[entry],
+            fence=turn.lease,
+            releases=turn.lease is not None,
+        )
+        return Writing(turn, ANSWER, write, self._begun(write, ANSWER))
+
+    async def answered(self, answer: Writing) -> Conversation:
+        """The conversation that holds an answer, once it is stored.
 
         Raises:
             ConversationBusy: an append's lease was lost meanwhile.
             StoreUnavailable: the answer was not stored.
         """
-        conversation = turn.conversation
-        if not turn.keeps:
-            return conversation
-        message = Message.of(given.message)
-        (entry,) = await entries_behind(conversation, [message], self._counting)
-        entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
-        state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
-        state.pop(PENDING, None)
-        base = replace(conversation, state=state, chunk_count=max(conversation.chunk_count, given.chunk_count))
-        try:
-            after = ending_with(base, [entry])
-            await self._store.append(
-                Append(
-                    conversation=after,
-                    after_seq=base.head_seq,
-                    messages=[entry],
-                    fence=turn.lease,
-                    releases=turn.lease is not None,
-                )
-            )
-        except HeadMoved as moved:
-            if turn.appends:
-                raise _lost() from moved
-            after = ending_with(self._branch(base), [entry])
-            await self._create(Append(conversation=after, after_seq=base.head_seq, messages=[entry], creates=True))
-        except LeaseLost as lost:
-            raise _lost() from lost
+        turn = answer.turn
+        if answer.write is None:
+            return turn.conversation
+        after = await self._written(answer, answer.write)
         if turn.lease is not None:
             self._leases.released(turn.lease)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
+
+    def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
+        """The write under way, and its time as a span of this name."""
+        work = self._tasks.begun(self._store.append(write))
+        if (span := current_span()).is_recording:
+            work.add_done_callback(functools.partial(_end_span, span.child(step)))
+        return work
+
+    async def _written(self, writing: Writing, write: Append) -> Conversation:
+        """Wait for a write; where somebody else was first, for that of a branch, or of a conversation beside one that
+        took the client's id."""
+        assert writing.work is not None
+        await ended(writing.work)
+        try:
+            writing.work.result()
+        except HeadMoved as moved:
+            if writing.turn.appends:
+                raise _lost() from moved
+            if writing.is_elsewhere:
+                raise StoreUnavailable(
+                    "The conversation was erased while it was being answered.", retry_after_seconds=1
+                ) from moved
+            branch = self._branch(writing.turn.conversation, write.conversation)
+            write = Append(conversation=branch, after_seq=write.after_seq, messages=write.messages, creates=True)
+            writing.write, writing.is_elsewhere = write, True
+            writing.work = self._begun(write, writing.step)
+            return await self._written(writing, write)
+        except LeaseLost as lost:
+            raise _lost() from lost
+        return write.conversation
 
     async def _pin(self, turn: Recollection) -> None:
         """Store what a request pins, beside what others have marked meanwhile."""
@@ -149,19 +198,6 @@ class Remember:
                 continue
             return
 
-    async def _create(self, write: Append) -> None:
-        """Begin a branch, or a conversation beside one that took the client's id first.
-
-        Raises:
-            StoreUnavailable: what it branches from was erased meanwhile.
-        """
-        try:
-            await self._store.append(write)
-        except HeadMoved as moved:
-            raise StoreUnavailable(
-                "The conversation was erased while it was being answered.", retry_after_seconds=1
-            ) from moved
-
     async def nothing(self, turn: Recollection) -> None:
         """A question got no answer. A conversation that began with it, and whose id its client does not know, is
         taken back: the retry would begin another. One that has summaries stays, so that the retry finds them."""
@@ -172,14 +208,23 @@ class Remember:
         if all(chunk.conversation_id != conversation.id for chunk in chunks):
             await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
 
-    def _branch(self, base: Conversation) -> Conversation:
-        """A branch off the place where `base` was seen to end; another beginning where it was still to begin."""
+    def _branch(self, base: Conversation, after: Conversation) -> Conversation:
+        """`after` in a branch off the place where `base` was seen to end; in another beginning where it was still to
+        begin."""
         return replace(
-            base,
+            after,
             id=new_conversation_id(base.root, self._random_bytes),
             lineage=lineage_through(base, base.head_seq) if base.head_seq >= 0 else (),
             external_id=None,
         )
+
+
+def _end_span(span: Span, work: asyncio.Future[None]) -> None:
+    if work.cancelled():
+        span.fail(CANCELLED)
+    elif (error := work.exception()) is not None:
+        span.fail(error_type_of(error))
+    span.end()
 
 
 def _after_question(turn: Recollection) -> Conversation:

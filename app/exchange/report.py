@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget
 from app.context.outline import Plan
-from app.context.usage import input_of
+from app.context.usage import Input
+from app.conversation.messages import Chunk
 from app.exchange.placement import Recollection
 
 ContextStatus = Literal["full", "summarized", "trimmed", "degraded", "bypassed"]
@@ -30,14 +31,14 @@ class Report(msgspec.Struct, frozen=True):
     policy: str
     plan: Plan
     budget: Budget
+    prompt_tokens: int
+    """Of the plan, calibrated."""
     next_seq: int
     compaction: Mapping[str, Any]
     pinned: int = 0
     """Messages of the conversation that are pinned, wherever in the view they stand."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
-    usage: Mapping[str, Any] | None = None
-    """What the provider reported for this view, once that is known."""
     searches: Sequence[Mapping[str, Any]] = ()
     """What the model searched for; grows while the answer is given."""
 
@@ -46,65 +47,47 @@ class Report(msgspec.Struct, frozen=True):
         name = orjson.dumps(self.conversation_id)
         return b'"context_status":"%b","conversation_id":%b' % (self.status.encode(), name)
 
-    def all_fields(self) -> bytes:
-        """All three."""
-        return b'%b,"context":%b' % (self.fields(), orjson.dumps(self.context()))
+    def all_fields(self, context: Mapping[str, Any]) -> bytes:
+        """All three, with `context` as the method of that name gives it."""
+        return b'%b,"context":%b' % (self.fields(), orjson.dumps(context))
 
-    def context(self) -> dict[str, Any]:
-        """The `context` object. Token numbers are calibrated, those of summaries raw."""
-        plan, budget = self.plan, self.budget
+    def context(self, reported: Input | None = None) -> dict[str, Any]:
+        """The `context` object. Token numbers are calibrated, those of summaries raw.
+
+        Args:
+            reported: what the provider said of this view, once that is known.
+        """
+        plan, budget, prompt_tokens = self.plan, self.budget, self.prompt_tokens
+        limit = budget.window - budget.reserve
+        quotations = plan.quotations
         return {
             "policy": self.policy,
             "window": budget.window,
-            "prompt_tokens": self.prompt_tokens,
-            "limit": budget.window - budget.reserve,
-            "pressure": round(self.prompt_tokens / max(1, budget.window - budget.reserve), 4),
-            "summaries": [
-                {
-                    "id": chunk.id,
-                    "from_seq": chunk.from_seq,
-                    "to_seq": chunk.to_seq,
-                    "through_turn": chunk.through_turn,
-                    "tokens": chunk.tokens,
-                }
-                for chunk in plan.chunks
-            ],
-            "verbatim_messages": self._verbatim_messages,
+            "prompt_tokens": prompt_tokens,
+            "limit": limit,
+            "pressure": round(prompt_tokens / max(1, limit), 4),
+            "summaries": [_summary(chunk) for chunk in plan.chunks] if plan.chunks else [],
+            "verbatim_messages": self.next_seq - plan.boundary_seq - len(plan.edits) + _shown_early(plan),
             "trimmed_messages": len(plan.edits),
             "dropped_messages": plan.dropped,
             "quoted": [
-                {"seq": passage.seq, "before_seq": one.before_seq}
-                for one in plan.quotations
-                for passage in one.passages
-            ],
-            "quoted_tokens": budget.calibrated(sum(one.tokens for one in plan.quotations)),
+                {"seq": passage.seq, "before_seq": one.before_seq} for one in quotations for passage in one.passages
+            ]
+            if quotations
+            else [],
+            "quoted_tokens": budget.calibrated(sum(one.tokens for one in quotations)) if quotations else 0,
             "pinned": self.pinned,
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
-            "calibration": self._calibration(),
+            "calibration": {
+                "ratio": round(budget.ratio, 4),
+                "estimated_tokens": prompt_tokens,
+                "reported_tokens": None if reported is None else reported.tokens,
+                "cached_tokens": None if reported is None else reported.cached_tokens,
+            },
             "recalls": list(self.searches),
             "warnings": list(self.warnings),
         }
-
-    def _calibration(self) -> dict[str, Any]:
-        """Our count of the prompt, the provider's once it is known, and the ratio that ours was multiplied with."""
-        reported = input_of(self.usage)
-        return {
-            "ratio": round(self.budget.ratio, 4),
-            "estimated_tokens": self.prompt_tokens,
-            "reported_tokens": None if reported is None else reported.tokens,
-            "cached_tokens": None if reported is None else reported.cached_tokens,
-        }
-
-    @property
-    def _verbatim_messages(self) -> int:
-        plan = self.plan
-        before = sum(pin.to_seq - pin.from_seq for pin in plan.pins) + (plan.anchor_seq is not None)
-        return self.next_seq - plan.boundary_seq - len(plan.edits) + before
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self.budget.calibrated(self.plan.prompt_tokens)
 
     def headers(self, request_id: str, *, summarizing: bool = False) -> dict[str, str]:
         """The headers of an answer; `summarizing` while a stream has only begun to."""
@@ -119,6 +102,22 @@ class Report(msgspec.Struct, frozen=True):
 
     def warned(self, warning: str, status: ContextStatus | None = None) -> Report:
         return replace(self, warnings=(*self.warnings, warning), status=status or self.status)
+
+
+def _summary(chunk: Chunk) -> dict[str, Any]:
+    return {
+        "id": chunk.id,
+        "from_seq": chunk.from_seq,
+        "to_seq": chunk.to_seq,
+        "through_turn": chunk.through_turn,
+        "tokens": chunk.tokens,
+    }
+
+
+def _shown_early(plan: Plan) -> int:
+    """How many messages from before the boundary are shown word for word."""
+    pinned = sum(pin.to_seq - pin.from_seq for pin in plan.pins) if plan.pins else 0
+    return pinned + (plan.boundary.anchor_seq is not None and plan.anchor_seq is not None)
 
 
 def tokens_header(prompt_tokens: int, budget: Budget) -> str:

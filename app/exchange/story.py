@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,13 +18,13 @@ from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
 from app.exchange.delivery import Delivery, report_of
 from app.exchange.frames import EarlyStream, error_frames
+from app.exchange.held import Held
 from app.exchange.noting import note_view
 from app.exchange.pinning import Pinning, check_pins
-from app.exchange.placement import Recollection
 from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
-from app.exchange.remember import Remember
+from app.exchange.remember import Remember, Writing
 from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on
 from app.exchange.request import ChatRequest
@@ -88,17 +88,17 @@ class Exchange:
         Raises:
             GatewayError: as the tree in `errors` says.
         """
-        stack = AsyncExitStack()
+        held = Held()
         turn: Turn | None = None
         view: View | None = None
         try:
-            turn = await self._begin(request, stack)
+            turn = await self._begin(request, held)
             if turn.place.keeps:
                 name_conversation(turn.place.conversation.id)
                 if (span := current_span()).is_recording:
                     span.share({CONVERSATION: turn.place.conversation.id})
             if turn.place.replays is not None:
-                await stack.aclose()
+                await held.let_go()
                 if request.on_answer is not None:
                     await request.on_answer(turn.place.conversation)
                 return replayed(turn.place.replays, turn.place.conversation.id, request)
@@ -106,13 +106,13 @@ class Exchange:
             if view.plan.to_summarize and may_compact(turn):
                 compaction = self._compacting.start(turn, view)
                 if request.stream and request.events != "off" and await compaction.really_runs():
-                    return self._begin_early(turn, view, compaction, stack)
+                    return self._begin_early(turn, view, compaction, held)
                 view = await compaction.view()
-            return await self._deliver(turn, view, stack)
+            return await self._deliver(turn, view, held)
         except BaseException as error:
             if isinstance(error, GatewayError) and turn is not None:
                 error.context_headers.update(self._known(turn, view))
-            await stack.aclose()
+            await held.let_go()
             raise
 
     @traced("plan")
@@ -139,16 +139,16 @@ class Exchange:
             return {**told, "x-conversation-id": turn.place.conversation.id}
         return {name: value for name, value in told.items() if name != "x-conversation-id"}
 
-    async def _begin(self, request: ChatRequest, stack: AsyncExitStack) -> Turn:
+    async def _begin(self, request: ChatRequest, held: Held) -> Turn:
         """Everything there is to know before planning; nothing is written yet."""
         means = await self._turns.means(request)
-        place = await self._pinning.of(request, await self._recall.of(request, means.encoding, stack))
+        place = await self._pinning.of(request, await self._recall.of(request, means.encoding, held))
         return self._turns.turn(request, means, place)
 
     async def measure(self, request: ChatRequest) -> dict[str, Any]:
         """What a request would weigh, history as sent: tokens by our count, window and pressure. Nothing is stored."""
-        async with AsyncExitStack() as stack:
-            turn = await self._begin(replace(request, mode="stateless"), stack)
+        async with Held() as held:
+            turn = await self._begin(replace(request, mode="stateless"), held)
         budget = self._views.budget(turn)
         tokens = budget.calibrated(turn.instructions_tokens + turn.place.log_tokens)
         limit = budget.window - budget.reserve
@@ -161,13 +161,13 @@ class Exchange:
             "pressure": round(tokens / max(1, limit), 4),
         }
 
-    def _begin_early(self, turn: Turn, view: View, compaction: Running, stack: AsyncExitStack) -> StreamedAnswer:
+    def _begin_early(self, turn: Turn, view: View, compaction: Running, held: Held) -> StreamedAnswer:
         report = replace(report_of(turn, view), status="summarized")
-        frames = self._stream_with_compaction(turn, view, compaction, stack, report)
+        frames = self._stream_with_compaction(turn, view, compaction, held, report)
         return StreamedAnswer(report.headers(turn.request.request_id, summarizing=True), frames)
 
     async def _stream_with_compaction(
-        self, turn: Turn, view: View, compaction: Running, stack: AsyncExitStack, report: Report
+        self, turn: Turn, view: View, compaction: Running, held: Held, report: Report
     ) -> AsyncGenerator[bytes, None]:
         """Progress while the compaction runs, then the answer as if it had begun just now."""
         early = EarlyStream(
@@ -194,25 +194,26 @@ class Exchange:
             yield early.ended({"type": outcome, "duration_ms": view.compaction["duration_ms"]})
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
-            await stack.aclose()
+            await held.let_go()
             note_error(error)
             yield error_frames(error)
             return
         except BaseException:
-            await stack.aclose()
+            await held.let_go()
             raise
-        async with aclosing(self._delivery.stream(turn, view, asked, stack, early)) as frames:
+        report = report_of(turn, view)
+        async with aclosing(self._delivery.stream(turn, view, asked, held, report, early)) as frames:
             async for frame in frames:
                 yield frame
 
-    async def _deliver(self, turn: Turn, view: View, stack: AsyncExitStack) -> Answer:
+    async def _deliver(self, turn: Turn, view: View, held: Held) -> Answer:
         """Ask the upstream; a stream begins once it has answered."""
         asked, turn, view = await self._put(turn, view)
-        if turn.request.stream:
-            report = report_of(turn, view)
-            headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
-            return StreamedAnswer(headers, self._delivery.stream(turn, view, asked, stack, None))
-        return await self._tasks.finish(self._delivery.whole(turn, view, asked, stack.pop_all()))
+        if not turn.request.stream:
+            return await self._delivery.whole(turn, view, asked, held)
+        report = report_of(turn, view)
+        headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
+        return StreamedAnswer(headers, self._delivery.stream(turn, view, asked, held, report))
 
     async def _put(self, turn: Turn, view: View) -> tuple[Asked, Turn, View]:
         """Put the question to the upstream while the user's messages are stored."""
@@ -220,17 +221,17 @@ class Exchange:
         turn = self._recalling.settled(turn, view)
         if (span := current_span()).is_recording:
             span.share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
-        storing = self._tasks.spawn(self._remember.question(turn.place))
+        question = self._remember.question(turn.place)
         try:
             asked, turn, view = await self._recalling.put(turn, view, self._compacting)
         except BaseException:
-            await self._tasks.finish(self._take_back(storing))
+            await self._tasks.finish(self._take_back(question))
             raise
         try:
-            place = await asyncio.shield(storing)
+            place = await self._remember.asked(question)
         except asyncio.CancelledError:
             await asked.reply.aclose()
-            await self._tasks.finish(self._take_back(storing))
+            await self._tasks.finish(self._take_back(question))
             raise
         except StoreUnavailable:
             if turn.place.needs_store:
@@ -240,7 +241,9 @@ class Exchange:
         except BaseException:
             await asked.reply.aclose()
             raise
-        turn = replace(turn, place=replace(place, instructions_tokens=turn.place.instructions_tokens))
+        if (instructions_tokens := turn.place.instructions_tokens) != place.instructions_tokens:
+            place = replace(place, instructions_tokens=instructions_tokens)
+        turn = replace(turn, place=place)
         if turn.request.stream:
             asked = await self._begun(turn, view, asked)
         return asked, turn, view
@@ -253,9 +256,9 @@ class Exchange:
             await self._tasks.finish(self._remember.nothing(turn.place))
             raise
 
-    async def _take_back(self, storing: asyncio.Task[Recollection]) -> None:
+    async def _take_back(self, question: Writing) -> None:
         try:
-            await self._remember.nothing(await storing)
+            await self._remember.nothing(await self._remember.asked(question))
         except GatewayError as error:
             log.warning("an unanswered question could not be taken back: %s", error.message)
 

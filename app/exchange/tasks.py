@@ -27,9 +27,22 @@ class Tasks:
         task.add_done_callback(self._running.discard)
         return task
 
+    def begun(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
+        """Work whose caller may go away: a future comes to its end by itself, a coroutine is given a task."""
+        return work if isinstance(work, asyncio.Future) else self.spawn(work)
+
     async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run work to its end even when the caller is cancelled meanwhile."""
         return await asyncio.shield(self.spawn(work))
+
+    async def seen_through(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run work to its end; a caller that is cancelled meanwhile is so when it has ended."""
+        task = self.spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await ended(task)
+            raise
 
     async def aclose(self, timeout_seconds: float) -> None:
         """Wait for what is running, then cancel what is left."""
@@ -39,3 +52,12 @@ class Tasks:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+async def ended(work: asyncio.Future[Any]) -> None:
+    """Wait until work has ended, whatever came of it. Who waits may be cancelled; the work goes on."""
+    if work.done():
+        return
+    waiting = asyncio.get_running_loop().create_future()
+    work.add_done_callback(lambda _: None if waiting.done() else waiting.set_result(None))
+    await waiting

@@ -31,6 +31,7 @@ from app.upstream.base import Target, Window
 
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
+NO_VIEW: Final = LastView()
 READ_GAP_MESSAGES: Final = 16
 """Messages this near to each other are read in one query, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
@@ -336,10 +337,12 @@ def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastV
     return LastView() if stored is None else msgspec.convert(stored, LastView)
 
 
-def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> dict[str, Any]:
+def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> Mapping[str, Any]:
     """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
-    key = _view_key(policy, window)
-    kept = {name: stored for name, stored in state.get(VIEWS, {}).items() if name != key}
+    key, known = _view_key(policy, window), state.get(VIEWS, {})
+    if view == NO_VIEW and key not in known:  # which says as much
+        return known
+    kept = {name: stored for name, stored in known.items() if name != key}
     while len(kept) >= KEPT_VIEWS:
         del kept[next(iter(kept))]
     return {**kept, key: msgspec.to_builtins(view)}
