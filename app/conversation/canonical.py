@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +44,8 @@ def canonical(body: dict[str, Any]) -> bytes | None:
     nor tool calls. Any decodable JSON object is accepted: values of an unexpected type are compared by their JSON.
     """
     role, content = body.get("role"), body.get("content")
+    if role == "user":
+        return _framed(b"user", _content_items(content, _text_item))
     if role in TRANSPARENT_ROLES:
         return None
     if role == "assistant":
@@ -66,8 +68,11 @@ def skeleton_part(body: dict[str, Any]) -> bytes | None:
     return canonical(body) if in_skeleton(body) else None
 
 
-def _framed(role: bytes, items: Iterable[Item]) -> bytes:
+def _framed(role: bytes, items: Sequence[Item]) -> bytes:
     """Role and items with their lengths, so that no two different messages have the same bytes."""
+    if len(items) == 1:
+        ((kind, value),) = items
+        return b"%d:%b%b%d:%b" % (len(role), role, kind, len(value), value)
     return b"%d:%b" % (len(role), role) + b"".join([b"%b%d:%b" % (kind, len(value), value) for kind, value in items])
 
 
@@ -82,11 +87,11 @@ def _with_refusal(content: object, refusal: object) -> object:
 
 def _content_items(content: object, item_of: Callable[[str], Item | None]) -> list[Item]:
     """Content in order: each run of text joined and passed through `item_of`, other parts by kind and hash."""
-    if content is None:
-        return []
     if isinstance(content, str):
         item = item_of(content)
         return [item] if item else []
+    if content is None:
+        return []
     if not isinstance(content, list):
         return [(b"p", _json_text(content))]
     items: list[Item | None] = []
@@ -160,8 +165,9 @@ def _arguments_item(arguments: object) -> Item:
 
 
 def _text_item(text: str) -> Item | None:
+    """LF line ends, NFC, no outer white space; None where nothing is left."""
     cleaned = _clean(text)
-    return (b"t", _utf8(cleaned)) if cleaned else None
+    return (b"t", cleaned.encode("utf-8", "surrogatepass")) if cleaned else None
 
 
 def _answer_item(text: str) -> Item | None:
@@ -182,7 +188,6 @@ def _result_item(text: str) -> Item | None:
 
 
 def _clean(text: str) -> str:
-    """LF line ends, NFC, no outer white space."""
     if "\r\n" in text:
         text = text.replace("\r\n", "\n")
     if not text.isascii():

@@ -10,7 +10,8 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -40,6 +41,8 @@ LINK_BYTES = 16
 ROOT_HEX = 16
 RANDOM_BYTES = 16
 REMEMBERED_BOUNDARIES = 16
+REMEMBERED_TENANTS: Final = 4_096
+"""Of so many tenants the seeds are not worked out again."""
 
 ID_PATTERN = "[A-Za-z0-9._:-]{1,128}"
 _VALID_ID = re.compile(ID_PATTERN)
@@ -77,6 +80,7 @@ class Position(msgspec.Struct, frozen=True):
     """Whether this message advanced the skeleton."""
 
 
+@lru_cache(maxsize=REMEMBERED_TENANTS)
 def start_of(tenant: str) -> Position:
     """Where both chains stand before a tenant's first message."""
     skeleton = _domain_hash("skeleton", _tenant_bytes(tenant))[:LINK_BYTES]
@@ -93,9 +97,11 @@ def walk(messages: Iterable[Message], start: Position) -> Iterator[Position]:
     for message in messages:
         body = message.body
         part = canonical(body)
-        joins_skeleton = part is not None and in_skeleton(body)
+        if part is None:
+            yield Position(link, skeleton, False)
+            continue
         link = advance(link, part)
-        if joins_skeleton:
+        if joins_skeleton := in_skeleton(body):
             skeleton = advance(skeleton, part)
         yield Position(link, skeleton, joins_skeleton)
 
@@ -137,7 +143,7 @@ def prefix_digests(
     """
     if not raws:
         return []
-    running = hashlib.sha256(_domain_hash("prefix", _tenant_bytes(tenant)))
+    running = _prefix_hash(tenant).copy()
     settled = max(0, len(raws) - last)
     framed: list[bytes | memoryview] = [b""] * (2 * settled)
     framed[::2] = [b"%d:" % len(raw) for raw in raws[:settled]]
@@ -149,6 +155,12 @@ def prefix_digests(
         running.update(raw)
         digests.append((count, running.digest()))
     return digests
+
+
+@lru_cache(maxsize=REMEMBERED_TENANTS)
+def _prefix_hash(tenant: str) -> Any:
+    """A sha256 that has taken in nothing but the tenant; to be copied."""
+    return hashlib.sha256(_domain_hash("prefix", _tenant_bytes(tenant)))
 
 
 class PrefixMemory(Generic[Value]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from app.conversation.messages import Message
 from app.errors import InvalidRequest
@@ -11,6 +11,9 @@ from app.errors import InvalidRequest
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 TOOL_ROLES: Final = ("tool", "function")
 INSTRUCTION_ROLES: Final = ("system", "developer")
+
+Fault = tuple[str, str, str]
+"""The field and the complaint, to be read after the message's name, and a code."""
 
 
 def check_messages(
@@ -33,55 +36,40 @@ def check_messages(
         InvalidRequest: naming the message and the field.
     """
     for index, message in enumerate(messages, start=first_index):
-        where = name_of(index)
-        _check_shape(message, where)
-        role = message.role
-        if role in TOOL_ROLES:
-            if not calls_open:
-                raise InvalidRequest(
-                    f"{where} has role {role!r} but does not follow an assistant message with 'tool_calls'.",
-                    param=f"{where}.role",
-                    code="invalid_value",
-                )
-        else:
-            calls_open = leaves_calls_open(message)
+        fault = _fault(message.body, calls_open=calls_open)
+        if fault is not None:
+            field, complaint, code = fault
+            where = name_of(index)
+            raise InvalidRequest(where + complaint, code=code, param=where + field)
+        calls_open = leaves_calls_open(message)
 
 
 def leaves_calls_open(message: Message) -> bool:
     """Whether tool results may follow this message."""
-    return message.role in TOOL_ROLES or (message.role == "assistant" and bool(message.tool_calls))
+    role = message.role
+    return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 
-def _check_shape(message: Message, where: str) -> None:
-    body = message.body
+def _fault(body: Mapping[str, Any], *, calls_open: bool) -> Fault | None:
+    """What is wrong with a message."""
     role = body.get("role")
     if role not in ROLES:
-        raise InvalidRequest(
-            f"{where}.role must be one of {', '.join(ROLES)}.", code="invalid_value", param=f"{where}.role"
-        )
+        return ".role", f".role must be one of {', '.join(ROLES)}.", "invalid_value"
     content = body.get("content")
     if content is not None and not isinstance(content, str | list):
-        raise InvalidRequest(
-            f"{where}.content must be a string, an array of content parts, or null.",
-            code="invalid_type",
-            param=f"{where}.content",
-        )
+        return ".content", ".content must be a string, an array of content parts, or null.", "invalid_type"
     if isinstance(content, list):
         for part_index, part in enumerate(content):
             if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-                raise InvalidRequest(
-                    f"{where}.content[{part_index}] must be an object with a string 'type'.",
-                    code="invalid_type",
-                    param=f"{where}.content[{part_index}]",
-                )
+                field = f".content[{part_index}]"
+                return field, f"{field} must be an object with a string 'type'.", "invalid_type"
     calls = body.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise InvalidRequest(
-            f"{where}.tool_calls must be an array of objects.", code="invalid_type", param=f"{where}.tool_calls"
-        )
+        return ".tool_calls", ".tool_calls must be an array of objects.", "invalid_type"
     if role == "tool" and not isinstance(body.get("tool_call_id"), str):
-        raise InvalidRequest(
-            f"{where}.tool_call_id must be the id of the tool call that this result answers.",
-            code="missing_required_parameter",
-            param=f"{where}.tool_call_id",
-        )
+        complaint = ".tool_call_id must be the id of the tool call that this result answers."
+        return ".tool_call_id", complaint, "missing_required_parameter"
+    if role in TOOL_ROLES and not calls_open:
+        complaint = f" has role {role!r} but does not follow an assistant message with 'tool_calls'."
+        return ".role", complaint, "invalid_value"
+    return None

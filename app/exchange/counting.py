@@ -31,14 +31,14 @@ class Counting:
     async def messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
         """Tokens of each message."""
         count = self._counter_for(encoding).message
-        if is_long(sum(len(message.raw) for message in messages)):
+        if is_long(sum([len(message.raw) for message in messages])):
             return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
         return [count(message.body) for message in messages]
 
     async def instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
         """Tokens of the leading system messages, the tool schemas and the fixed overhead of a request."""
         schemas = {name: bytes(request.fields[name]) for name in SCHEMA_FIELDS if name in request.fields}
-        key = (encoding, *(message.raw for message in instructions), *schemas.items())
+        key = (encoding, *[message.raw for message in instructions], *schemas.items())
         known = self._instructions.get(key)
         if known is not None:
             self._instructions.move_to_end(key)

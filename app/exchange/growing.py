@@ -9,17 +9,25 @@ from msgspec.structs import replace
 
 from app.context.tokens import is_long
 from app.conversation.identity import Position, start_of, walk
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.messages import Conversation, LogMessage, Message, Mode
 from app.exchange.counting import Counting
 from app.exchange.placement import lineage_through, marks_through, state_through
 
 
-def empty_log(tenant: str, encoding: str) -> Conversation:
-    """A conversation before its first message, still without an id and a root."""
+def empty_log(
+    tenant: str,
+    encoding: str,
+    *,
+    conversation_id: str = "",
+    root: str = "",
+    external_id: str | None = None,
+    mode: Mode = "unknown",
+) -> Conversation:
+    """A conversation before its first message; without an id and a root where they are not known yet."""
     start = start_of(tenant)
     return Conversation(
-        id="",
-        root="",
+        id=conversation_id,
+        root=root,
         tenant=tenant,
         head_seq=-1,
         head_link=start.link,
@@ -27,6 +35,8 @@ def empty_log(tenant: str, encoding: str) -> Conversation:
         head_tokens_total=0,
         answered=False,
         encoding=encoding,
+        external_id=external_id,
+        mode=mode,
     )
 
 
@@ -67,14 +77,15 @@ async def entries_behind(
     if not messages:
         return []
     counts = await counting.messages(messages, before.encoding)
+    positions = positions or await _walked(before, messages)
     entries: list[LogMessage] = []
     link, total, answered = before.head_link, before.head_tokens_total, before.answered
-    for seq, (message, position, tokens) in enumerate(
-        zip(messages, positions or await _walked(before, messages), counts, strict=True), start=before.head_seq + 1
-    ):
+    seq = before.head_seq
+    for message, position, tokens in zip(messages, positions, counts, strict=True):
+        seq += 1
         total += tokens
         # A message that the chain looks through cannot be told from the one before it.
-        if message.role == "assistant" and seq >= answers_from_seq and position.link != link:
+        if not answered and seq >= answers_from_seq and position.link != link and message.role == "assistant":
             answered = True
         link = position.link
         entries.append(
@@ -108,6 +119,6 @@ def ending_with(before: Conversation, entries: Sequence[LogMessage]) -> Conversa
 async def _walked(before: Conversation, messages: Sequence[Message]) -> list[Position]:
     """Where the chains stand after each message; off the event loop when that takes long."""
     head = Position(before.head_link, before.head_skeleton, False)
-    if is_long(sum(len(message.raw) for message in messages)):
+    if is_long(sum([len(message.raw) for message in messages])):
         return await asyncio.to_thread(lambda: list(walk(messages, head)))
     return list(walk(messages, head))

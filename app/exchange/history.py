@@ -12,6 +12,7 @@ from app.conversation.identity import Position, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message
 from app.store.base import Match, Store
 
+ANSWER: Final = b'"assistant"'
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
 
@@ -24,25 +25,38 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The log that a request brings, decoded and walked at most once."""
+    """The log that a request brings, decoded and walked at most once.
 
-    def __init__(self, tenant: str, raws: Sequence[bytes]) -> None:
+    Args:
+        first: its first message, which has been looked at already.
+    """
+
+    def __init__(self, tenant: str, raws: Sequence[bytes], first: Message) -> None:
         self.start = start_of(tenant)
         self.raws = raws
+        self._first = first
         self._messages: list[Message] | None = None
         self._positions: list[Position] | None = None
+        self._holds_answer: bool | None = None
 
     @property
     def messages(self) -> list[Message]:
         if self._messages is None:
-            self._messages = [Message(bytes(raw)) for raw in self.raws]
+            self._messages = [self._first, *[Message(bytes(raw)) for raw in self.raws[1:]]]
         return self._messages
+
+    @property
+    def holds_answer(self) -> bool:
+        """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
+        if self._holds_answer is None:
+            self._holds_answer = any(ANSWER in bytes(raw) for raw in self.raws)
+        return self._holds_answer
 
     async def positions(self) -> list[Position]:
         """Where the chains stand after each message; off the event loop when that takes long."""
         if self._positions is None:
             messages = self.messages
-            if sum(len(message.raw) for message in messages) < LONG_WALK_BYTES:
+            if sum([len(message.raw) for message in messages]) < LONG_WALK_BYTES:
                 self._positions = list(walk(messages, self.start))
             else:
                 self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))

@@ -78,22 +78,19 @@ class Recall:
             ConversationBusy: the conversation's lease was not to be had in time.
             StoreUnavailable: and the request needs the store.
         """
-        instructions, raws = _split(request.raws)
-        log = History(request.caller.tenant, raws)
+        instructions, log = _split(request)
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
-            placed = await self._placed(request, instructions, log, encoding, stack)
+            return await self._placed(request, instructions, log, encoding, stack)
         except StoreUnavailable:
-            if not self._serves_degraded or request.mode == "append" or _may_append(request, raws):
+            if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
                 raise
             return await self.without_store(request, encoding)
-        return replace(placed, needs_store=placed.appends or not self._serves_degraded) if placed.keeps else placed
 
     async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
         """A request that brings its history, to be answered while the store is away."""
-        instructions, raws = _split(request.raws)
-        log = History(request.caller.tenant, raws)
+        instructions, log = _split(request)
         return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
@@ -104,8 +101,12 @@ class Recall:
         encoding: str,
         stack: AsyncExitStack,
     ) -> Recollection:
-        named = await self._named(request)
-        if request.mode == "append" or _is_append(request, named, log.raws):
+        named = (
+            None
+            if request.conversation_id is None
+            else await self._named(request.caller.tenant, request.conversation_id)
+        )
+        if request.mode == "append" or _is_append(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
         if named is not None and await self._is_run(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
@@ -113,9 +114,9 @@ class Recall:
         if resent is not None:
             return resent
         if named is not None and request.mode == "auto":
-            if _names_ours(request) and not _holds_answer(log.raws):
+            if _names_ours(request) and not log.holds_answer:
                 return await self._append(request, named, instructions, log, encoding, stack)
-            if not _is_chat(request, log.raws):
+            if not _is_chat(request, log):
                 return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
 
@@ -124,21 +125,18 @@ class Recall:
 
         A history that is all of the log is a resend.
         """
-        if request.mode != "auto" or request.chat_ui or named.mode == "resend" or not _holds_answer(log.raws):
+        if request.mode != "auto" or request.chat_ui or named.mode == "resend" or not log.holds_answer:
             return False
         count = await self._repeating.said_before(named, log.messages)
         if count:
             return count <= named.head_seq and count < len(log.messages)
         return request.retry and await self._repeating.answer_to(named, log.messages) is not None
 
-    async def _named(self, request: ChatRequest) -> Conversation | None:
-        if request.conversation_id is None:
-            return None
-        found = await self._store.get(tenant=request.caller.tenant, conversation_id=request.conversation_id)
-        if found is None and root_of_conversation(request.conversation_id) is not None:
-            raise ConversationNotFound(
-                f"Conversation with id {request.conversation_id!r} not found.", param="conversation_id"
-            )
+    async def _named(self, tenant: str, conversation_id: str) -> Conversation | None:
+        """The conversation of an id; None where a client's own id means none yet."""
+        found = await self._store.get(tenant=tenant, conversation_id=conversation_id)
+        if found is None and root_of_conversation(conversation_id) is not None:
+            raise ConversationNotFound(f"Conversation with id {conversation_id!r} not found.", param="conversation_id")
         return found
 
     async def _resend(
@@ -150,17 +148,20 @@ class Recall:
     ) -> Recollection | None:
         """The conversation that this history continues or branches from; None if there is none."""
         tenant = request.caller.tenant
-        within = named.id if named is not None else None
-        digests = prefix_digests(log.raws, tenant) if len(log.raws) >= FAST_PATH_MESSAGES else []
-        digest = digests[-1][1] if digests else None
-        known = self._prefixes.recall(digests)
-        if known is not None:
-            count, remembered = known
-            rest = [Message(bytes(raw)) for raw in log.raws[count:]]
-            reach = await self._search.behind(tenant, within, remembered, rest, count)
-            if reach is not None:
-                return await self._continue(request, reach, rest[reach.index + 1 - count :], instructions, log, digest)
-        if named is None and not _holds_answer(log.raws):
+        digest = None
+        if len(log.raws) >= FAST_PATH_MESSAGES:
+            digests = prefix_digests(log.raws, tenant)
+            digest = digests[-1][1]
+            known = self._prefixes.recall(digests)
+            if known is not None:
+                count, remembered = known
+                rest = [Message(bytes(raw)) for raw in log.raws[count:]]
+                within = named.id if named is not None else None
+                reach = await self._search.behind(tenant, within, remembered, rest, count)
+                if reach is not None:
+                    new = rest[reach.index + 1 - count :]
+                    return await self._continue(request, reach, new, instructions, log, digest)
+        if named is None and not log.holds_answer:
             return None
         reach, aligned = await self._search.whole(tenant, named, log)
         if reach is None:
@@ -189,7 +190,7 @@ class Recall:
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
-        conversation = replace(placed, mode=mode)
+        conversation = placed if placed.mode == mode else replace(placed, mode=mode)
         check_messages(
             new,
             first_index=len(request.raws) - len(new),
@@ -204,6 +205,7 @@ class Recall:
             client_log=None if conversation.marks.get(REDACTED) else log.raws,
             client_tokens=None,
             keeps=request.store,
+            needs_store=request.store and not self._serves_degraded,
             points=_points(request, conversation),
             external_id=request.conversation_id,
             remembers=digest,
@@ -223,14 +225,15 @@ class Recall:
         if named is None and request.conversation_id is not None:
             root = root_of(tenant, request.conversation_id.encode())
             await stack.enter_async_context(self._leases.hold(root, request.conversation_id, self._wait_seconds))
-            named = await self._named(request)
+            named = await self._named(tenant, request.conversation_id)
         if named is None:
-            placed = replace(await self._begin(request, instructions, log, encoding), appends=True)
+            begun = await self._begin(request, instructions, log, encoding)
+            placed = replace(begun, appends=True, needs_store=begun.keeps)
             if not placed.keeps:
                 return placed
             # Its ids lead to it as soon as its question is stored: who appends next has to wait for the answer.
-            begun = placed.conversation
-            lease = await stack.enter_async_context(self._leases.hold(begun.root, begun.id, self._wait_seconds))
+            begins = placed.conversation
+            lease = await stack.enter_async_context(self._leases.hold(begins.root, begins.id, self._wait_seconds))
             return replace(placed, lease=lease)
         lease = await stack.enter_async_context(self._leases.hold(named.root, named.id, self._wait_seconds))
         conversation = await self._store.get(tenant=tenant, conversation_id=named.id)
@@ -248,8 +251,8 @@ class Recall:
             messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
             instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ()))
-        mode = "append" if conversation.mode == "unknown" else conversation.mode
-        conversation = replace(conversation, mode=mode)
+        if conversation.mode == "unknown":
+            conversation = replace(conversation, mode="append")
         return Recollection(
             conversation=conversation,
             creates=False,
@@ -259,6 +262,7 @@ class Recall:
             client_log=None,
             client_tokens=None,
             keeps=request.store,
+            needs_store=request.store,
             appends=True,
             lease=lease,
             replays=answer,
@@ -277,12 +281,13 @@ class Recall:
         positions = await log.positions()
         check_messages(log.messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, log.start, positions)
-        conversation = replace(
-            empty_log(tenant, encoding),
-            id=new_conversation_id(root, self._random_bytes),
+        conversation = empty_log(
+            tenant,
+            encoding,
+            conversation_id=new_conversation_id(root, self._random_bytes),
             root=root,
             external_id=request.conversation_id if named is None else None,
-            mode="append" if request.mode == "append" else "resend" if _holds_answer(log.raws) else "unknown",
+            mode="append" if request.mode == "append" else "resend" if log.holds_answer else "unknown",
         )
         return Recollection(
             conversation=conversation,
@@ -293,6 +298,7 @@ class Recall:
             client_log=log.raws,
             client_tokens=None,
             keeps=request.store,
+            needs_store=request.store and not self._serves_degraded,
             points=named is not None,
             external_id=request.conversation_id,
             is_first_attempt=True,
@@ -304,7 +310,7 @@ class Recall:
     ) -> Recollection:
         """A request that is answered without the store."""
         placed = await self._begin(request, instructions, log, encoding)
-        return replace(placed, keeps=False, points=False, remembers=None)
+        return replace(placed, keeps=False, needs_store=False, points=False, remembers=None)
 
     async def _entries(
         self, conversation: Conversation, messages: Sequence[Message], positions: Sequence[Position] | None = None
@@ -316,39 +322,35 @@ class Recall:
         return tuple(entries)
 
 
-def _split(raws: Sequence[bytes]) -> tuple[tuple[Message, ...], Sequence[bytes]]:
+def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
     """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
     to it whatever its role."""
+    raws, tenant = request.raws, request.caller.tenant
     instructions: list[Message] = []
     for index, raw in enumerate(raws):
         message = Message(bytes(raw))
         if message.role not in INSTRUCTION_ROLES:
-            return tuple(instructions), raws[index:] if index else raws
+            return tuple(instructions), History(tenant, raws[index:] if index else raws, message)
         instructions.append(message)
-    return tuple(instructions[:-1]), raws[-1:]
+    return tuple(instructions[:-1]), History(tenant, raws[-1:], instructions[-1])
 
 
-def _holds_answer(log: Sequence[bytes]) -> bool:
-    """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
-    return any(b'"assistant"' in bytes(raw) for raw in log)
-
-
-def _may_append(request: ChatRequest, log: Sequence[bytes]) -> bool:
+def _may_append(request: ChatRequest, log: History) -> bool:
     """A conversation is named and no history comes along. Chat UIs name it in unrelated calls too."""
-    return request.conversation_id is not None and not request.chat_ui and not _holds_answer(log)
+    return request.conversation_id is not None and not request.chat_ui and not log.holds_answer
 
 
-def _is_append(request: ChatRequest, named: Conversation | None, log: Sequence[bytes]) -> bool:
+def _is_append(request: ChatRequest, named: Conversation | None, log: History) -> bool:
     """Without a mode header: an id whose client has not been seen to resend, and no history in the request."""
     if request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
 
 
-def _is_chat(request: ChatRequest, log: Sequence[bytes]) -> bool:
+def _is_chat(request: ChatRequest, log: History) -> bool:
     """Whether a chat UI's request is part of a chat for sure: its unrelated calls hold no answers. Where one of those
     came first under the chat's id, the id goes over to the chat."""
-    return request.chat_ui and _holds_answer(log)
+    return request.chat_ui and log.holds_answer
 
 
 def _only_results(messages: Sequence[Message]) -> bool:
