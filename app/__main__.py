@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     reencrypt = _add(commands, "reencrypt", "write everything that is stored under the active key", "--config my.yaml")
     _add_config(reencrypt)
     _add_quiet(reencrypt)
+    _add_verify(commands)
     return parser
 
 
@@ -166,6 +167,13 @@ def _add_purge(commands: Commands) -> None:
     purge.add_argument("--tenant", metavar="T", help="of this tenant only")
     purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
     _add_quiet(purge)
+
+
+def _add_verify(commands: Commands) -> None:
+    verify = _add(commands, "verify", "check everything that is stored against itself", "--config my.yaml --json")
+    _add_config(verify)
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_quiet(verify)
 
 
 def _add_export(commands: Commands) -> None:

@@ -1,1 +1,1 @@
-"""Long runs: `python -m tests.chaos` breaks everything for half an hour, `python -m tests.chaos soak` breaks nothing."""
+"""Long runs: `python -m tests.chaos` breaks everything for half an hour, `… soak` breaks nothing for an hour."""

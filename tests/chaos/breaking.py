@@ -27,7 +27,9 @@ LINES: Final = (
     Fault(stall_after=300),
     Fault(refuses=True),
     Fault(swallows=True),
-    Fault(garbage=b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"choices\": [{\"mess"),
+    Fault(
+        garbage=b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{"choices": [{"mess'
+    ),
 )
 """How the line to the model fails."""
 DATABASE_LINES: Final = (
@@ -68,7 +70,7 @@ class Breaking:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kill_all())
             group.create_task(self._break_others())
-        self._scene.to_model.set(NONE)
+        self._scene.to_model.fail(NONE)
 
     async def _kill_all(self) -> None:
         moments = sorted(self._chance.uniform(0, self._seconds) for _ in range(self._kills))
@@ -122,9 +124,9 @@ class Breaking:
 
     async def _line(self, what: str, line: Proxy, fault: Fault) -> None:
         self._counted(what, fault=str(fault))
-        line.set(fault)
+        line.fail(fault)
         await asyncio.sleep(self._chance.uniform(0.5, LONGEST_FAULT_SECONDS))
-        line.set(NONE)
+        line.fail(NONE)
 
     async def _cut_database(self) -> None:
         assert self._scene.to_database is not None
@@ -166,9 +168,9 @@ class Breaking:
             return
         self._counted("pause", gateway=victim.name)
         with contextlib.suppress(ProcessLookupError):
-            victim.signal(signal.SIGSTOP)
+            victim.tell(signal.SIGSTOP)
             await asyncio.sleep(self._chance.uniform(0.5, 2 * LONGEST_FAULT_SECONDS))
-            victim.signal(signal.SIGCONT)
+            victim.tell(signal.SIGCONT)
 
     @asynccontextmanager
     async def _disturbed(self) -> AsyncIterator[None]:

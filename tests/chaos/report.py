@@ -78,8 +78,10 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"# {result['what'].capitalize()}: {'clean' if result['is_clean'] else 'NOT CLEAN'}",
         "",
-        f"{result['minutes']:g} minutes on {result['database']}, {result['gateways']} gateways, "
-        f"{result['talks']} conversations at a time, seed {result['seed']}, {result['at']}.",
+        (
+            f"{result['minutes']:g} minutes on {result['database']}, {result['gateways']} gateways, "
+            f"{result['talks']} conversations at a time, seed {result['seed']}, {result['at']}."
+        ),
         "",
         "| | |",
         "| --- | --- |",

@@ -72,7 +72,7 @@ class Sampling:
         return None
 
     def told(self) -> dict[str, Any]:
-        """Of each process the medians of the quarters after its warm-up, and by how much the last is above the first."""
+        """Of each process the medians of the quarters after its warm-up, and how the last compares with the first."""
         by_process: dict[str, list[Sample]] = {}
         for sample in self.samples:
             by_process.setdefault(sample.process, []).append(sample)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -81,7 +82,7 @@ class Checking:
         for turn in talk.acknowledged:
             places = [
                 n
-                for n, (one, following) in enumerate(zip(log, log[1:], strict=False))
+                for n, (one, following) in enumerate(itertools.pairwise(log))
                 if (one.role, one.text) == ("user", turn.question)
                 and (following.role, following.text, following.is_whole) == ("assistant", turn.answer, True)
             ]
@@ -92,7 +93,7 @@ class Checking:
         for turn in talk.turns:
             answered = [
                 following.text
-                for one, following in zip(log, log[1:], strict=False)
+                for one, following in itertools.pairwise(log)
                 if (one.role, one.text) == ("user", turn.question) and following.is_whole
             ]
             if len(answered) > 1:

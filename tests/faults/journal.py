@@ -1,4 +1,4 @@
-"""What clients know of their conversations: what they asked, and what was acknowledged. Written to disk as it happens."""
+"""What clients know of their conversations: what they asked and what was acknowledged. On disk as it happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import orjson
 
 Style = Literal["append", "keyed", "resend"]
-"""`append`: new messages under the client's own id. `keyed`: the same with an `Idempotency-Key`. `resend`: all of it."""
+"""`append`: new messages under the client's own id. `keyed`: and with an `Idempotency-Key`. `resend`: all of it."""
 
 
 @dataclass(slots=True)

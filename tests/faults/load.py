@@ -146,7 +146,8 @@ class _Talker:
             await asyncio.sleep(self._chance.expovariate(1 / self._manners.pause_seconds))
 
     def _question(self, place: int) -> str:
-        words = " ".join(f"{self._talk.name}x{place}w{one}" for one in range(self._chance.randint(*self._manners.words)))
+        count = self._chance.randint(*self._manners.words)
+        words = " ".join(f"{self._talk.name}x{place}w{one}" for one in range(count))
         return f"Question {place} of {self._talk.name}: remember {words}."
 
     async def _turn(self, question: str) -> None:
@@ -221,8 +222,7 @@ class _Talker:
             if "error" in chunk:
                 raise Broken(f"stream_{chunk['error'].get('code')}")
             conversation_id, status = chunk.get("conversation_id"), chunk.get("context_status", status)
-            for choice in chunk.get("choices") or ():
-                parts.append(choice["delta"].get("content") or "")
+            parts += [choice["delta"].get("content") or "" for choice in chunk.get("choices") or ()]
             seen += 1
             if hangs_up_after is not None and seen >= hangs_up_after:
                 raise Broken("hung_up", may_retry=self._chance.random() < 0.7)
@@ -261,7 +261,7 @@ class _Talker:
 
     def _pause(self, attempt: int) -> float:
         longest = min(self._manners.longest_pause_seconds, self._manners.first_pause_seconds * 2**attempt)
-        return longest * (1 - self._chance.random() / 4)
+        return float(longest * (1 - self._chance.random() / 4))
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> Heard:

@@ -65,7 +65,7 @@ class Proxy:
     def fault(self) -> Fault:
         return self._fault
 
-    def set(self, fault: Fault = NONE) -> None:
+    def fail(self, fault: Fault = NONE) -> None:
         """From now on the line is like this."""
         self._fault = fault
 
@@ -131,7 +131,7 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: set[asyncio.StreamWriter], *, down: bool
     ) -> None:
         fault, sent = self._fault, 0
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):  # uvloop's word for a transport that is closed
             while piece := await reader.read(PIECE_BYTES):
                 if self._fault is not fault:
                     fault, sent = self._fault, 0

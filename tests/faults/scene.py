@@ -105,7 +105,7 @@ async def scene(
         settings: of PostgreSQL.
         sections: of the gateways' configuration, beside `config_of`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _emptied(folder)
     async with AsyncExitStack() as stack:
         simulated = await asyncio.to_thread(Simulated, *model)
         stack.callback(simulated.stop)
@@ -121,21 +121,27 @@ async def scene(
             url = database.url("postgres")
             seen = f"postgresql+asyncpg://postgres@127.0.0.1:{to_database.port}/postgres"
         else:
-            file = folder / "kept.db"
-            for old in folder.glob("kept.db*"):
-                old.unlink()
-            url = seen = f"sqlite+aiosqlite:///{file.absolute()}"
+            url = seen = f"sqlite+aiosqlite:///{folder}/kept.db"
         await asyncio.to_thread(prepare, url, auto_migrate=True)
         config = folder / "verify.yaml"
         config.write_text(yaml.safe_dump({**config_of(upstream, url, **sections)}))
-        logs = folder / "logs"
-        shutil.rmtree(logs, ignore_errors=True)
-        gateways = [Instance(logs, f"gateway-{n}", config_of(upstream, seen, **sections)) for n in range(count)]
+        gateways = [
+            Instance(folder / "logs", f"gateway-{n}", config_of(upstream, seen, **sections)) for n in range(count)
+        ]
         balancer = await stack.enter_async_context(proxied(*(one.target for one in gateways)))
         for one in gateways:
             stack.push_async_callback(one.kill)
         await asyncio.gather(*(one.start() for one in gateways))
         yield Scene(folder, backend, gateways, balancer, to_model, to_database, database, url, config)
+
+
+def _emptied(folder: Path) -> Path:
+    """Make room for a run; the journal, which is open already, stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "logs", ignore_errors=True)
+    for old in folder.glob("kept.db*"):
+        old.unlink()
+    return folder.absolute()
 
 
 def _target_of(base_url: str) -> tuple[str, int]:

@@ -142,13 +142,13 @@ class Instance:
         before = self.log.stat().st_size if self.log.exists() else 0
         command = [sys.executable, "-m", "app", "serve", "--config", str(self._config), "--port", str(self.port)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it outlives this call
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environ},
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call
             )
         self.starts += 1
         while True:
@@ -168,7 +168,7 @@ class Instance:
         """SIGTERM, then wait for the drain; its exit status."""
         return await self._end(signal.SIGTERM)
 
-    def signal(self, kind: signal.Signals) -> None:
+    def tell(self, kind: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(kind)
 
