@@ -28,7 +28,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
     announced = headers.get("content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
         raise _too_large(limit_bytes)
-    if headers.get("content-encoding", "identity").lower() != "identity":
+    if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
         raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
     pieces: list[bytes] = []
     size = 0
@@ -36,13 +36,13 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        piece = message.get("body", b"")
+        piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > limit_bytes:
             raise _too_large(limit_bytes)
-        pieces.append(piece)
         if not message.get("more_body", False):
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            return b"".join((*pieces, piece)) if pieces else piece
+        pieces.append(piece)
 
 
 def _too_large(limit_bytes: int) -> RequestTooLarge:

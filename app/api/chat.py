@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from types import TracebackType
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Auth
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
+from app.api.heads import Head, RawHeader
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
@@ -27,13 +30,14 @@ from app.observability.requests import note_error, note_request
 
 log = logging.getLogger(__name__)
 
-JSON_TYPE = "application/json"
-STREAM_HEADERS = {
+WHOLE_HEADERS: Final = {"content-type": "application/json", "cache-control": "no-store"}
+STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
+    "cache-control": "no-cache, no-store",
     "x-accel-buffering": "no",
 }
 """The last keeps nginx from holding a stream back."""
+(REPLAY_HEADER,) = REPLAYED
 
 
 PAUSED_BYTES = 65_536
@@ -62,7 +66,8 @@ class ChatEndpoint:
         self._auth = auth
         self._body_limit_bytes = body_limit_bytes
         self._new_request_id = new_request_id
-        self._extra_headers = extra_headers
+        self._of_whole = Head({**WHOLE_HEADERS, **extra_headers})
+        self._of_stream = Head({**STREAM_HEADERS, **extra_headers})
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +92,7 @@ class ChatEndpoint:
         with log_scope(request_id=request_id):
             try:
                 if request.stream:
-                    async with _until_disconnect(receive, seat.hang_up):
+                    with _UntilDisconnect(receive, seat.hang_up):
                         await self._answer(seat, request_id, client)
                 else:
                     # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
@@ -101,7 +106,7 @@ class ChatEndpoint:
     async def _answer(self, seat: Seat, request_id: str, client: _Client) -> None:
         try:
             answer = await seat.answer()
-            if REPLAYED.keys() <= answer.headers.keys():
+            if REPLAY_HEADER in answer.headers:
                 self._metrics.counted(REPLAYS).add()
             if isinstance(answer, WholeAnswer):
                 seat.hand_over()
@@ -124,33 +129,33 @@ class ChatEndpoint:
             await client.end(error_frames(error))
 
     async def _send_whole(self, answer: WholeAnswer, client: _Client) -> None:
-        raw_headers = _raw({"content-type": JSON_TYPE, **answer.headers, **self._extra_headers})
-        raw_headers.append((b"content-length", b"%d" % len(answer.body)))
-        await client.begin(answer.status, raw_headers)
+        headers = self._of_whole.with_own(answer.headers)
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+        await client.begin(answer.status, headers)
         await client.end(answer.body)
 
     async def _send_stream(self, answer: StreamedAnswer, request_id: str, client: _Client) -> None:
         """Send frames as they come, and where they fail unexpectedly an error: what began as a stream ends as one. The
         head goes out with the first of them, so that their generator has begun, and will clean up, whatever happens to
         the client."""
+        send = client.send
         async with aclosing(answer.frames) as frames:
             try:
                 async for frame in frames:
                     if not client.has_head:
                         await self._send_head(answer, client)
-                    await client.send({"type": "http.response.body", "body": frame, "more_body": True})
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
             except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
                 if not client.has_head:
                     await self._send_head(answer, client)
                 failure = unexpected(error, request_id)
                 note_error(failure)
                 frame = error_frames(failure)
-                await client.send({"type": "http.response.body", "body": frame, "more_body": True})
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
             await client.end(b"")
 
-    async def _send_head(self, answer: StreamedAnswer, client: _Client) -> None:
-        raw_headers = _raw({**STREAM_HEADERS, **answer.headers, **self._extra_headers})
-        await client.begin(200, raw_headers)
+    def _send_head(self, answer: StreamedAnswer, client: _Client) -> Awaitable[None]:
+        return client.begin(200, self._of_stream.with_own(answer.headers))
 
     def _refusal(self, error: GatewayError, request_id: str) -> WholeAnswer:
         note_error(error)
@@ -177,13 +182,13 @@ class _Client:
         self.has_head = False
         self.has_all = False
 
-    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def begin(self, status: int, headers: list[RawHeader]) -> Awaitable[None]:
         self.has_head = True
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        return self.send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def end(self, body: bytes) -> None:
+    def end(self, body: bytes) -> Awaitable[None]:
         self.has_all = True
-        await self.send({"type": "http.response.body", "body": body})
+        return self.send({"type": "http.response.body", "body": body})
 
 
 def _has_left(receive: Receive) -> bool:
@@ -201,31 +206,32 @@ def _has_left(receive: Receive) -> bool:
             return False
 
 
-@asynccontextmanager
-async def _until_disconnect(receive: Receive, on_disconnect: Callable[[], None]) -> AsyncIterator[None]:
-    """Say when the client hangs up, and end quietly what runs inside if that gets it cancelled; servers swallow what is
-    sent after that without a word."""
-    running = asyncio.current_task()
-    assert running is not None
-    hung_up = False
+class _UntilDisconnect:
+    """Says when the client hangs up, and ends quietly what runs inside if that gets it cancelled; servers swallow what
+    is sent after that without a word."""
 
-    async def watch() -> None:
-        nonlocal hung_up
-        while (await receive())["type"] != "http.disconnect":
+    __slots__ = ("_has_hung_up", "_on_disconnect", "_receive", "_running", "_watcher")
+
+    def __init__(self, receive: Receive, on_disconnect: Callable[[], None]) -> None:
+        self._receive = receive
+        self._on_disconnect = on_disconnect
+        self._has_hung_up = False
+
+    def __enter__(self) -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        self._running = running
+        self._watcher = asyncio.ensure_future(self._watch())  # noqa: TID251 - cancelled with the end
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        hung_up = True
-        on_disconnect()
+        self._has_hung_up = True
+        self._on_disconnect()
 
-    watcher = asyncio.ensure_future(watch())  # noqa: TID251 - cancelled below
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not hung_up:
-            raise
-        running.uncancel()
-    finally:
-        watcher.cancel()
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        self._watcher.cancel()
+        if self._has_hung_up and isinstance(error, asyncio.CancelledError):
+            self._running.uncancel()
+            return True
+        return False

@@ -34,6 +34,15 @@ FORWARDED_HEADERS: Final = (
     "tracestate",
     "baggage",
 )
+TELLING_HEADERS: Final = frozenset(
+    {
+        *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
+        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *FORWARDED_HEADERS),
+    }
+)
+"""Those with something to read, the count of retries aside: most requests have none."""
+NAMING_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
+_NOTHING: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -49,9 +58,10 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         InvalidRequest: the body or a header is not what it must be; `param` names the place.
     """
     fields = _fields(body)
-    context = _context(fields)
-    conversation_id, chat_ui = _conversation_id(fields, headers)
-    store = _boolean(fields, "store")
+    told = _NOTHING if TELLING_HEADERS.isdisjoint(headers) else headers
+    context = _context(fields) if "context" in fields else _NOTHING
+    conversation_id, chat_ui = _conversation_id(fields, told)
+    store = _boolean(fields, "store") if "store" in fields else None
     return ChatRequest(
         caller=caller,
         request_id=request_id,
@@ -59,24 +69,24 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         fields=fields,
         raws=_messages(fields),
         model=_model(fields),
-        stream=_boolean(fields, "stream") or False,
-        include_usage=_include_usage(fields),
-        choices=_positive_integer(fields, "n") or 1,
-        max_output_tokens=_positive_integer(fields, "max_completion_tokens") or _positive_integer(fields, "max_tokens"),
+        stream=("stream" in fields and _boolean(fields, "stream")) or False,
+        include_usage="stream_options" in fields and _include_usage(fields),
+        choices=("n" in fields and _positive_integer(fields, "n")) or 1,
+        max_output_tokens=_output_tokens(fields),
         store=store is not False,
         keeps_completion=store is True,
         conversation_id=conversation_id,
         chat_ui=chat_ui,
         retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        mode=_mode(headers),
-        policy=headers.get("x-context-policy") or context.get("policy"),
+        mode=_mode(told) if told else "auto",
+        policy=told.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),
         recall=context.get("recall"),
         pin=context.get("pin", ()),
         instructions=context.get("instructions"),
-        events=_choice(headers, "x-context-events", EVENT_STYLES, "chunk"),
-        forwarded={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
-        idempotency_key=_idempotency_key(headers),
+        events=_choice(told, "x-context-events", EVENT_STYLES, "chunk") if told else "chunk",
+        forwarded={name: told[name] for name in FORWARDED_HEADERS if name in told} if told else _NOTHING,
+        idempotency_key=_idempotency_key(told) if told else None,
     )
 
 
@@ -97,7 +107,7 @@ def _check_encoding(fields: Mapping[str, bytes]) -> None:
     """Refuse what is not UTF-8; the messages are checked one by one, where they are new."""
     for name, raw in fields.items():
         if name != "messages":
-            bytes(raw).decode()
+            str(raw, "utf-8")
 
 
 def _model(fields: Mapping[str, bytes]) -> str:
@@ -124,6 +134,8 @@ def _messages(fields: Mapping[str, bytes]) -> list[bytes]:
 
 def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
     """The conversation id, first found wins, and whether it is a chat UI's."""
+    if not headers and NAMING_FIELDS.isdisjoint(fields):
+        return None, False
     found = headers.get("x-conversation-id")
     if found is not None:
         return _valid_id(found, "X-Conversation-Id"), False
@@ -237,6 +249,12 @@ def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
+
+
+def _output_tokens(fields: Mapping[str, bytes]) -> int | None:
+    """How long the answer may be, by the newer of the two names first."""
+    newer = _positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
+    return newer or (_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
 
 
 def _positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
