@@ -10,7 +10,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test newcomer lint demo bench docs lock clean
+.PHONY: help setup run test newcomer lint demo bench chaos soak docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -54,6 +54,12 @@ demo: setup  ## watch a long conversation being compacted
 
 bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
+
+chaos: setup  ## break gateways, database and model under load for half an hour, then check the books
+	@$(VENV)/bin/python -m tests.chaos chaos $(ARGS)
+
+soak: setup  ## load three gateways for an hour, watch their memory, then check the books
+	@$(VENV)/bin/python -m tests.chaos soak $(ARGS)
 
 docs: setup  ## write the configuration reference anew and build the site of the documentation in build/site
 	@$(VENV)/bin/python tools/configuration_reference.py

@@ -20,6 +20,11 @@ GatewayError
 ├── ModelRequired                  409  the conversation has no answer yet that would name a model
 ├── IdempotencyKeyInUse            409  the request with this key is still being answered elsewhere
 ├── RequestTooLarge                413
+│   └── HeadTooLarge               431  of headers and address
+├── RequestTimedOut                408  the request did not arrive in time
+├── RequestAbandoned               499  its client left while it waited; nobody is told
+├── RateLimitExceeded              429  the caller has as many requests running as it may
+├── Overloaded                     503  the gateway has
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
 ├── StoreUnavailable               503
@@ -185,6 +190,39 @@ class RequestTooLarge(GatewayError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class HeadTooLarge(RequestTooLarge):
+    status = 431
+    code = "request_head_too_large"
+
+
+class RequestTimedOut(GatewayError):
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+    retryable = True
+
+
+class RequestAbandoned(GatewayError):
+    """Its client has left: for the log and the numbers alone. The status is nginx's for that."""
+
+    status = 499
+    type = "invalid_request_error"
+
+
+class RateLimitExceeded(GatewayError):
+    status = 429
+    type = "requests"
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class Overloaded(GatewayError):
+    status = 503
+    type = "server_error"
+    code = "overloaded"
+    retryable = True
 
 
 class UpstreamUnavailable(GatewayError):

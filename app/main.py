@@ -10,22 +10,20 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from fastapi import FastAPI
-from starlette.routing import Route
+from starlette.routing import Router
+from starlette.types import ASGIApp
 
 from app.api.chat import ChatEndpoint
-from app.api.errors import install_error_handlers
-from app.api.front import CHAT_PATH, Front
-from app.api.limits import BodyLimit
-from app.api.openapi import describe
-from app.api.request_ids import RequestIds
+from app.api.front import Front
+from app.api.later import Later
+from app.api.probes import Probes
 from app.api.watched import Watched
 from app.assembly.engine import Engine, engine_of, random_bytes
 from app.assembly.models import warm_up
-from app.assembly.resources import routes_beside_chat
 from app.assembly.telemetry import VERSION
 from app.observability.log import configure as configure_logging
 from app.observability.log import flush as flush_log
@@ -36,6 +34,8 @@ from migrations import run as migrations
 log = logging.getLogger(__name__)
 
 COLLECTOR_THRESHOLDS: Final = (20_000, 50, 100)
+REST_AFTER_SECONDS: Final = 1.0
+"""After the start, unless a request comes for it before: the first answers do not share the processor with it."""
 SIMULATED_HEADER: Final = {"x-concertina-simulated": "true"}
 """Sent with every answer while no provider is configured."""
 
@@ -93,22 +93,11 @@ def create_app(settings: Settings, metrics_folder: Path | None = None) -> Watche
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
         metrics=engine.metrics,
     )
-    application = FastAPI(
-        title="Concertina",
-        version=VERSION,
-        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
-        lifespan=functools.partial(_lifespan, engine, settings),
-        generate_unique_id_function=lambda route: route.name,
-    )
-    application.router.routes.append(Route(CHAT_PATH, chat, methods=["POST"], include_in_schema=False))
-    for routes in routes_beside_chat(engine, settings):
-        application.include_router(routes)
-    install_error_handlers(application)
-    application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
-    application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
-    application.add_middleware(RequestIds, new_request_id=_new_request_id)
+    rest = Later(functools.partial(_rest_of, engine, settings, chat))
+    probes = Probes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
+    lifespan = Router(lifespan=functools.partial(_lifespan, engine, settings, rest)).lifespan
     return Watched(
-        Front(chat, application),
+        Front(chat, rest, probes=probes.routes(_new_request_id), lifespan=lifespan),
         engine.metrics,
         engine.tracing,
         seconds=time.monotonic,
@@ -116,15 +105,25 @@ def create_app(settings: Settings, metrics_folder: Path | None = None) -> Watche
     )
 
 
+def _rest_of(engine: Engine, settings: Settings, chat: ChatEndpoint) -> ASGIApp:
+    """What is beside chat completions and probes. It takes most of a start's time and much memory, so it is loaded by
+    name once the process serves."""
+    made: ASGIApp = import_module("app.assembly.application").application_of(engine, settings, chat, _new_request_id)
+    gc.freeze()
+    return made
+
+
 @asynccontextmanager
-async def _lifespan(engine: Engine, settings: Settings, application: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(engine: Engine, settings: Settings, rest: Later, _: object) -> AsyncIterator[None]:
     """Open what needs the event loop; at the end finish what runs and close it."""
     await engine.open()
     await asyncio.to_thread(warm_up, settings)
     _spare_the_collector()
+    loading = asyncio.get_running_loop().call_later(REST_AFTER_SECONDS, lambda: engine.tasks.spawn(rest.ready()))
     try:
         yield
     finally:
+        loading.cancel()
         try:
             await engine.aclose()
         finally:

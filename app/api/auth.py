@@ -10,8 +10,8 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
-from fastapi import Request
 from msgspec.structs import replace
+from starlette.requests import Request
 
 from app.api.known_keys import KnownKeys
 from app.api.tenants import tenant_of, tenant_of_end_user

@@ -16,6 +16,7 @@ from app.api.auth import Auth
 from app.api.body import ClientDisconnected, headers_of, read_body
 from app.api.errors import error_body, error_headers, unexpected
 from app.api.heads import Head, RawHeader
+from app.api.leaving import has_left
 from app.api.schemas import parse_chat_request
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
@@ -80,7 +81,7 @@ class ChatEndpoint:
             request = parse_chat_request(body, headers, caller, request_id)
             note_request(request.model, stream=request.stream)
             request = self._auth.admit(request, headers)
-            seat = self._attempts.seat(request, functools.partial(_has_left, receive))
+            seat = self._attempts.seat(request, functools.partial(has_left, receive))
         except ClientDisconnected:
             return
         except GatewayError as error:
@@ -97,7 +98,7 @@ class ChatEndpoint:
                 else:
                     # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
                     if len(body) > PAUSED_BYTES:
-                        _has_left(receive)
+                        has_left(receive)
                     await self._answer(seat, request_id, client)
             except asyncio.CancelledError:
                 log.warning("a request was still running when the server had to stop")
@@ -189,21 +190,6 @@ class _Client:
     def end(self, body: bytes) -> Awaitable[None]:
         self.has_all = True
         return self.send({"type": "http.response.body", "body": body})
-
-
-def _has_left(receive: Receive) -> bool:
-    """Whether a client has hung up, as far as that is known: asks for its next message without waiting for it. (To be
-    asked at all makes a server read on that had paused.)"""
-    while True:
-        asking = receive().__await__()
-        try:
-            next(asking)
-        except StopIteration as answered:
-            if answered.value["type"] == "http.disconnect":
-                return True
-        else:
-            asking.close()
-            return False
 
 
 class _UntilDisconnect:

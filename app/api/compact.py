@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from app.api.auth import Auth
 from app.api.conversations import BUSY
 from app.api.errors import unexpected
+from app.api.leaving import has_left
 from app.api.request_ids import REQUEST_ID
 from app.api.resources import EVENTS, REFUSALS, Described, JsonRoute, Strict, json_response
 from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
@@ -21,6 +23,7 @@ from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
 from app.archive.watching import Compaction
 from app.errors import GatewayError
+from app.exchange.admission import Admission
 from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.request import Caller
 
@@ -64,7 +67,7 @@ class CompactionObject(Described):
     warnings: list[str]
 
 
-def compact_routes(compactions: Compactions, auth: Auth) -> APIRouter:
+def compact_routes(compactions: Compactions, auth: Auth, admission: Admission) -> APIRouter:
     """The endpoint."""
     routes = APIRouter(prefix="/v1/conversations", tags=["context"], responses=REFUSALS, route_class=JsonRoute)
     manages = Depends(auth.requires("manage"))
@@ -93,7 +96,14 @@ def compact_routes(compactions: Compactions, auth: Auth) -> APIRouter:
         )
         if asked.dry_run:
             return json_response(await compactions.estimate(caller, conversation_id, wish))
-        compaction = await compactions.begin(caller, conversation_id, wish)
+        await admission.enter(caller.tenant, functools.partial(has_left, request.receive))
+        give_back = functools.partial(admission.give_back, caller.tenant)
+        try:
+            compaction = await compactions.begin(caller, conversation_id, wish)
+        except BaseException:
+            give_back()
+            raise
+        compaction.on_end(give_back)
         if not (asked.stream or STREAM_TYPE in request.headers.get("accept", "")):
             return json_response(await compaction.result())
         frames = _frames(compaction, str(request.scope.get(REQUEST_ID, "")))

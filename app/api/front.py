@@ -1,28 +1,49 @@
-"""What stands before the framework: the hot path goes straight to its endpoint, everything else through FastAPI.
+"""What stands before the framework: the hot path goes straight to its endpoint, so do probes, the rest through FastAPI.
 
 Routing, exception wrappers and middleware of the framework cost an eighth of a whole request, and the chat endpoint
-maps its own errors and names its own requests.
+maps its own errors and names its own requests. Nor do they wait until the framework is loaded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from fastapi import FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.later import Later
 
 CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class Front:
-    """An ASGI application: `POST /v1/chat/completions` is `chat`'s, the rest is `application`'s."""
+    """An ASGI application: `POST /v1/chat/completions` is `chat`'s, the rest is `application`'s.
 
-    def __init__(self, chat: ASGIApp, application: FastAPI) -> None:
+    Args:
+        probes: what `GET` is answered with for the paths that machines ask.
+        lifespan: what server starts and stops are told to.
+    """
+
+    def __init__(self, chat: ASGIApp, application: Later, *, probes: Mapping[str, Route], lifespan: ASGIApp) -> None:
         self._chat = chat
         self.application = application
+        self._probes = probes
+        self._lifespan = lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._chat if asks_for_completion(scope) else self.application)(scope, receive, send)
+        await self._app_for(scope)(scope, receive, send)
+
+    def _app_for(self, scope: Scope) -> ASGIApp:
+        if asks_for_completion(scope):
+            return self._chat
+        if scope["type"] == "lifespan":
+            return self._lifespan
+        probe = self._probes.get(scope["path"])
+        if probe is None or scope.get("method") != "GET":
+            return self.application
+        scope["route"] = probe
+        return probe.app
 
 
 def asks_for_completion(scope: Scope) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model, check_other_models
 from app.api.body import read_body
+from app.api.leaving import has_left
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
+from app.exchange.admission import Admission
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
@@ -34,7 +38,7 @@ OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "mo
 
 
 def passthrough_routes(
-    router: Router, providers: Sequence[Provider], auth: Auth, *, body_limit_bytes: int
+    router: Router, providers: Sequence[Provider], auth: Auth, admission: Admission, *, body_limit_bytes: int
 ) -> APIRouter:
     """A catch-all below `/v1`; to be included last."""
     routes = APIRouter(tags=["pass-through"])
@@ -60,9 +64,15 @@ def passthrough_routes(
             },
             query=request.url.query,
         )
-        reply = await passed_on(provider, call)
+        await admission.enter(caller.tenant, functools.partial(has_left, request.receive))
+        give_back = functools.partial(admission.give_back, caller.tenant)
+        try:
+            reply = await passed_on(provider, call)
+        except BaseException:
+            give_back()
+            raise
         kept = {name: value for name, value in reply.headers.items() if name not in NOT_PASSED_ON}
-        return StreamingResponse(_pieces(reply), status_code=reply.status, headers=kept)
+        return _PassedOn(reply, give_back, headers=kept)
 
     return routes
 
@@ -116,9 +126,17 @@ def _object(body: bytes) -> dict[str, object]:
     return decoded if isinstance(decoded, dict) else {}
 
 
-async def _pieces(reply: Reply) -> AsyncIterator[bytes]:
-    try:
-        async for piece in reply.chunks():
-            yield piece
-    finally:
-        await reply.aclose()
+class _PassedOn(StreamingResponse):
+    """A provider's answer on its way to the client. Whatever becomes of that, it is closed and its place given back."""
+
+    def __init__(self, reply: Reply, give_back: Callable[[], None], headers: Mapping[str, str]) -> None:
+        super().__init__(reply.chunks(), status_code=reply.status, headers=headers)
+        self._reply = reply
+        self._give_back = give_back
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._give_back()
+            await self._reply.aclose()

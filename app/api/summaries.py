@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from app.api.auth import Auth
+from app.api.leaving import has_left
 from app.api.resources import (
     REFUSALS,
     After,
@@ -25,6 +27,7 @@ from app.api.resources import (
 )
 from app.api.views import SummaryInView
 from app.archive.summaries import Summaries
+from app.exchange.admission import Admission
 from app.exchange.request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000
@@ -100,7 +103,7 @@ class SummaryList(Page):
     data: list[SummaryObject]
 
 
-def summary_routes(summaries: Summaries, auth: Auth) -> APIRouter:
+def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> APIRouter:
     """Reading and changing summaries."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/summaries",
@@ -147,15 +150,17 @@ def summary_routes(summaries: Summaries, auth: Auth) -> APIRouter:
         "/{summary_id}/regenerate", summary="Have a summary written anew", responses={**one, **CONFLICT, **FAILED}
     )
     async def regenerate_summary(
+        request: Request,
         conversation_id: str,
         summary_id: str,
         wish: SummaryRegeneration | None = None,
         caller: Caller = manages,
     ) -> Response:
         asked = wish or SummaryRegeneration()
-        made = await summaries.regenerate(
-            caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model
-        )
+        async with admission.place(caller.tenant, functools.partial(has_left, request.receive)):
+            made = await summaries.regenerate(
+                caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model
+            )
         return json_response(made)
 
     @routes.post("/{summary_id}/rollback", summary="Go back to an earlier text", responses={**one, **CONFLICT})

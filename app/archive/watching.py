@@ -52,6 +52,10 @@ class Compaction:
         self._progress = progress
         task.add_done_callback(self._ended)
 
+    def on_end(self, do: Callable[[], None]) -> None:
+        """Have something done once the work is over, however it ended."""
+        self._task.add_done_callback(lambda _: do())
+
     async def result(self) -> dict[str, Any]:
         """The object that tells of it.
 

@@ -22,6 +22,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
 from app.conversation.identity import PrefixMemory
+from app.exchange.admission import Admission
 from app.exchange.ask import Ask
 from app.exchange.attempts import Attempts
 from app.exchange.compacting import Compacting
@@ -29,6 +30,7 @@ from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
 from app.exchange.finding import Finding
 from app.exchange.history import Remembered
+from app.exchange.line import Bounds
 from app.exchange.pinning import Pinning
 from app.exchange.preparing import Preparing
 from app.exchange.quoting import Quoting
@@ -84,6 +86,7 @@ class Engine:
     preparing: Preparing
     retention: Retention
     exchange: Exchange
+    admission: Admission
     attempts: Attempts
     auth: Auth
     tracing: Tracing
@@ -195,6 +198,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         tasks=tasks,
         clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
     )
+    admission = Admission(bounds_of(settings), clock=time.monotonic, metrics=metrics)
     return Engine(
         store=store,
         leases=leases,
@@ -213,7 +217,8 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         preparing=preparing,
         retention=retention_of(settings, store, leases),
         exchange=exchange,
-        attempts=_attempts_of(settings, store, exchange, tasks),
+        admission=admission,
+        attempts=_attempts_of(settings, store, exchange, tasks, admission),
         auth=_auth_of(settings, store),
         tracing=tracing_of(settings),
         metrics=metrics,
@@ -246,7 +251,18 @@ def retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Reten
     )
 
 
-def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Tasks) -> Attempts:
+def bounds_of(settings: Settings) -> Bounds:
+    """How many requests that ask a model this process takes on."""
+    section = settings.limits
+    return Bounds(
+        places=section.max_concurrent_requests,
+        places_per_tenant=section.max_concurrent_per_tenant,
+        waiting=section.max_waiting,
+        wait_seconds=section.max_wait_seconds,
+    )
+
+
+def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Tasks, admission: Admission) -> Attempts:
     keys = RequestKeys(
         store=store,
         tasks=tasks,
@@ -256,7 +272,7 @@ def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Ta
         sleep=asyncio.sleep,
         random=random.random,
     )
-    return Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic)
+    return Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic, admission=admission)
 
 
 def _auth_of(settings: Settings, store: Store) -> Auth:

@@ -66,7 +66,8 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     records = Records(engine.store)
     yield from _routes_of_conversations(engine, settings, records)
     yield from _routes_of_views(engine, settings, records)
-    yield passthrough_routes(engine.router, tuple(engine.providers.values()), auth, body_limit_bytes=body_limit_bytes)
+    providers = tuple(engine.providers.values())
+    yield passthrough_routes(engine.router, providers, auth, engine.admission, body_limit_bytes=body_limit_bytes)
 
 
 def _routes_of_telemetry(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
@@ -140,7 +141,7 @@ def _routes_of_views(engine: Engine, settings: Settings, records: Records) -> It
         clock=utc_now,
         tasks=engine.tasks,
     )
-    yield summary_routes(summaries, auth)
+    yield summary_routes(summaries, auth, engine.admission)
     compactions = Compactions(
         store=store,
         leases=engine.leases,
@@ -154,7 +155,7 @@ def _routes_of_views(engine: Engine, settings: Settings, records: Records) -> It
         tasks=engine.tasks,
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield compact_routes(compactions, auth)
+    yield compact_routes(compactions, auth, engine.admission)
     pins = Pins(
         store=store,
         records=records,

@@ -69,6 +69,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def instructions_tokens(self, instructions_tokens: int) -> int:
         """The raw count to plan with, such that multiplied by `ratio` it is what the provider will count."""
+        if self.overhead is None:
+            return instructions_tokens
         overhead = self.overhead_tokens(instructions_tokens)
         return instructions_tokens if overhead == instructions_tokens else round(overhead / self.ratio)
 

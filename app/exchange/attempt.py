@@ -82,6 +82,7 @@ class Attempt:
     slow client holds up nobody, and one alone costs hardly more than the list of what it was sent.
 
     Attributes:
+        has_place: it is among the requests that may ask a model.
         is_alone: no other attempt at the very same ran beside it.
         repeats: the answer was given before.
         is_complete: the answer is whole.
@@ -99,6 +100,7 @@ class Attempt:
         "_waiting",
         "answer",
         "claim",
+        "has_place",
         "is_alone",
         "is_complete",
         "is_delivered",
@@ -119,6 +121,7 @@ class Attempt:
         self._waiting: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
         self.claim: Claim | None = None
+        self.has_place = False
         self.is_alone = True
         self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
         self.name = name

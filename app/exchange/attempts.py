@@ -11,9 +11,11 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from app.exchange.admission import Admission
 from app.exchange.answer import Answer
 from app.exchange.attempt import Attempt, Seat
 from app.exchange.kept_answers import KeptAnswers
+from app.exchange.line import Bounds
 from app.exchange.request import ChatRequest
 from app.exchange.request_keys import Claim, RequestKeys, key_reused, meaning_of
 from app.exchange.tasks import Tasks
@@ -39,10 +41,20 @@ class Attempts:
 
     Args:
         clock: monotonic seconds.
+        admission: the places of those that ask for an answer; None: as many as come.
     """
 
-    def __init__(self, *, exchange: Answers, keys: RequestKeys, tasks: Tasks, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        exchange: Answers,
+        keys: RequestKeys,
+        tasks: Tasks,
+        clock: Callable[[], float],
+        admission: Admission | None = None,
+    ) -> None:
         self._exchange = exchange
+        self._admission = admission or Admission(Bounds(), clock=clock)
         self._keys = keys
         self._tasks = tasks
         self._in_flight: dict[Hashable, list[Attempt]] = {}
@@ -110,7 +122,7 @@ class Attempts:
         """Answer an attempt's request."""
         request = attempt.request
         if request.idempotency_key is None and not request.stream:
-            return await self._exchange.answer(request)
+            return await self._ask(attempt, request)
         if request.idempotency_key is not None and request.store:
             claimed = await self._keys.claim(request)
             if isinstance(claimed, Claim):
@@ -118,10 +130,21 @@ class Attempts:
             elif claimed is not None:
                 attempt.repeats = attempt.is_complete = attempt.is_settled = True
                 return claimed
-        return await self._exchange.answer(replace(request, on_answer=attempt.answered))
+        return await self._ask(attempt, replace(request, on_answer=attempt.answered))
+
+    async def _ask(self, attempt: Attempt, request: ChatRequest) -> Answer:
+        """Once there is a place for it. The attempt has one, however many wait for what it brings."""
+        tenant = request.caller.tenant
+        if not self._admission.take(tenant):
+            await self._admission.wait(tenant, lambda: attempt.is_left)
+        attempt.has_place = True
+        return await self._exchange.answer(request)
 
     async def ended(self, attempt: Attempt) -> None:
         """Nothing more comes of an attempt."""
+        if attempt.has_place:
+            attempt.has_place = False
+            self._admission.give_back(attempt.request.caller.tenant)
         others = self._in_flight[attempt.name]
         others.remove(attempt)
         if not others:

@@ -101,6 +101,8 @@ def pins_of(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
 
 def fitting(pins: Sequence[Pin], policy: Policy, budget: Budget) -> tuple[Pin, ...]:
     """The newest pins within their share of the window, in the order of the log: a smaller model has room for fewer."""
+    if not pins:
+        return ()
     left = budget.raw(int(budget.window * policy.pin_ratio))
     kept: list[Pin] = []
     for pin in reversed(pins):
@@ -117,9 +119,8 @@ def check_pins(request: ChatRequest, place: Recollection, policy: Policy, budget
     Raises:
         InvalidRequest: they would.
     """
-    pins = pins_of(place.conversation.marks)
     if request.pin:
-        check_share(pins, policy, budget, param="context.pin")
+        check_share(pins_of(place.conversation.marks), policy, budget, param="context.pin")
 
 
 def check_share(pins: tuple[Pin, ...], policy: Policy, budget: Budget, *, param: str) -> None:

@@ -53,7 +53,7 @@ class Quoting:
     async def of(self, turn: Turn, view: View) -> View:
         """The view with what bears on its newest user message. Where the store is away, the view as it is."""
         plan = view.plan
-        if (turn.request.recall or turn.policy.recalls) != "quote" or not turn.place.keeps or not plan.boundary_seq:
+        if not plan.boundary_seq or not turn.place.keeps or (turn.request.recall or turn.policy.recalls) != "quote":
             return view
         kept = kept_quotations(view)
         asked = newest_user(turn.place, view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -13,10 +14,13 @@ from app.context.vocabulary import encoding_for
 from app.errors import PolicyNotFound
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
-from app.exchange.views import Turn, calibration_of
-from app.upstream.base import Deployment, Target, Window
+from app.exchange.views import UNCALIBRATED, Turn, calibration_of
+from app.upstream.base import Target, Window
 from app.upstream.router import Router
 from app.upstream.windows import Windows
+
+MOST_MEANS: Final = 1_000
+"""Of so many pairs of policy and model it is remembered what they come to."""
 
 
 class Means(msgspec.Struct, frozen=True):
@@ -28,14 +32,14 @@ class Means(msgspec.Struct, frozen=True):
     summarizer_input_tokens: int
     """How much of a log one summary call may read."""
 
-    @property
-    def deployment(self) -> Deployment:
-        return self.target.deployments[0]
+    model_key: str
+    """`provider/model` of the first deployment."""
+    encoding: str
+    """Of token counts, where a conversation is to begin."""
 
-    @property
-    def encoding(self) -> str:
-        """Of token counts, where a conversation is to begin."""
-        return self.deployment.encoding or encoding_for(self.deployment.upstream_model)
+    def is_of(self, policy: Policy, target: Target, window: Window) -> bool:
+        """Whether these are what they were made of."""
+        return self.policy is policy and self.target is target and self.window == window
 
 
 class Turns:
@@ -57,6 +61,8 @@ class Turns:
         self._default_policy = default_policy
         self._model_policies = model_policies
         self._calibration_seeds = calibration_seeds
+        self._means: dict[tuple[str, str], Means] = {}
+        """By policy and model, what they came to last: most turns come to the same."""
 
     async def means(self, request: ChatRequest) -> Means:
         """
@@ -66,13 +72,28 @@ class Turns:
         """
         policy = self.policy(request)
         target = self._router.resolve(request.model)
-        window = await self._windows.of(target.deployments[0], request.caller.authorization)
-        return Means(policy, target, window, await self._summarizer_input_tokens(policy, window, request))
+        deployment = target.deployments[0]
+        window = await self._windows.of(deployment, request.caller.authorization)
+        known = self._means.get((policy.name, request.model))
+        if known is not None and known.is_of(policy, target, window) and policy.summarizer.model == SAME_MODEL:
+            return known
+        means = Means(
+            policy=policy,
+            target=target,
+            window=window,
+            summarizer_input_tokens=await self._summarizer_input_tokens(policy, window, request),
+            model_key=deployment.key,
+            encoding=deployment.encoding or encoding_for(deployment.upstream_model),
+        )
+        if len(self._means) >= MOST_MEANS:
+            self._means.clear()
+        self._means[policy.name, request.model] = means
+        return means
 
     def turn(self, request: ChatRequest, means: Means, place: Recollection) -> Turn:
         """A request in its place, ready to be planned."""
-        key = means.deployment.key
-        seed = self._calibration_seeds.get(key, Calibration())
+        key = means.model_key
+        seed = self._calibration_seeds.get(key, UNCALIBRATED)
         return Turn(
             request=request,
             target=means.target,

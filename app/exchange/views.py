@@ -22,7 +22,7 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
 from app.exchange.pinning import fitting, pins_of
-from app.exchange.placement import CALIBRATION, VIEWS, Recollection
+from app.exchange.placement import CALIBRATION, PINS, VIEWS, Recollection
 from app.exchange.recall_tool import Recalled
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
@@ -32,6 +32,7 @@ from app.upstream.base import Target, Window
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 NO_VIEW: Final = LastView()
+UNCALIBRATED: Final = Calibration()
 READ_GAP_MESSAGES: Final = 16
 """Messages this near to each other are read in one query, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
@@ -129,9 +130,12 @@ class Views:
             if lossy is not None:
                 return lossy
         view = await self.planned(turn, budget, summarize=summarize, more_chunks=more_chunks)
-        if not view.plan.fits:
-            raise _too_long(view.plan, view.outline, budget)
-        return replace(view, messages=await self._messages(place, view.plan, view.outline))
+        plan = view.plan
+        if not plan.fits:
+            raise _too_long(plan, view.outline, budget)
+        if place.aligned and plan.is_untouched:
+            return view
+        return replace(view, messages=await self.rendered(place, plan, view.outline.next_seq))
 
     async def planned(
         self, turn: Turn, budget: Budget, *, summarize: Summarize, more_chunks: Sequence[Chunk] = ()
@@ -141,12 +145,28 @@ class Views:
         Raises:
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
-        outline = await self._outline(turn, budget, more_chunks, forced=summarize in {"now", "ahead"})
+        place, state = turn.place, turn.place.conversation.state
+        instructions_tokens, log_tokens = turn.instructions_tokens, place.log_tokens
+        over = budget.calibrated(instructions_tokens + log_tokens) > budget.soft
+        chain, folds = await self._chain(turn, more_chunks, needed=over or summarize in {"now", "ahead"})
+        last = last_view_of(state, turn.policy, budget.window)
+        at_start = place.is_fresh and not chain and not last.boundary.to_seq
+        outline = Outline(
+            instructions_tokens=instructions_tokens,
+            log_tokens=log_tokens,
+            next_seq=place.next_seq,
+            chunks=chain,
+            folds=folds,
+            tail=place.new if at_start else None,
+            new_from_seq=place.conversation.head_seq + 1,
+            pins=fitting(pins_of(place.conversation.marks), turn.policy, budget),
+            last=last,
+        )
         decided = await self._plan(turn, outline, budget, summarize)
         if (start := decided.needs_tail) is not None:
-            outline = replace(outline, tail=await self.log(turn.place, start.to_seq), tail_start=start)
+            outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize)
-        return View(outline, decided, budget, None, warnings=_warnings(turn.place, outline))
+        return View(outline, decided, budget, None, warnings=_warnings(place, outline))
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
         """The client's own history, which is not the stored log message for message, if it fits untouched."""
@@ -163,29 +183,23 @@ class Views:
         )
         return View(outline, untouched, budget, None)
 
-    async def _outline(self, turn: Turn, budget: Budget, more_chunks: Sequence[Chunk], *, forced: bool) -> Outline:
-        place = turn.place
-        over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
-        policy, state = turn.policy, place.conversation.state
+    async def _chain(
+        self, turn: Turn, more_chunks: Sequence[Chunk], *, needed: bool
+    ) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+        """The chunks that stand for the log, and their folds.
+
+        Args:
+            needed: to be looked for in the store although the conversation is not known to have any.
+        """
+        place, policy = turn.place, turn.policy
         chunks: list[Chunk] = []
-        if policy.summarizes and (place.conversation.chunk_count or ((over or forced) and place.keeps)):
+        if policy.summarizes and (place.conversation.chunk_count or (needed and place.keeps)):
             chunks = await self._chunks(place)
+        elif not more_chunks:
+            return (), ()
         known = {chunk.id for chunk in chunks}
         made = (chunk for chunk in more_chunks if chunk.id not in known)
-        chain, folds = active_chain([*chunks, *made], replacing=policy.replaces)
-        last = last_view_of(state, policy, budget.window)
-        at_start = place.is_fresh and not chain and not last.boundary.to_seq
-        return Outline(
-            instructions_tokens=turn.instructions_tokens,
-            log_tokens=place.log_tokens,
-            next_seq=place.next_seq,
-            chunks=chain,
-            folds=folds,
-            tail=place.new if at_start else None,
-            new_from_seq=place.conversation.head_seq + 1,
-            pins=fitting(pins_of(place.conversation.marks), policy, budget),
-            last=last,
-        )
+        return active_chain([*chunks, *made], replacing=policy.replaces)
 
     async def _chunks(self, place: Recollection) -> list[Chunk]:
         conversation = place.conversation
@@ -210,10 +224,10 @@ class Views:
             summarize=summarize,
             through_seq=turn.request.through_seq,
         )
+        if outline.tail is None or not _takes_long(outline):
+            return decide()
         over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
-        if outline.tail is not None and over and _takes_long(outline):
-            return await asyncio.to_thread(decide)
-        return decide()
+        return await asyncio.to_thread(decide) if over else decide()
 
     async def answered(self, place: Recollection, conversation: Conversation) -> Recollection:
         """A place as the next request will find it, with the answer at the log's end.
@@ -282,11 +296,6 @@ class Views:
         fresh = [entry for entry in place.new if entry.seq in early and entry.seq < start]
         return [*stored, *fresh, *await self.log(place, start)]
 
-    async def _messages(self, place: Recollection, decided: Plan, outline: Outline) -> list[bytes] | None:
-        if decided.is_untouched and place.client_log is not None and place.aligned:
-            return None
-        return await self.rendered(place, decided, outline.next_seq)
-
     async def rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
         """The messages of a plan, in the client's own bytes where it sent them."""
         return _rendered(place, decided, await self._raws(place, decided), next_seq)
@@ -325,16 +334,17 @@ def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) 
     Only a `seed` that makes views smaller is taken: that another conversation's prompts weighed less than their
     estimates (a provider that leaves tool schemas out of its count) is no promise for this one's.
     """
-    stored = state.get(CALIBRATION, {}).get(model_key)
-    if stored:
+    known = state.get(CALIBRATION)
+    if known and (stored := known.get(model_key)):
         return Calibration.from_dict(stored)
-    return seeded(seed) if seed.ratio > 1 else Calibration()
+    return seeded(seed) if seed.ratio > 1 else UNCALIBRATED
 
 
 def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastView:
     """What is kept of the last view that was made under a policy for a window."""
-    stored = state.get(VIEWS, {}).get(_view_key(policy, window))
-    return LastView() if stored is None else msgspec.convert(stored, LastView)
+    views = state.get(VIEWS)
+    stored = views.get(_view_key(policy, window)) if views else None
+    return NO_VIEW if stored is None else msgspec.convert(stored, LastView)
 
 
 def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> Mapping[str, Any]:
@@ -349,7 +359,7 @@ def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastV
 
 
 def _warnings(place: Recollection, outline: Outline) -> tuple[str, ...]:
-    left_out = len(pins_of(place.conversation.marks)) - len(outline.pins)
+    left_out = len(place.conversation.marks.get(PINS, ())) - len(outline.pins)
     return (f"{left_out} pinned messages have no room in this window.",) if left_out else ()
 
 

@@ -64,6 +64,14 @@ ERRORS: Final = _counter("errors_total", "Errors that clients were told, those i
 DISCONNECTS: Final = _counter("client_disconnects_total", "Clients that hung up before their answer's end.")
 IN_FLIGHT: Final = _gauge("requests_in_flight", "Chat completions that are being answered.")
 STREAMS: Final = _gauge("streams_open", "Streams that have begun and not ended.")
+ADMITTED: Final = _gauge("requests_admitted", "Requests that ask a model and have a place among those that may.")
+WAITING: Final = _gauge("requests_waiting", "Requests that wait for such a place.")
+ADMISSION_WAIT_SECONDS: Final = _histogram(
+    "admission_wait_seconds", "How long requests that had to wait for a place, and got one, waited."
+)
+REFUSALS: Final = _counter("refusals_total", "Requests that got no place.", "reason")
+CONNECTIONS: Final = _gauge("connections_open", "Connections of clients.")
+CUTS: Final = _counter("connections_cut_total", "Connections that were refused, or ended before their time.", "reason")
 
 TURNS: Final = _counter("turns_total", "Answers of models, by what their prompts were.", "status", "policy")
 INTERRUPTED: Final = _counter("interrupted_turns_total", "Those of them that broke off, or whose client hung up.")

@@ -149,9 +149,9 @@ class Metrics:
             found = self._observed[key] = Observed(self._cells.values, place, family.bounds)
         return found
 
-    def watch(self, family: Family, value: Callable[[], float]) -> None:
-        """A gauge that is looked up whenever numbers are read."""
-        self._watched.append((self.counted(family), value))
+    def watch(self, family: Family, value: Callable[[], float], *labels: str) -> None:
+        """A number that is looked up whenever numbers are read."""
+        self._watched.append((self.counted(family, *labels), value))
 
     def describe(self, *, version: str, database: str) -> None:
         """Say what is running."""
@@ -275,7 +275,7 @@ class _Silent(Metrics):
 
     is_on = False
 
-    def watch(self, family: Family, value: Callable[[], float]) -> None:
+    def watch(self, family: Family, value: Callable[[], float], *labels: str) -> None:
         return None
 
     def answered(self, facts: TurnFacts) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
 
+from app.settings.limits import Limits
 from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
 from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
 from app.settings.secret_key import EncryptionKey
@@ -26,6 +27,7 @@ __all__ = [
     "Deployment",
     "Encoding",
     "Encryption",
+    "Limits",
     "Model",
     "Policy",
     "Price",
@@ -173,6 +175,7 @@ class Settings(Section):
     encryption: Encryption = Encryption()
     retention: Retention = Retention()
     telemetry: Telemetry = Telemetry()
+    limits: Limits = Limits()
     providers: dict[Name, Provider] = Field(default_factory=dict)
     models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()

@@ -6,7 +6,8 @@ distributed PostgreSQL each statement stays on one shard. Driver errors leave th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
@@ -16,6 +17,7 @@ import msgspec
 from app.conversation.keys import ApiKey
 from app.conversation.messages import Chunk, Conversation, LogMessage, Mode, StoredCompletion
 
+UnderWay = Coroutine[Any, Any, None] | asyncio.Future[None]
 MAX_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
 NEAR_LINKS: Final = 2
@@ -210,8 +212,9 @@ class Store(Protocol):
         log has a say. One round trip.
         """
 
-    async def append(self, write: Append) -> None:
-        """Add messages to the end of a log and update its conversation.
+    def append(self, write: Append) -> UnderWay:
+        """Add messages to the end of a log and update its conversation. A future is that of a write which has begun,
+        and comes to its end even if nobody waits for it.
 
         Raises:
             HeadMoved: the log does not end at `after_seq`; or the conversation to create, or one for the client's

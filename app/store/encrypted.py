@@ -27,6 +27,7 @@ from app.store.base import (
     RequestKey,
     Store,
     StoreInfo,
+    UnderWay,
 )
 from app.store.ciphers import Cipher, is_sealed
 from app.store.sealing import Sealing
@@ -112,12 +113,13 @@ class EncryptedStore:
         )
         return [Found(self.sealing.open_message(conversation.tenant, one.message), one.score) for one in found]
 
-    async def append(self, write: Append) -> None:
-        if self.sealing.is_active:
-            messages = await self._sealed(write.conversation.tenant, write.messages)
-            sealed = self.sealing.seal_conversation(write.conversation)
-            write = replace(write, conversation=sealed, messages=messages)
-        await self.inner.append(write)
+    def append(self, write: Append) -> UnderWay:
+        return self._append_sealed(write) if self.sealing.is_active else self.inner.append(write)
+
+    async def _append_sealed(self, write: Append) -> None:
+        messages = await self._sealed(write.conversation.tenant, write.messages)
+        sealed = self.sealing.seal_conversation(write.conversation)
+        await self.inner.append(replace(write, conversation=sealed, messages=messages))
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)

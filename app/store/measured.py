@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from app.errors import StoreUnavailable
 from app.observability import families
 from app.observability.metrics import Metrics, Observed
-from app.store.base import Store
+from app.store.base import Append, Store, UnderWay
+
+Result = TypeVar("Result")
 
 UNTIMED: Final = ("open", "close", "scrub")
 """Of the process, not of requests."""
@@ -22,26 +26,66 @@ def measured(store: Store, metrics: Metrics) -> Store:
         return store
     names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
     operations = {name: getattr(store, name) if name in UNTIMED else _timed(store, name, metrics) for name in names}
+    operations["append"] = _timed_append(store, metrics)
     return cast(Store, SimpleNamespace(searches_all=store.searches_all, **operations))
 
 
-def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
-    now, queue = metrics.now, metrics.store_queue
-    series: list[Observed] = []
+class _Operation:
+    """The numbers of one operation; there from the first time on that it runs."""
 
-    async def operation(*args: Any, **kwargs: Any) -> Any:
-        if not series:
-            series.append(metrics.observed(families.STORE_SECONDS, name))
-            metrics.counted(families.STORE_ERRORS, name)  # told as 0 until one comes, so that the first is a change
-        queue.add()
-        began = now()
+    __slots__ = ("_errors", "_metrics", "_name", "_seconds", "now")
+
+    def __init__(self, name: str, metrics: Metrics) -> None:
+        self._name = name
+        self._metrics = metrics
+        self._seconds: Observed | None = None
+        self.now = metrics.now
+
+    def begins(self) -> float:
+        """One more runs, from the returned time on."""
+        if self._seconds is None:
+            self._seconds = self._metrics.observed(families.STORE_SECONDS, self._name)
+            # Told as 0 until one comes, so that the first is a change.
+            self._errors = self._metrics.counted(families.STORE_ERRORS, self._name)
+        self._metrics.store_queue.add()
+        return self.now()
+
+    def ends(self, began: float, error: BaseException | None = None) -> None:
+        """One that runs since then is over."""
+        assert self._seconds is not None
+        self._seconds.add(self.now() - began)
+        self._metrics.store_queue.add(-1)
+        if isinstance(error, StoreUnavailable):
+            self._errors.add()
+
+    async def waited(self, work: Awaitable[Result]) -> Result:
+        """What work comes to that has not begun yet."""
+        began, failed = self.begins(), None
         try:
-            return await getattr(store, name)(*args, **kwargs)
-        except StoreUnavailable:
-            metrics.counted(families.STORE_ERRORS, name).add()
+            return await work
+        except StoreUnavailable as error:
+            failed = error
             raise
         finally:
-            series[0].add(now() - began)
-            queue.add(-1)
+            self.ends(began, failed)
 
-    return operation
+
+def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
+    operation = _Operation(name, metrics)
+    return lambda *args, **kwargs: operation.waited(getattr(store, name)(*args, **kwargs))
+
+
+def _timed_append(store: Store, metrics: Metrics) -> Callable[[Append], UnderWay]:
+    operation = _Operation("append", metrics)
+
+    def note(began: float, work: asyncio.Future[None]) -> None:
+        operation.ends(began, None if work.cancelled() else work.exception())
+
+    def append(write: Append) -> UnderWay:
+        work = store.append(write)
+        if not isinstance(work, asyncio.Future):
+            return operation.waited(work)
+        work.add_done_callback(functools.partial(note, operation.begins()))
+        return work
+
+    return append

@@ -99,6 +99,8 @@ Lineage = tuple[tuple[str, int], ...]
 
 
 def as_json(value: Mapping[str, Any]) -> str:
+    if not value:
+        return "{}"
     return orjson.dumps(value if type(value) is dict else dict(value)).decode()
 
 

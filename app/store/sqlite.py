@@ -26,6 +26,7 @@ from app.store.lineage import expected_count, placed, stretches
 from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms, portions
+from app.store.sqlite_appends import Appending, run_together
 from app.store.sqlite_lanes import (
     Lane,
     SqliteOptions,
@@ -49,7 +50,7 @@ class SqliteStore(Desk):
         self._path = path
         self._options = options or SqliteOptions()
         connect = partial(open_file, path, self._options)
-        self._writer = Lane("store-writer", connect, commit_together)
+        self._writer = Lane("store-writer", connect, partial(commit_together, run_all=run_together))
         self._lookups = Lane("store-lookups", connect, read_each)
         self._ranges = Lane("store-ranges", connect, read_each)
 
@@ -134,9 +135,8 @@ class SqliteStore(Desk):
         keys = keys_of_terms(terms)
         return await self._ranges.run(lambda connection: sqlite_search.search_all(connection, tenant, keys, limit))
 
-    async def append(self, write: Append) -> None:
-        now = self._clock()
-        await self._writer.run(lambda connection: writes.append(connection, write, now))
+    def append(self, write: Append) -> asyncio.Future[None]:
+        return self._writer.run(Appending(write, self._clock()))
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         root = root_of_conversation(conversation_id)

@@ -1,7 +1,9 @@
 """Threads that own one SQLite connection each and take jobs from the event loop in batches.
 
-A hop costs one queue entry there and one `call_soon_threadsafe` back for a whole batch. The writer commits a batch
-as one transaction (group commit), each job behind a savepoint, so that a failing job takes no other with it.
+What the event loop submits within one iteration, or while a batch is under way, is handed over as one batch: a hop
+costs one queue entry there and one `call_soon_threadsafe` back for all of it. The writer commits a batch as one
+transaction (group commit), and where a job fails again with each job behind a savepoint, so that it takes no other with
+it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
 Outcome = tuple[Any, BaseException | None]
 Work = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
+RunAll = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
+
+Entry = tuple["asyncio.Future[Any]", Job]
 
 MAX_BATCH: Final = 256
 
@@ -89,14 +94,25 @@ def read_each(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outco
     return [_outcome(connection, job) for job in jobs]
 
 
-def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
+def run_each(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
+    """What each job comes to."""
+    return [job(connection) for job in jobs]
+
+
+def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunAll = run_each) -> list[Outcome]:
     """Run jobs in one transaction. None has succeeded before the commit has.
 
     Nearly always all of them do: the savepoints that keep one failure from the others, and cost as much as the writes,
     are only set in a second run, after one failed.
+
+    Args:
+        run_all: runs them in their order, raising what any of them raises.
     """
     try:
-        return _commit(connection, jobs, _run)
+        connection.execute("BEGIN IMMEDIATE")
+        values = _run_all(connection, jobs, run_all)
+        connection.execute("COMMIT")
+        return [(value, None) for value in values]
     except _JobFailed as failed:
         _roll_back(connection)
         if len(jobs) == 1:
@@ -105,7 +121,10 @@ def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list
         _roll_back(connection)
         return [(None, error)] * len(jobs)
     try:
-        return _commit(connection, jobs, _attempt)
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [_attempt(connection, job) for job in jobs]
+        connection.execute("COMMIT")
+        return outcomes
     except sqlite3.Error as error:
         _roll_back(connection)
         return [(None, error)] * len(jobs)
@@ -117,26 +136,17 @@ class _JobFailed(Exception):
         self.error = error
 
 
-def _commit(
-    connection: sqlite3.Connection, jobs: Sequence[Job], run: Callable[[sqlite3.Connection, Job], Outcome]
-) -> list[Outcome]:
-    connection.execute("BEGIN IMMEDIATE")
-    outcomes = [run(connection, job) for job in jobs]
-    connection.execute("COMMIT")
-    return outcomes
+def _run_all(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunAll) -> list[Any]:
+    try:
+        return run_all(connection, jobs)
+    except BaseException as error:
+        raise _JobFailed(error) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-
-
-def _run(connection: sqlite3.Connection, job: Job) -> Outcome:
-    value, error = _outcome(connection, job)
-    if error is not None:
-        raise _JobFailed(error)
-    return value, None
 
 
 def _attempt(connection: sqlite3.Connection, job: Job) -> Outcome:
@@ -164,9 +174,14 @@ class Lane:
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], work: Work) -> None:
         self._connect = connect
         self._work = work
-        self._queue: SimpleQueue[tuple[asyncio.Future[Any], Job] | None] = SimpleQueue()
+        self._submitted: list[Entry] = []
+        """Not handed over yet."""
+        self._is_working = False
+        """Whether a batch is under way, as far as the event loop has heard."""
+        self._batches: SimpleQueue[list[Entry] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closing = False
         self._ended: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
@@ -186,17 +201,30 @@ class Lane:
         Raises:
             StoreUnavailable: the store is not open.
         """
-        if self._loop is None or self._ended is None or self._ended.done():
+        if self._loop is None or self._is_closing:
             raise StoreUnavailable("The store is not open.")
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._queue.put((future, job))
+        self._submitted.append((future, job))
+        if len(self._submitted) == 1 and not self._is_working:
+            # Whatever else this iteration of the loop submits goes along.
+            self._loop.call_soon(self._hand_over)
         return future
+
+    def _hand_over(self) -> None:
+        if self._submitted and not self._is_working:
+            self._is_working = True
+            self._batches.put(self._submitted[:MAX_BATCH])
+            del self._submitted[:MAX_BATCH]
 
     async def stop(self) -> None:
         """Finish what is queued, then close the connection."""
         if self._ended is None:
             return
-        self._queue.put(None)
+        self._is_closing = True
+        while self._submitted:
+            self._batches.put(self._submitted[:MAX_BATCH])
+            del self._submitted[:MAX_BATCH]
+        self._batches.put(None)
         await asyncio.shield(self._ended)
 
     def _run(self) -> None:
@@ -205,49 +233,41 @@ class Lane:
         except sqlite3.Error as error:
             self._refuse(error)
             return
-        while True:
-            batch = [self._queue.get()]
-            batch += [self._queue.get() for _ in range(min(self._queue.qsize(), MAX_BATCH - 1))]
-            entries = [entry for entry in batch if entry is not None]
-            if entries:
-                outcomes = self._work(connection, [job for _, job in entries])
-                self._deliver([(future, outcome) for (future, _), outcome in zip(entries, outcomes, strict=True)])
-            if len(entries) < len(batch):
-                connection.close()
-                self._end()
-                return
+        while (batch := self._batches.get()) is not None:
+            outcomes = self._work(connection, [job for _, job in batch])
+            self._deliver([(future, outcome) for (future, _), outcome in zip(batch, outcomes, strict=True)])
+        connection.close()
+        self._end()
 
     def _refuse(self, error: sqlite3.Error) -> None:
-        """The connection could not be made: the first job, which waits for it, gets the error."""
-        first = self._queue.get()
-        if first is not None:
-            self._deliver([(first[0], (None, error))])
+        """The connection could not be made: the first jobs, which wait for it, get the error."""
+        self._deliver([(future, (None, error)) for future, _ in self._batches.get() or ()])
         self._end()
 
     def _deliver(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
-        self._call(_settle, settled)
+        self._call(self._settle, settled)
+
+    def _settle(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+        self._is_working = False
+        self._hand_over()
+        for future, (value, error) in settled:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(unavailable(error))
 
     def _end(self) -> None:
-        if self._ended is not None:
-            self._call(_finish, self._ended)
+        self._call(self._finish)
+
+    def _finish(self) -> None:
+        self._is_closing = True
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         # The loop is gone when the process ends without closing the store; nobody waits for an outcome then.
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function, *args)
-
-
-def _settle(settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
-    for future, (value, error) in settled:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(unavailable(error))
-
-
-def _finish(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)

@@ -47,7 +47,7 @@ def append(connection: sqlite3.Connection, write: Append, now: datetime) -> None
         write = _advance(connection, write, moment)
     if write.messages:
         root, conversation_id = write.conversation.root, write.conversation.id
-        rows = [_message_row(root, conversation_id, message, moment) for message in write.messages]
+        rows = [message_row(root, conversation_id, message, moment) for message in write.messages]
         connection.executemany(SQL.insert_message, rows)
     if write.releases and write.fence is not None:
         release(connection, write.fence)
@@ -57,7 +57,22 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
     new = write.conversation
     if new.lineage and not _shares_what_exists(connection, new):
         raise HeadMoved
-    values = (
+    try:
+        connection.execute(SQL.insert_conversation, created_row(new, moment))
+        if names_itself(new):
+            connection.execute(SQL.insert_external_id, (new.tenant, new.external_id, new.root, new.id))
+    except sqlite3.IntegrityError as error:
+        raise HeadMoved from error
+
+
+def names_itself(new: Conversation) -> bool:
+    """Whether a new conversation is the first that its client's own id means."""
+    return new.external_id is not None and not new.lineage
+
+
+def created_row(new: Conversation, moment: str) -> tuple[Any, ...]:
+    """The values of `CONVERSATION_COLUMNS`."""
+    return (
         new.id,
         new.root,
         new.tenant,
@@ -78,12 +93,6 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
         as_json(new.marks),
         new.indexed_before,
     )
-    try:
-        connection.execute(SQL.insert_conversation, values)
-        if new.external_id is not None and not new.lineage:
-            connection.execute(SQL.insert_external_id, (new.tenant, new.external_id, new.root, new.id))
-    except sqlite3.IntegrityError as error:
-        raise HeadMoved from error
 
 
 def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) -> bool:
@@ -112,8 +121,13 @@ def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> Appe
 
 
 def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
+    return connection.execute(SQL.advance, advanced_row(write, moment)).rowcount == 1
+
+
+def advanced_row(write: Append, moment: str) -> tuple[Any, ...]:
+    """The arguments of `SQL.advance`."""
     after = write.conversation
-    values = (
+    return (
         after.root,
         after.id,
         after.tenant,
@@ -129,10 +143,10 @@ def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
         as_json(after.state),
         moment,
     )
-    return connection.execute(SQL.advance, values).rowcount == 1
 
 
-def _message_row(root: str, conversation_id: str, message: LogMessage, moment: str) -> tuple[Any, ...]:
+def message_row(root: str, conversation_id: str, message: LogMessage, moment: str) -> tuple[Any, ...]:
+    """The values of `MESSAGE_ROW`."""
     return (
         root,
         conversation_id,

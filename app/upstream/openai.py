@@ -1,4 +1,4 @@
-"""A provider that speaks OpenAI's protocol, over aiohttp: one call, one answer, no retries (those are the router's).
+"""A provider that speaks OpenAI's protocol: one call, one answer, no retries (those are the router's).
 
 Nothing of one caller reaches another: there is no cookie jar, and keys travel per call. An error message names the
 provider and never an address, since a base URL may carry a secret in its query.
@@ -7,60 +7,45 @@ provider and never an address, since a base URL may carry a secret in its query.
 from __future__ import annotations
 
 import asyncio
-import os
+import base64
 import re
-import socket
 import ssl
-import time
-import warnings
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, unquote
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-import aiohttp
 import orjson
-from aiohttp.client_proto import ResponseHandler
-from yarl import URL
 
 from app.errors import InvalidRequest, UpstreamUnavailable
-from app.observability.tracing import current_span
-from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Times
+from app.observability.tracing import NO_SPAN, current_span
+from app.upstream.base import Call, Reply
+from app.upstream.client import Client, Head, Timeouts
+from app.upstream.dial import PORTS, host_of
+from app.upstream.direct import DirectClient
 from app.upstream.traced import place_of
-from app.upstream.watch import Watch
 
-_IDLE_CONNECTION_SECONDS = 30.0
-_MODELS_TIMEOUT_SECONDS = 10.0
-_BODY_LIMIT_BYTES = 256 * 1024 * 1024
-_READ_BUFFER_BYTES = 256 * 1024
+__all__ = ["OpenAIProvider", "Timeouts"]
+
+MODELS_TIMEOUT_SECONDS: Final = 10.0
+MOST_HEADS: Final = 64
+"""How many heads without anything of a caller are kept, so that they are made once."""
 
 _NOT_SENT = frozenset(
-    {"accept-encoding", "authorization", "connection", "content-length", "cookie", "host", "keep-alive"}
-    | {"proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
+    {"accept-encoding", "authorization", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
+    | {"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 """Headers of the client's own connection, and those that are set here."""
+_FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that are not for configuration either."""
 
+_METHOD = re.compile(r"[A-Z]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_-]*")
+_PATH_SAFE = "/:@!$&'()*+,;=~%"
 _QUERY_SAFE = "/?:@!$&'()*+,;=~%[]"
-
-_NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
-
-# aiohttp warns of bodies above a megabyte, which are what histories are; they are written without being copied.
-warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a provider may take, in seconds; None is for ever.
-
-    `first_byte` runs from the request to the first byte of the answer's body, `between_bytes` from one piece to the
-    next, `whole` over everything.
-    """
-
-    connect_seconds: float | None = 5.0
-    first_byte_seconds: float | None = 600.0
-    between_bytes_seconds: float | None = 300.0
-    whole_seconds: float | None = None
+_LINE = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n"
+"""RFC 9110, 5.1 and 5.5: a name is a token, and no value holds a control character."""
+_LINES = re.compile(f"(?:{_LINE})*")
 
 
 class OpenAIProvider:
@@ -90,30 +75,35 @@ class OpenAIProvider:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
-        self._base, _, self._query = base_url.partition("?")
-        self._base = self._base.rstrip("/")
-        self._api_key = api_key or None
+        url = urlsplit(base_url)
+        self._path = quote(url.path.rstrip("/"), safe=_PATH_SAFE)
+        self._query = quote(url.query, safe=_QUERY_SAFE)
+        self._own_key = f"Bearer {api_key}" if api_key else None
         self._timeouts = timeouts or Timeouts()
-        self._headers = {key.lower(): value for key, value in (headers or {}).items()}
+        self._always = {"host": _authority(url), "user-agent": "concertina", "accept": "*/*"}
+        self._headers = _configured(headers or {})
         self._auth_header = auth_header.lower()
-        self._proxy = proxy
-        self._ssl: ssl.SSLContext | bool = ssl_context or True
-        self._session: aiohttp.ClientSession | None = None
-        self._place = place_of(name, self._base)
+        if (basic := _basic(url)) and self._own_key is None and self._auth_header == "authorization":
+            self._own_key = basic
+        elif basic:
+            self._headers.setdefault("authorization", basic)
+        self._heads: dict[tuple[str, str, str, bool], Head] = {}
+        self._client = _client(name, url, self._timeouts, ssl_context, proxy)
+        self._place = place_of(name, base_url)
         """What spans say of where calls go."""
-        self._until_head = aiohttp.ClientTimeout(
-            total=None, connect=self._timeouts.connect_seconds, sock_read=self._timeouts.first_byte_seconds
-        )
 
-    async def send(self, call: Call) -> HttpReply:
+    async def send(self, call: Call) -> Reply:
         """Send a call; returns when status and headers are there, whatever the status. Redirects are not followed.
 
         Raises:
             UpstreamUnavailable: no connection, or an answer that is not HTTP.
             ConnectionDropped: closed before a byte of the answer.
             AnswerTimedOut: no answer in time.
+            InvalidRequest: its path leads out of the base URL, or a header cannot be sent.
         """
-        current_span().set(self._place)
+        span = current_span()
+        if span is not NO_SPAN:
+            span.set(self._place)
         return await self._send(call, self._timeouts.whole_seconds)
 
     async def models(self, authorization: str | None) -> list[dict[str, Any]]:
@@ -123,7 +113,7 @@ class OpenAIProvider:
             UpstreamUnavailable: it could not be had.
         """
         call = Call("/models", method="GET", authorization=authorization)
-        reply = await self._send(call, _MODELS_TIMEOUT_SECONDS)
+        reply = await self._send(call, MODELS_TIMEOUT_SECONDS)
         try:
             body = await reply.read()
         finally:
@@ -133,71 +123,57 @@ class OpenAIProvider:
         return _model_entries(self.name, body)
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._client.aclose()
 
-    async def _send(self, call: Call, whole_seconds: float | None) -> HttpReply:
-        url = self._url(call)
+    async def _send(self, call: Call, whole_seconds: float | None) -> Reply:
         ends_at = None if whole_seconds is None else asyncio.get_running_loop().time() + whole_seconds
-        try:
-            async with asyncio.timeout_at(ends_at):
-                response = await self._opened_session().request(
-                    call.method,
-                    url,
-                    data=call.body or None,
-                    headers=self._headers_for(call),
-                    allow_redirects=False,
-                    timeout=self._until_head,
-                    proxy=self._proxy,
-                    ssl=self._ssl,
-                )
-        except aiohttp.ConnectionTimeoutError as error:
-            raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached in time.", status=504) from error
-        except TimeoutError as error:
-            raise AnswerTimedOut(f"Provider {self.name!r} did not answer in time.", status=504) from error
-        except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as error:
-            raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
-        except aiohttp.ClientConnectorError as error:
-            reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            raise UpstreamUnavailable(f"Provider {self.name!r} could not be reached: {reason}.") from error
-        except aiohttp.ClientOSError as error:
-            raise ConnectionDropped(f"Provider {self.name!r} closed the connection without an answer.") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamUnavailable(f"The call to provider {self.name!r} failed: {type(error).__name__}.") from error
-        return HttpReply(self.name, response, self._timeouts, ends_at, call.times)
+        return await self._client.send(self._head(call), call.body, ends_at, call.times)
 
-    def _opened_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS, socket_factory=_kept_alive_socket
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "concertina"},
-                read_bufsize=_READ_BUFFER_BYTES,
-            )
-        return self._session
+    def _head(self, call: Call) -> Head:
+        """The head of a call; made once where nothing in it is its caller's."""
+        span = current_span()
+        trace = {} if span is NO_SPAN else span.headers()
+        if call.headers or trace or (self._own_key is None and call.authorization):
+            return self._made_head(call, trace)
+        key = (call.method, call.path, call.query, bool(call.body))
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[key] = self._made_head(call, trace)
+        return head
 
-    def _url(self, call: Call) -> URL:
+    def _made_head(self, call: Call, trace: Mapping[str, str]) -> Head:
+        if _METHOD.fullmatch(call.method) is None:
+            raise ValueError(f"{call.method!r} is not a method")  # the gateway's own routes let none through
+        target = self._target(call)
+        headers = self._headers_for(call, trace)
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if _LINES.fullmatch(lines) is None:
+            raise InvalidRequest(
+                f"The header {_unfit(headers)!r} cannot be sent on: it holds control characters.", code="invalid_header"
+            )
+        return Head(call.method, target, headers, f"{call.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1"))
+
+    def _target(self, call: Call) -> str:
         path = call.path
         if _PLAIN_PATH.fullmatch(path) is None:
             _refuse_climbing(path)
-            path = quote(path, safe="/:@!$&'()*+,;=~%")
+            path = quote(path, safe=_PATH_SAFE)
         query = "&".join(part for part in (self._query, quote(call.query, safe=_QUERY_SAFE)) if part)
-        return URL(f"{self._base}{path}?{query}" if query else self._base + path, encoded=True)
+        return f"{self._path}{path}?{query}" if query else self._path + path
 
-    def _headers_for(self, call: Call) -> dict[str, str]:
-        headers = {name: value for name, value in call.headers.items() if name not in _NOT_SENT}
-        if trace := current_span().headers():
+    def _headers_for(self, call: Call, trace: Mapping[str, str]) -> dict[str, str]:
+        headers = dict(self._always)
+        headers.update((name, value) for name, value in call.headers.items() if name not in _NOT_SENT)
+        if trace:
             headers.pop("tracestate", None)
             headers.update(trace)
         if call.body:
             headers.setdefault("content-type", "application/json")
         headers["accept-encoding"] = "identity"
         headers.update(self._headers)
-        key = f"Bearer {self._api_key}" if self._api_key else call.authorization
+        key = self._own_key or call.authorization
         if key and self._auth_header == "authorization":
             headers["authorization"] = key
         elif key:
@@ -205,109 +181,37 @@ class OpenAIProvider:
         return headers
 
 
-class HttpReply:
-    """An answer under way; `upstream.base.Reply`."""
-
-    __slots__ = ("_between_bytes_seconds", "_provider", "_response", "_times", "_watch", "headers", "status")
-
-    def __init__(
-        self,
-        provider: str,
-        response: aiohttp.ClientResponse,
-        timeouts: Timeouts,
-        ends_at: float | None,
-        times: Times | None = None,
-    ) -> None:
-        self._times = times
-        self._provider = provider
-        self._response = response
-        self._between_bytes_seconds = timeouts.between_bytes_seconds
-        _stop_own_limit(response)
-        self._watch = Watch(self._expire, silence_seconds=timeouts.first_byte_seconds, ends_at=ends_at)
-        self.status = response.status
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        if "content-encoding" in headers:
-            del headers["content-encoding"]
-            headers.pop("content-length", None)
-        self.headers: Mapping[str, str] = {name: headers[name] for name in headers.keys() - _NOT_TAKEN}
-
-    async def read(self) -> bytes:
-        """The whole body.
-
-        Raises:
-            UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
-        """
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in self.chunks():
-            pieces.append(piece)
-            size += len(piece)
-            if size > _BODY_LIMIT_BYTES:
-                self._close()
-                raise UpstreamUnavailable(
-                    f"Provider {self._provider!r} sent an answer of more than {_BODY_LIMIT_BYTES} bytes."
-                )
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they arrive. A consumer that is cancelled cuts the connection.
-
-        Raises:
-            UpstreamUnavailable: it breaks off or stays silent too long.
-        """
-        read_some = self._response.content.readany
-        watch = self._watch
-        now = watch.now
-        try:
-            piece = await read_some()
-            watch.limit_silence(self._between_bytes_seconds)
-            if self._times is not None:
-                self._times.first_byte = time.monotonic()
-            while piece:
-                watch.waiting_since = None
-                yield piece
-                watch.waiting_since = now()
-                piece = await read_some()
-            watch.stop()
-            if self._times is not None:
-                self._times.ended = time.monotonic()
-        except asyncio.CancelledError:
-            self._close()
-            raise
-        except TimeoutError as error:
-            self._close()
-            raise UpstreamUnavailable(f"Provider {self._provider!r} fell silent in its answer.", status=504) from error
-        except (aiohttp.ClientError, OSError) as error:
-            self._close()
-            raise UpstreamUnavailable(f"The answer of provider {self._provider!r} broke off.") from error
-
-    async def aclose(self) -> None:
-        """Let go of the connection: back to the pool if the answer has been read, closed if not."""
-        self._close()
-
-    def _close(self) -> None:
-        self._watch.stop()
-        self._response.close()
-
-    def _expire(self) -> None:
-        self._response.content.set_exception(aiohttp.SocketTimeoutError("The answer takes too long"))
-
-
-def _stop_own_limit(response: aiohttp.ClientResponse) -> None:
-    """End aiohttp's limit, which is a new timer for each piece that comes."""
-    connection = response.connection
-    protocol = connection.protocol if connection is not None else None
-    if isinstance(protocol, ResponseHandler):
-        protocol.read_timeout = None
-        protocol.start_timeout()
-
-
-def _kept_alive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices a peer which is gone: a model may be silent for minutes, and so may a dead connection."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _client(name: str, url: SplitResult, timeouts: Timeouts, tls: ssl.SSLContext | None, proxy: str | None) -> Client:
+    if proxy is None:
+        return DirectClient(name, url, timeouts, tls)
+    proxied = import_module("app.upstream.proxied")  # aiohttp takes a tenth of a second and 20 MB to load
+    made: Client = proxied.ProxiedClient(name, url, timeouts, tls, proxy)
     return made
+
+
+def _authority(url: SplitResult) -> str:
+    """Host and port as the `Host` header says them."""
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else host_of(url)
+    return host if url.port in (None, PORTS.get(url.scheme)) else f"{host}:{url.port}"
+
+
+def _basic(url: SplitResult) -> str | None:
+    """The credential that a URL carries before its host."""
+    if url.username is None:
+        return None
+    pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _configured(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers from configuration, their values as the characters that stand for their UTF-8 bytes."""
+    lowered = {name.lower(): value.encode().decode("latin-1") for name, value in headers.items()}
+    return {name: value for name, value in lowered.items() if name not in _FRAMING}
+
+
+def _unfit(headers: Mapping[str, str]) -> str:
+    fits = re.compile(_LINE).fullmatch
+    return next(name for name, value in headers.items() if fits(f"{name}: {value}\r\n") is None)
 
 
 def _refuse_climbing(path: str) -> None:

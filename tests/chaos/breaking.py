@@ -65,6 +65,11 @@ class Breaking:
             others += [self._crash_database, self._pause_database, self._database_line, self._cut_database]
         self._others = others
 
+    @property
+    def _up(self) -> list[Instance]:
+        """The gateways that can be broken now."""
+        return [one for one in self._scene.gateways if one.is_up]
+
     async def run(self) -> None:
         """Kill so often in that time, and break other things meanwhile."""
         async with asyncio.TaskGroup() as group:
@@ -78,11 +83,9 @@ class Breaking:
         async with asyncio.TaskGroup() as group:
             for moment in moments:
                 await asyncio.sleep(max(0.0, began + moment - asyncio.get_running_loop().time()))
-                running = [one for one in self._scene.gateways if one.is_running]
-                while not running:
+                while not self._up:  # noqa: ASYNC110 - nobody tells when a process is up
                     await asyncio.sleep(0.1)
-                    running = [one for one in self._scene.gateways if one.is_running]
-                victim = self._chance.choice(running)
+                victim = self._chance.choice(self._up)
                 self._note("kill", gateway=victim.name)
                 self.broken.kills += 1
                 await victim.kill()
@@ -153,19 +156,17 @@ class Breaking:
             database.resume()
 
     async def _stop_gateway(self) -> None:
-        running = [one for one in self._scene.gateways if one.is_running]
-        if len(running) > 1:
-            victim = self._chance.choice(running)
+        if len(self._up) > 1:
+            victim = self._chance.choice(self._up)
             self._counted("stop", gateway=victim.name)
             await victim.stop()
             await self._again(victim, 0)
 
     async def _pause_gateway(self) -> None:
         """One stands still for longer than its leases last, and then goes on as if nothing had been."""
-        running = [one for one in self._scene.gateways if one.is_running]
-        victim = self._chance.choice(running) if running else None
-        if victim is None:
+        if not self._up:
             return
+        victim = self._chance.choice(self._up)
         self._counted("pause", gateway=victim.name)
         with contextlib.suppress(ProcessLookupError):
             victim.tell(signal.SIGSTOP)

@@ -112,7 +112,8 @@ class Instance:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.port = free_port()
-        self.starts = 0
+        self.is_up = False
+        """Whether it was started and nobody has ended it since."""
         self.log = folder / f"{name}.log"
         self._config = folder / f"{name}.yaml"
         self._config.write_text(yaml.safe_dump(dict(config)))
@@ -150,11 +151,11 @@ class Instance:
                 env={**os.environ, **self._environ},
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call
             )
-        self.starts += 1
         while True:
             with self.log.open("rb") as told:
                 told.seek(before)
                 if b"listening on" in told.read():
+                    self.is_up = True
                     return time.monotonic() - began
             if not self.is_running or time.monotonic() - began > READY_SECONDS:
                 raise RuntimeError(f"{self.name} does not start: {self.log.read_text()[-2000:]}")
@@ -173,7 +174,7 @@ class Instance:
         self._process.send_signal(kind)
 
     async def _end(self, kind: signal.Signals) -> int:
-        process = self._process
+        process, self.is_up = self._process, False
         if process is None:
             return 0
         if process.poll() is None:
