@@ -349,7 +349,8 @@ def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastV
 
 def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> Mapping[str, Any]:
     """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
-    key, known = _view_key(policy, window), state.get(VIEWS, {})
+    key = _view_key(policy, window)
+    known: Mapping[str, Any] = state.get(VIEWS, {})
     if view == NO_VIEW and key not in known:  # which says as much
         return known
     kept = {name: stored for name, stored in known.items() if name != key}
