@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.upstream.watch import Watch
+from app.upstream.watch import Watch, Watches
 
 
 class Clock:
@@ -48,7 +48,9 @@ def expired_at() -> list[float]:
 
 
 def watch(clock: Clock, expired_at: list[float], silence: float | None = None, ends_at: float | None = None) -> Watch:
-    return Watch(lambda: expired_at.append(clock.seconds), silence_seconds=silence, ends_at=ends_at)
+    made = Watch(Watches(), lambda: expired_at.append(clock.seconds))
+    made.begin(silence_seconds=silence, ends_at=ends_at)
+    return made
 
 
 def test_silence_ends_at_its_limit(clock: Clock, expired_at: list[float]) -> None:
@@ -100,5 +102,31 @@ def test_many_pieces_take_few_timers(clock: Clock, expired_at: list[float]) -> N
 
 def test_nothing_is_due_without_limits_or_once_stopped(clock: Clock, expired_at: list[float]) -> None:
     watch(clock, expired_at)
-    watch(clock, expired_at, silence=1, ends_at=2).stop()
     assert not clock.timers
+    watch(clock, expired_at, silence=1, ends_at=2).stop()
+    clock.move_to(100)
+    assert not expired_at
+    assert not clock.timers
+
+
+def test_all_answers_share_one_timer(clock: Clock, expired_at: list[float]) -> None:
+    watches = Watches()
+    for silence in (30.0, 10.0, 20.0, 10.0):
+        Watch(watches, lambda: expired_at.append(clock.seconds)).begin(silence_seconds=silence, ends_at=None)
+        assert len(clock.timers) == 1
+    clock.move_to(25)
+    assert expired_at == [10, 10, 20]
+    assert len(clock.timers) == 1
+    watches.close()
+    assert not clock.timers
+
+
+def test_a_watch_begins_again_for_the_next_answer(clock: Clock, expired_at: list[float]) -> None:
+    watched = watch(clock, expired_at, silence=10, ends_at=15)
+    clock.move_to(8)
+    watched.stop()
+    watched.begin(silence_seconds=10, ends_at=None)
+    clock.move_to(17)
+    assert not expired_at
+    clock.move_to(50)
+    assert expired_at == [18]

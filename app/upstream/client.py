@@ -1,0 +1,148 @@
+"""What carries calls to a server: the seam behind which there are a client of our own and one that knows proxies.
+
+Both say what went wrong in the same words, which name the provider and never an address.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from app.errors import UpstreamUnavailable
+from app.upstream.base import AnswerTimedOut, ConnectionDropped, Reply, Times
+
+IDLE_CONNECTION_SECONDS: Final = 30.0
+"""How long a connection is kept that nobody needs."""
+BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
+"""Of an answer that is read whole."""
+READ_BUFFER_BYTES: Final = 256 * 1024
+"""How much of an answer may lie unread before no more of it is taken from the socket."""
+KEEP_ALIVE_SECONDS: Final = 60
+"""Silence after which the operating system asks whether the other end is still there: a model may be silent for
+minutes, and so may a dead connection."""
+KEEP_ALIVE_PROBE_SECONDS: Final = 20
+HAPPY_EYEBALLS_SECONDS: Final = 0.25
+"""RFC 8305, 5: the recommended delay before the next address is tried beside the first."""
+
+_NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+"""Headers of the provider's own connection, and those that are nobody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a provider may take, in seconds; None is for ever.
+
+    `first_byte` runs from the request to the first byte of the answer's body, `between_bytes` from one piece to the
+    next, `whole` over everything.
+    """
+
+    connect_seconds: float | None = 5.0
+    first_byte_seconds: float | None = 600.0
+    between_bytes_seconds: float | None = 300.0
+    whole_seconds: float | None = None
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A request without its body, checked: nothing in it can end a line."""
+
+    method: str
+    target: str
+    """Path and query, percent-encoded."""
+    headers: Mapping[str, str]
+    """Lower-case names; neither `content-length` nor anything else that frames a body."""
+    raw: bytes
+    """Request line and headers as they are sent, each with its line end."""
+
+
+class Client(Protocol):
+    """Carries calls to one server. Redirects are not followed and cookies not kept."""
+
+    async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> Reply:
+        """Send a request; returns when status and headers are there.
+
+        Args:
+            ends_at: loop time at which the whole answer must have ended; None for never.
+
+        Raises:
+            UpstreamUnavailable: no connection, or an answer that is not HTTP.
+            ConnectionDropped: closed before a byte of the answer.
+            AnswerTimedOut: no answer in time.
+        """
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+
+
+def keep_what_is_ours(headers: dict[str, str]) -> None:
+    """Leave out the headers of an answer that are about the connection it came on."""
+    for name in _NOT_TAKEN & headers.keys():
+        del headers[name]
+
+
+async def gathered(chunks: AsyncIterator[bytes], name: str, first: bytes = b"") -> bytes:
+    """A body as a whole.
+
+    Raises:
+        UpstreamUnavailable: it is larger than can be held, or as iterating raises.
+    """
+    pieces = [first]
+    size = len(first)
+    async for piece in chunks:
+        pieces.append(piece)
+        size += len(piece)
+        if size > BODY_LIMIT_BYTES:
+            raise UpstreamUnavailable(f"Provider {name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes.")
+    return b"".join(pieces)
+
+
+def kept_alive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
+    """A socket that notices a peer which is gone.
+
+    Args:
+        address: as `socket.getaddrinfo` gives it.
+    """
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS)):
+        if hasattr(socket, option):  # macOS has other names for them
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def unreachable(name: str, error: OSError) -> UpstreamUnavailable:
+    """There is no connection. Of the error only its number is told: its text may hold an address."""
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
+    if isinstance(error, socket.gaierror):
+        reason = "its name could not be resolved"
+    return UpstreamUnavailable(f"Provider {name!r} could not be reached: {reason}.")
+
+
+def unreachable_in_time(name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {name!r} could not be reached in time.", status=504)
+
+
+def unanswered_in_time(name: str) -> AnswerTimedOut:
+    return AnswerTimedOut(f"Provider {name!r} did not answer in time.", status=504)
+
+
+def dropped(name: str) -> ConnectionDropped:
+    return ConnectionDropped(f"Provider {name!r} closed the connection without an answer.")
+
+
+def failed(name: str, reason: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The call to provider {name!r} failed: {reason}.")
+
+
+def broke_off(name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The answer of provider {name!r} broke off.")
+
+
+def fell_silent(name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {name!r} fell silent in its answer.", status=504)

@@ -1,0 +1,111 @@
+"""The client that calls go through unless there is a proxy: connections of our own, kept as long as they are of use."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Final
+from urllib.parse import SplitResult
+
+from app.upstream.base import ConnectionDropped, Times
+from app.upstream.client import IDLE_CONNECTION_SECONDS, Head, Timeouts
+from app.upstream.dial import Dialer
+from app.upstream.http1 import Connection
+from app.upstream.reply import HttpReply
+from app.upstream.watch import Watches
+
+REPEATABLE: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
+"""Methods that may be sent again when a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not by
+itself: whether it was carried out is not known."""
+CLOSE_SECONDS: Final = 1.0
+
+
+class DirectClient:
+    """Implements `upstream.client.Client`.
+
+    Args:
+        name: of the provider.
+        url: where its server is.
+        tls: None: the system's roots.
+    """
+
+    def __init__(self, name: str, url: SplitResult, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
+        self._name = name
+        self._timeouts = timeouts
+        self._url = url
+        self._tls = tls
+        self._watches = Watches()
+        self._dialer: Dialer | None = None
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}
+        """The longest idle first."""
+        self._sweep: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Event | None = None
+
+    async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> HttpReply:
+        """See `upstream.client.Client`."""
+        if self._idle:
+            connection, _ = self._idle.popitem()
+            try:
+                await connection.ask(head, body, ends_at)
+                return HttpReply(connection, self._name, times)
+            except ConnectionDropped:
+                if head.method not in REPEATABLE:
+                    raise
+        connection = await self._opened_dialer().dial(ends_at)
+        if connection.is_open:
+            self._open.add(connection)
+        await connection.ask(head, body, ends_at)
+        return HttpReply(connection, self._name, times)
+
+    async def aclose(self) -> None:
+        """Close all connections, those under way too."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._watches.close()
+        self._dialer = None
+        if not self._open:
+            return
+        self._all_closed = asyncio.Event()
+        for connection in tuple(self._open):
+            connection.abort()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._all_closed.wait()
+        except TimeoutError:
+            return
+
+    def _opened_dialer(self) -> Dialer:
+        if self._dialer is None:
+            self._dialer = Dialer(self._name, self._url, self._tls, self._timeouts.connect_seconds, self._new)
+        return self._dialer
+
+    def _new(self) -> Connection:
+        return Connection(self._name, self._timeouts, self._watches, self._keep, self._forget)
+
+    def _keep(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle[connection] = None
+        if self._sweep is None:
+            self._sweep = loop.call_later(IDLE_CONNECTION_SECONDS, self._close_idle)
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        if self._all_closed is not None and not self._open:
+            self._all_closed.set()
+
+    def _close_idle(self) -> None:
+        """Close the connections that nobody has needed for long, and look again when the next one may be due."""
+        self._sweep = None
+        loop = asyncio.get_running_loop()
+        while self._idle:
+            oldest = next(iter(self._idle))
+            due = oldest.idle_since + IDLE_CONNECTION_SECONDS
+            if due > loop.time():
+                self._sweep = loop.call_at(due, self._close_idle)
+                return
+            del self._idle[oldest]
+            oldest.abort()
