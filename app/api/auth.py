@@ -30,6 +30,7 @@ BLANK: Final = " \t"
 """What is taken off an end user: no more, since header values are bytes of who knows what encoding."""
 MAX_CALLERS: Final = 10_000
 MAX_REMEMBERED_CHARS: Final = 1024
+CREDENTIAL_HEADERS: Final = frozenset({"authorization", "api-key"})
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
@@ -159,6 +160,11 @@ class Auth:
             if named is not None:
                 return replace(request, caller=self._for_end_user(request.caller, named.encode()))
         return request
+
+    @property
+    def read_headers(self) -> frozenset[str]:
+        """Headers that say who asks. Lower case."""
+        return CREDENTIAL_HEADERS | ({self._end_user_header} if self._end_user_header else set())
 
     def is_own_header(self, name: str) -> bool:
         """Whether a header tells the gateway something that is no provider's business. Lower case."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from starlette.types import Receive, Scope
 
@@ -11,6 +12,19 @@ from app.errors import InvalidRequest, RequestTooLarge
 
 class ClientDisconnected(Exception):
     """The client hung up before its request was complete."""
+
+
+LENGTH_HEADERS: Final = frozenset({"content-length", "content-encoding"})
+"""What `read_body` looks at."""
+
+
+def headers_among(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
+    """As `headers_of`, of these alone: clients send a dozen that nobody reads.
+
+    Args:
+        names: lower case, by their bytes.
+    """
+    return {names[name]: value.decode("latin-1") for name, value in scope["headers"] if name in names}
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

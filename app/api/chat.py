@@ -13,11 +13,11 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Auth
-from app.api.body import ClientDisconnected, headers_of, read_body
+from app.api.body import LENGTH_HEADERS, ClientDisconnected, headers_among, read_body
 from app.api.errors import error_body, error_headers, unexpected
 from app.api.heads import Head, RawHeader
 from app.api.leaving import has_left
-from app.api.schemas import parse_chat_request
+from app.api.schemas import READ_HEADERS, parse_chat_request
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
@@ -65,6 +65,9 @@ class ChatEndpoint:
     ) -> None:
         self._attempts = attempts
         self._auth = auth
+        self._read_headers = {
+            name.encode("latin-1"): name for name in LENGTH_HEADERS | READ_HEADERS | auth.read_headers
+        }
         self._body_limit_bytes = body_limit_bytes
         self._new_request_id = new_request_id
         self._of_whole = Head({**WHOLE_HEADERS, **extra_headers})
@@ -73,7 +76,7 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = _Client(send)
-        headers = headers_of(scope)
+        headers = headers_among(scope, self._read_headers)
         request_id = self._new_request_id()
         try:
             caller = await self._auth.caller(headers, "chat")

@@ -41,6 +41,8 @@ TELLING_HEADERS: Final = frozenset(
     }
 )
 """Those with something to read, the count of retries aside: most requests have none."""
+RETRY_HEADER: Final = "x-stainless-retry-count"
+READ_HEADERS: Final = TELLING_HEADERS | {RETRY_HEADER}
 NAMING_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
@@ -77,7 +79,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         keeps_completion=store is True,
         conversation_id=conversation_id,
         chat_ui=chat_ui,
-        retry=headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        retry=headers.get(RETRY_HEADER, "0") not in ("", "0"),
         mode=_mode(told) if told else "auto",
         policy=told.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),

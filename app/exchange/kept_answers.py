@@ -37,7 +37,8 @@ class KeptAnswers(Generic[Kept]):
 
     def keep(self, name: Hashable, value: Kept, size_bytes: int) -> None:
         """Keep a value, in place of one of the same name; not if it is too large."""
-        self.drop(name)
+        if name in self._entries:
+            self.drop(name)
         if size_bytes > self._most_bytes:
             return
         self._entries[name] = _Entry(value, size_bytes, self._clock() + self._seconds)

@@ -31,18 +31,13 @@ POLL_SECONDS: Final = (0.05, 0.25)
 THREAD_BYTES: Final = 1_000_000
 """Longer bodies are hashed off the event loop."""
 MEANING_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta")
+_NO_HEADERS: Final = (None,) * len(MEANING_HEADERS)
 
 
 def meaning_of(request: ChatRequest) -> tuple[Any, ...]:
     """What two requests with the same body may still differ in."""
-    return (
-        request.conversation_id,
-        request.chat_ui,
-        request.mode,
-        request.policy,
-        request.events,
-        *map(request.forwarded.get, MEANING_HEADERS),
-    )
+    headers = tuple(map(request.forwarded.get, MEANING_HEADERS)) if request.forwarded else _NO_HEADERS
+    return request.conversation_id, request.chat_ui, request.mode, request.policy, request.events, *headers
 
 
 def key_reused() -> IdempotencyKeyReused:
