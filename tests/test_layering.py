@@ -31,11 +31,13 @@ BESIDE_THE_HOUSE = {
 READ_SETTINGS = {"main", "assembly", "__main__", "commands", "settings"}
 MAY_IMPORT_MIGRATIONS = {"main", "commands", "store"}
 HOME_OF_LIBRARY = {
+    "aiohappyeyeballs": {"upstream"},
     "aiohttp": {"upstream"},
     "alembic": {"store"},
     "asyncpg": {"store"},
     "cryptography": {"store"},
     "fastapi": {"api", "main", "assembly"},
+    "httptools": {"upstream"},
     "opentelemetry": {"observability"},  # an extra: nobody else may need it
     "pydantic": {"api", "settings"},
     "sqlalchemy": {"store"},
