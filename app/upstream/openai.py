@@ -149,7 +149,7 @@ class OpenAIProvider:
         target = self._target(call)
         headers = self._headers_for(call, trace)
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if _LINES.fullmatch(lines) is None:
+        if _LINES.fullmatch(lines) is None or lines.count("\n") != len(headers):
             raise InvalidRequest(
                 f"The header {_unfit(headers)!r} cannot be sent on: it holds control characters.", code="invalid_header"
             )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 import time
-import warnings
 from collections.abc import AsyncIterator, Mapping
 from urllib.parse import SplitResult
 
@@ -32,9 +32,6 @@ from app.upstream.client import (
     unreachable_in_time,
 )
 from app.upstream.watch import Watch, Watches
-
-# aiohttp warns of bodies above a megabyte, which are what histories are; they are written without being copied.
-warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
 
 
 class ProxiedClient:
@@ -69,7 +66,7 @@ class ProxiedClient:
                 response = await self._opened_session().request(
                     head.method,
                     URL(self._origin + head.target, encoded=True),
-                    data=body or None,
+                    data=io.BytesIO(body) if body else None,  # written a piece at a time
                     headers=head.headers,
                     allow_redirects=False,
                     timeout=self._until_head,

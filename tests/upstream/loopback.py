@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,19 +37,22 @@ class Loopback:
     requests: list[Received] = field(default_factory=list)
     connections: int = 0
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    origin: str = "http://127.0.0.1"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{self.origin}:{self.port}/v1"
 
 
 Script = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def loopback(script: Script) -> AsyncIterator[Loopback]:
+async def loopback(
+    script: Script, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Loopback]:
     """Serve each request on each connection by `script`; a script that closes the writer ends the connection."""
-    state = Loopback()
+    state = Loopback(origin=f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}")
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         state.connections += 1
@@ -64,7 +68,7 @@ async def loopback(script: Script) -> AsyncIterator[Loopback]:
             state.gone.set()
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1")
+    server = await asyncio.start_server(connected, host, ssl=tls, backlog=1024)
     state.port = server.sockets[0].getsockname()[1]
     try:
         yield state

@@ -1,8 +1,9 @@
-"""HTTP to a provider, over real sockets: what arrives, what breaks, and how long it may take."""
+"""HTTP to a provider, over real sockets: what arrives, what breaks, and how long it may take, with either client."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,12 +11,22 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
+from app.upstream import openai
 from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped
 from app.upstream.openai import OpenAIProvider, Timeouts
+from app.upstream.proxied import ProxiedClient
 from tests.upstream.loopback import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = Call("/chat/completions", b'{"model":"m"}')
 OK = whole(b'{"ok":true}', headers=b"Content-Type: application/json\r\n")
+
+
+@pytest.fixture(params=["own", "aiohttp"], autouse=True)
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both clients have to pass every test."""
+    if request.param == "aiohttp":
+        monkeypatch.setattr(openai, "DirectClient", functools.partial(ProxiedClient, proxy=None))
+    return str(request.param)
 
 
 async def answer_ok(_: Received, writer: asyncio.StreamWriter) -> None:
@@ -108,6 +119,37 @@ async def test_a_path_cannot_smuggle_a_header_or_a_query() -> None:
     assert "content-type" not in server.requests[0].headers
 
 
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\x00b", "\u2028"])
+async def test_a_header_cannot_smuggle_another(value: str) -> None:
+    async with provider_at(answer_ok) as (provider, server):
+        with pytest.raises(InvalidRequest, match="'x-mine'") as caught:
+            await provider.send(Call(CHAT.path, CHAT.body, headers={"x-mine": value}))
+        with pytest.raises(InvalidRequest):
+            await provider.send(Call(CHAT.path, CHAT.body, headers={f"x{value}": "1"}))
+
+    assert value not in str(caught.value)
+    assert not server.requests
+
+
+async def test_what_a_client_says_of_its_own_connection_is_not_passed_on() -> None:
+    own = {"connection": "close", "te": "trailers", "expect": "100-continue", "transfer-encoding": "chunked"}
+    async with provider_at(answer_ok) as (provider, server):
+        await (await provider.send(Call(CHAT.path, CHAT.body, headers=own))).read()
+
+    assert not own.keys() & server.requests[0].headers.keys()
+    assert server.requests[0].headers["content-length"] == str(len(CHAT.body))
+
+
+async def test_a_credential_in_the_base_url_is_sent_as_one() -> None:
+    async with loopback(answer_ok) as server:
+        provider = OpenAIProvider("test", server.url.replace("//", "//us%40er:pw@"))
+        await (await provider.send(Call(CHAT.path, CHAT.body, authorization="Bearer theirs"))).read()
+        await provider.aclose()
+
+    assert server.requests[0].headers["authorization"] == "Basic dXNAZXI6cHc="
+    assert server.requests[0].headers["host"] == f"127.0.0.1:{server.port}"
+
+
 async def test_connections_are_reused_and_cookies_are_not() -> None:
     async def with_cookie(_: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(whole(b"{}", headers=b"Set-Cookie: tenant=one; Path=/\r\n"))
@@ -152,6 +194,96 @@ async def test_a_stream_is_given_out_as_it_arrives() -> None:
         await reply.aclose()
 
     assert seen == [b"data: a\n", b"\n", b"data: b\n\n"]
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"])
+async def test_answers_that_only_inform_are_skipped(interim: bytes) -> None:
+    async def informed(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(interim + interim + OK)
+
+    async with provider_at(informed) as (provider, server):
+        for _ in range(2):
+            reply = await provider.send(CHAT)
+            assert (reply.status, await reply.read()) == (200, b'{"ok":true}')
+            assert "link" not in reply.headers
+
+    assert server.connections == 1
+
+
+async def test_a_body_may_end_with_its_connection() -> None:
+    async def until_closed(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall ")
+        await writer.drain()
+        writer.write(b"of it")
+        writer.close()
+
+    async with provider_at(until_closed) as (provider, _):
+        assert await (await provider.send(CHAT)).read() == b"all of it"
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+async def test_an_answer_may_have_no_body(status: bytes) -> None:
+    async def bodiless(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %b\r\nETag: x\r\n\r\n" % status)
+
+    async with provider_at(bodiless) as (provider, server):
+        for _ in range(2):
+            reply = await provider.send(CHAT)
+            assert (str(reply.status), await reply.read()) == (status[:3].decode(), b"")
+
+    assert server.connections == 1
+
+
+async def test_a_connection_that_is_announced_to_close_is_not_used_again() -> None:
+    async def closing(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"{}", headers=b"Connection: close\r\n"))
+
+    async with provider_at(closing) as (provider, server):
+        for _ in range(3):
+            assert await (await provider.send(CHAT)).read() == b"{}"
+
+    assert server.connections == 3
+
+
+async def test_an_idempotent_call_is_sent_again_when_a_kept_connection_is_closed() -> None:
+    async def answer_one_each(_: Received, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 2:
+            writer.close()
+        else:
+            writer.write(whole(b'{"data":[]}'))
+
+    async with provider_at(answer_one_each) as (provider, server):
+        for _ in range(2):
+            assert await provider.models(None) == []
+
+    assert (len(server.requests), server.connections) == (3, 2)
+
+
+async def test_a_long_body_arrives_whole() -> None:
+    body = bytes(range(256)) * 20_000
+    async with provider_at(answer_ok) as (provider, server):
+        for _ in range(2):
+            await (await provider.send(Call(CHAT.path, body))).read()
+
+    assert [request.body for request in server.requests] == [body, body]
+    assert server.connections == 1
+
+
+async def test_a_call_that_is_answered_before_its_body_was_read_gets_that_answer() -> None:
+    refusing = await asyncio.start_server(_refuse_unread, "127.0.0.1")
+    provider = OpenAIProvider("test", f"http://127.0.0.1:{refusing.sockets[0].getsockname()[1]}/v1")
+    async with refusing, asyncio.timeout(5):
+        reply = await provider.send(Call(CHAT.path, bytes(64_000_000)))
+        assert (reply.status, await reply.read()) == (413, b"too long")
+        await reply.aclose()
+        await provider.aclose()
+
+
+async def _refuse_unread(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(whole(b"too long", "413 Content Too Large"))
+    await writer.drain()
+    await writer.wait_closed()
 
 
 async def test_a_compressed_answer_is_decoded_and_its_headers_say_so() -> None:
