@@ -18,6 +18,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from app.api.chat import ChatEndpoint
+from app.api.connections import ConnectionLimits, Connections
 from app.api.front import Front
 from app.api.later import Later
 from app.api.probes import Probes
@@ -27,7 +28,7 @@ from app.assembly.models import warm_up
 from app.assembly.telemetry import VERSION
 from app.observability.log import configure as configure_logging
 from app.observability.log import flush as flush_log
-from app.server import run_server
+from app.server import IDLE_CONNECTION_SECONDS, run_server
 from app.settings import Settings
 from migrations import run as migrations
 
@@ -52,8 +53,20 @@ def serve(settings: Settings) -> int:
     configure_logging(settings.server.log_level, settings.server.log_format)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     with _counted_in(settings) as folder:
-        create = functools.partial(_worker, settings, folder)
-        return run_server(create, settings.server, greeting=_greeting(settings))
+        connections = Connections(_limits_of(settings))
+        create = functools.partial(_worker, settings, folder, connections)
+        return run_server(create, settings.server, connections, greeting=_greeting(settings))
+
+
+def _limits_of(settings: Settings) -> ConnectionLimits:
+    section = settings.limits
+    return ConnectionLimits(
+        most=section.max_connections,
+        head_bytes=section.max_head_bytes,
+        slow_seconds=section.slow_client_seconds,
+        min_bytes_per_second=section.min_bytes_per_second,
+        idle_seconds=IDLE_CONNECTION_SECONDS,
+    )
 
 
 @contextmanager
@@ -72,19 +85,24 @@ def _counted_in(settings: Settings) -> Iterator[Path | None]:
         yield Path(path)
 
 
-def _worker(settings: Settings, metrics_folder: Path | None) -> Watched:
-    """The application, in a process that may have been started for it."""
+def _worker(settings: Settings, metrics_folder: Path | None, connections: Connections) -> Watched:
+    """The application, in a process that may have been started for it. `connections` are those of its server."""
     configure_logging(settings.server.log_level, settings.server.log_format)
-    return create_app(settings, metrics_folder)
+    return create_app(settings, metrics_folder, connections)
 
 
-def create_app(settings: Settings, metrics_folder: Path | None = None) -> Watched:
+def create_app(
+    settings: Settings, metrics_folder: Path | None = None, connections: Connections | None = None
+) -> Watched:
     """The whole application of one worker process.
 
     Args:
         metrics_folder: where the processes that serve together count; None: this one serves alone.
+        connections: what comes in by, to be counted; None: somebody else's server.
     """
     engine = engine_of(settings, metrics_folder)
+    if connections is not None:
+        connections.count_in(engine.metrics)
     chat = ChatEndpoint(
         engine.attempts,
         engine.auth,

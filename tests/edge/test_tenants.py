@@ -90,7 +90,7 @@ WITHOUT_IDS: Final = {
 
 def operations() -> set[str]:
     """What the application offers, as `GET /v1/…`."""
-    application = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}})).application
+    application: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}})).application.made()
     paths: dict[str, dict[str, Any]] = application.openapi()["paths"]
     return {f"{method.upper()} {path}" for path, item in paths.items() for method in item if method in METHODS}
 

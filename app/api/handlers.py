@@ -1,0 +1,80 @@
+"""Errors of routes → OpenAI's error body: the framework's own faults, ours, and those that nobody foresaw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.api.allowed import methods_of
+from app.api.body import ClientDisconnected
+from app.api.errors import CLIENT_CLOSED_REQUEST, error_response, unexpected
+from app.api.request_ids import REQUEST_ID
+from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, NotFound, RequestTooLarge
+from app.observability.requests import note_error
+
+CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+"""What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of the application answer in OpenAI's shape, and note it."""
+
+    def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+        note_error(error)
+        return error_response(error, headers)
+
+    async def gateway(request: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
+        return told(error)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return told(_from_status(error.status_code, request))
+
+    async def validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return told(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
+        param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+        message = f"{param or 'The request'}: {first['msg']}."
+        return told(InvalidRequest(message, code=_code_of(first), param=param or None))
+
+    async def anything(request: Request, error: Exception) -> Response:
+        request_id = str(request.scope.get(REQUEST_ID, ""))
+        return told(unexpected(error, request_id), {"x-request-id": request_id})
+
+    async def hung_up(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    app.add_exception_handler(GatewayError, gateway)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(ClientDisconnected, hung_up)
+    app.add_exception_handler(Exception, anything)
+
+
+def _code_of(fault: Mapping[str, Any]) -> str:
+    kind = str(fault["type"])
+    if kind == "too_long" and fault["ctx"].get("field_type") == "List":
+        return "array_above_max_length"
+    return CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
+
+
+def _from_status(status: int, request: Request) -> GatewayError:
+    path = request.url.path
+    if status == 404:
+        return NotFound(f"Unknown path {path!r}.", hint="See /docs for what there is.")
+    if status == 405:
+        allowed = methods_of(request.app.routes, request.scope)
+        return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)
+    if status == 413:
+        return RequestTooLarge("The request body is larger than `server.body_limit_bytes` allows.")
+    error = InvalidRequest(f"The request could not be handled (status {status}).")
+    error.status = status
+    return error

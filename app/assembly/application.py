@@ -1,0 +1,48 @@
+"""Everything beside chat completions, as one FastAPI application. Nobody imports this at a start: see `main`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+
+from app.api.chat import ChatEndpoint
+from app.api.front import CHAT_PATH
+from app.api.handlers import install_error_handlers
+from app.api.limits import BodyLimit
+from app.api.openapi import describe
+from app.api.request_ids import RequestIds
+from app.assembly.engine import Engine
+from app.assembly.resources import routes_beside_chat
+from app.assembly.telemetry import VERSION
+from app.settings import Settings
+
+
+def application_of(
+    engine: Engine, settings: Settings, chat: ChatEndpoint, new_request_id: Callable[[], str]
+) -> FastAPI:
+    """The application, for an engine that is or will be open.
+
+    Args:
+        chat: what answers chat completions; here so that other methods of its path are told which one there is.
+        new_request_id: makes the id of a request; visible ASCII.
+    """
+    application = FastAPI(
+        title="Concertina",
+        version=VERSION,
+        description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
+        generate_unique_id_function=lambda route: route.name,
+    )
+    application.router.add_route(
+        CHAT_PATH,
+        chat,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
+        methods=["POST"],
+        include_in_schema=False,
+    )
+    for routes in routes_beside_chat(engine, settings):
+        application.include_router(routes)
+    install_error_handlers(application)
+    application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
+    application.add_middleware(RequestIds, new_request_id=new_request_id)
+    return application

@@ -1,0 +1,150 @@
+"""What a start loads, and that whatever is loaded later answers right away all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.later import Later
+from app.main import create_app
+from app.settings import load
+from tests.live import serving
+
+ROOT = Path(__file__).parents[1]
+NOT_FOR_THE_FIRST_ANSWER = {
+    "aiohttp",
+    "alembic",
+    "app.api.resources",
+    "asyncpg",
+    "fastapi",
+    "opentelemetry",
+    "prometheus_client",
+    "rich",
+    "sqlalchemy",
+    "tiktoken",
+}
+"""Modules that take long to load, or much memory."""
+
+FIRST_ANSWER = """
+import asyncio, sys
+from app.main import create_app
+from app.settings import load
+from migrations import run as migrations
+
+async def first_answer(url):
+    migrations.prepare(url, auto_migrate=True)
+    app = create_app(load(environ={}, arguments={("database",): {"url": url}}))
+    to_app, from_app = asyncio.Queue(), asyncio.Queue()
+    running = asyncio.ensure_future(app({"type": "lifespan"}, to_app.get, from_app.put))
+    to_app.put_nowait({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    body = b'{"model": "sim-8k", "messages": [{"role": "user", "content": "hello"}]}'
+    request = asyncio.Queue()
+    request.put_nowait({"type": "http.request", "body": body})
+    answer = []
+    async def send(message):
+        answer.append(message)
+    await app(scope, request.get, send)
+    assert answer[0]["status"] == 200, answer
+    print(*sorted(sys.modules))
+    to_app.put_nowait({"type": "lifespan.shutdown"})
+    await running
+
+asyncio.run(first_answer(sys.argv[1]))
+"""
+
+
+def test_a_start_on_sqlite_loads_what_its_first_answer_needs(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", FIRST_ANSWER, f"sqlite:///{tmp_path}/x.db"]
+    run = subprocess.run(
+        program, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path
+    )
+    loaded = run.stdout.split()
+    assert "app.exchange.story" in loaded
+    assert NOT_FOR_THE_FIRST_ANSWER & set(loaded) == set()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """A gateway that has just said that it listens, over a store in memory and the simulated model."""
+    async with (
+        serving(create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/console/", "/v1/models", "/v1/conversations"],
+)
+async def test_the_first_request_for_anything_is_answered(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_all_who_ask_at_once_wait_for_the_same(client: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(client.get(path) for path in ("/v1/models", "/v1/conversations", "/metrics") * 5))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_probes_refuse_other_methods_as_ever(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/readyz")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
+    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    make, go_on = app.application._make, threading.Event()
+
+    def slowly() -> Any:
+        go_on.wait(10)
+        return make()
+
+    app.application._make = slowly
+    async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
+        models = asyncio.ensure_future(client.get("/v1/models"))
+        chat = {"model": "sim-8k", "messages": [{"role": "user", "content": "hello"}]}
+        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+        assert not models.done()
+        go_on.set()
+        assert (await models).status_code == 200
+
+
+async def test_what_cannot_be_made_is_tried_again() -> None:
+    tries = iter([OSError("no memory"), None])
+
+    async def application(*_: Any) -> None:
+        pass
+
+    def make() -> Any:
+        if (fault := next(tries)) is not None:
+            raise fault
+        return application
+
+    later = Later(make)
+    with pytest.raises(OSError, match="no memory"):
+        await later.ready()
+    assert await later.ready() is application
+
+
+def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app.application.made()
