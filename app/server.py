@@ -14,6 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
+from app.api.connections import Connections
+
 READY_POLL_SECONDS: Final = 0.02
 READY_WAIT_SECONDS: Final = 60.0
 FAILED: Final = 1
@@ -31,17 +33,20 @@ class ServerSettings(Protocol):
     drain_seconds: float
 
 
-def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, greeting: str) -> int:
+def run_server(
+    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: Connections, *, greeting: str
+) -> int:
     """Serve until SIGTERM or SIGINT; then running requests finish, for at most `drain_seconds`.
 
     Args:
         create_app: makes the application in each worker process; must be picklable.
+        connections: of this process, or what those of each worker begin as.
         greeting: added to the start line.
 
     Returns:
         The exit status: 1 when it could not start.
     """
-    config = server_config(create_app, settings)
+    config = server_config(create_app, settings, connections)
     listening = config.bind_socket()
     line = f"Concertina is listening on {_address(listening)} ({greeting})"
     if settings.workers > 1:
@@ -53,11 +58,14 @@ def run_server(create_app: Callable[[], ASGIApp], settings: ServerSettings, *, g
     return 0 if server.started else FAILED
 
 
-def server_config(create_app: Callable[[], ASGIApp], settings: ServerSettings) -> uvicorn.Config:
+def server_config(
+    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: Connections
+) -> uvicorn.Config:
     """What uvicorn is told."""
     return uvicorn.Config(
         create_app,
         factory=True,
+        http=connections.protocol,  # type: ignore[arg-type]  # whatever makes protocols will do
         host=settings.host,
         port=settings.port,
         workers=settings.workers,

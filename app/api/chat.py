@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Auth
 from app.api.body import LENGTH_HEADERS, ClientDisconnected, headers_among, read_body
+from app.api.connections import SLOW_CLIENT
 from app.api.errors import error_body, error_headers, unexpected
 from app.api.heads import Head, RawHeader
 from app.api.leaving import has_left
@@ -96,7 +97,7 @@ class ChatEndpoint:
         with log_scope(request_id=request_id):
             try:
                 if request.stream:
-                    with _UntilDisconnect(receive, seat.hang_up):
+                    with _UntilDisconnect(scope, receive, seat):
                         await self._answer(seat, request_id, client)
                 else:
                     # Nobody is watched for here: an answer that its client did not wait for is stored for its retry.
@@ -199,11 +200,12 @@ class _UntilDisconnect:
     """Says when the client hangs up, and ends quietly what runs inside if that gets it cancelled; servers swallow what
     is sent after that without a word."""
 
-    __slots__ = ("_has_hung_up", "_on_disconnect", "_receive", "_running", "_watcher")
+    __slots__ = ("_has_hung_up", "_receive", "_running", "_scope", "_seat", "_watcher")
 
-    def __init__(self, receive: Receive, on_disconnect: Callable[[], None]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, seat: Seat) -> None:
+        self._scope = scope
         self._receive = receive
-        self._on_disconnect = on_disconnect
+        self._seat = seat
         self._has_hung_up = False
 
     def __enter__(self) -> None:
@@ -215,8 +217,11 @@ class _UntilDisconnect:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if SLOW_CLIENT in self._scope:
+            self._seat.be_cut()
+            return
         self._has_hung_up = True
-        self._on_disconnect()
+        self._seat.hang_up()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         self._watcher.cancel()

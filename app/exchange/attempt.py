@@ -30,15 +30,16 @@ class Register(Protocol):
 class Seat:
     """One client's place at an attempt."""
 
-    __slots__ = ("_attempt", "_has_left", "_is_first", "_request", "has_hung_up", "task")
+    __slots__ = ("_attempt", "_has_left", "_is_first", "_request", "has_hung_up", "is_cut", "task")
 
     def __init__(self, attempt: Attempt, request: ChatRequest, has_left: Callable[[], bool], *, is_first: bool) -> None:
         self._attempt = attempt
         self._request = request
         self._has_left = has_left
         self._is_first = is_first
-        self.has_hung_up = False
-        """Known to be gone, and no longer waited for."""
+        self.has_hung_up = self.is_cut = False
+        """Known to be gone, and no longer waited for; or alone, and no longer sent to since it did not read: what comes
+        of its stream is kept in the store only."""
         self.task = asyncio.current_task()
         attempt.seats.append(self)
 
@@ -74,6 +75,14 @@ class Seat:
         """The client is gone. Ends its task, unless that is what brings others their answer."""
         self._attempt.hung_up(self)
 
+    def be_cut(self) -> None:
+        """The client does not read what it is sent. The answer is finished for the store, unless others wait for it and
+        see to that."""
+        if any(one is not self and not one.has_hung_up for one in self._attempt.seats):
+            self.hang_up()
+        else:
+            self.is_cut = True
+
 
 class Attempt:
     """One run of a request through the exchange.
@@ -85,7 +94,7 @@ class Attempt:
         has_place: it is among the requests that may ask a model.
         is_alone: no other attempt at the very same ran beside it.
         repeats: the answer was given before.
-        is_complete: the answer is whole.
+        is_complete: the answer is whole, and here.
         is_settled: its client's key leads to it in the store.
         is_delivered: somebody was there to receive it.
     """
@@ -131,7 +140,9 @@ class Attempt:
     @property
     def can_be_joined(self) -> bool:
         """A stream that everybody has left is being closed; a whole answer is finished all the same."""
-        return not self._has_ended and not (self.request.stream and all(seat.has_hung_up for seat in self.seats))
+        return not self._has_ended and not (
+            self.request.stream and all(seat.has_hung_up or seat.is_cut for seat in self.seats)
+        )
 
     @property
     def is_left(self) -> bool:
@@ -199,6 +210,9 @@ class Attempt:
                 while sent < len(frames) and not seat.has_hung_up:
                     yield frames[sent]
                     sent += 1
+                if seat.is_cut:
+                    frames.clear()
+                    sent = 0
                 if self._failure is not None:
                     yield error_frames(_told(self._failure))
                     return
@@ -208,9 +222,11 @@ class Attempt:
                     await self._fetch(seat)
                 else:
                     await self._changed()
-            if self.is_complete and not seat.has_hung_up and not frames[-1].endswith(DONE_FRAME):
+            if self.is_complete and frames and not seat.has_hung_up and not frames[-1].endswith(DONE_FRAME):
                 yield DONE_FRAME
         finally:
+            if seat.is_cut:
+                self.is_complete = False
             self.is_delivered = self.is_delivered or (self.is_complete and sent == len(frames))
             await self._leave(seat)
 
