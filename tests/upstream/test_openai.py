@@ -270,20 +270,24 @@ async def test_a_long_body_arrives_whole() -> None:
 
 
 async def test_a_call_that_is_answered_before_its_body_was_read_gets_that_answer() -> None:
-    refusing = await asyncio.start_server(_refuse_unread, "127.0.0.1")
+    answered, is_over = asyncio.Event(), asyncio.Event()
+
+    async def refuse_unread(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(whole(b"too long", "413 Content Too Large"))
+        await answered.wait()
+        writer.transport.abort()
+        is_over.set()
+
+    refusing = await asyncio.start_server(refuse_unread, "127.0.0.1")
     provider = OpenAIProvider("test", f"http://127.0.0.1:{refusing.sockets[0].getsockname()[1]}/v1")
     async with refusing, asyncio.timeout(5):
         reply = await provider.send(Call(CHAT.path, bytes(64_000_000)))
         assert (reply.status, await reply.read()) == (413, b"too long")
         await reply.aclose()
         await provider.aclose()
-
-
-async def _refuse_unread(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(whole(b"too long", "413 Content Too Large"))
-    await writer.drain()
-    await writer.wait_closed()
+        answered.set()
+        await is_over.wait()
 
 
 async def test_a_compressed_answer_is_decoded_and_its_headers_say_so() -> None:
