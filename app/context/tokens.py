@@ -8,6 +8,7 @@ open, prompt token counts that the API reported. What is off is brought in line 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens
@@ -32,6 +33,9 @@ TOOLS: Final = 5
 """Around the tools' namespace, which joins the system message (one more message where there is none)."""
 PER_CUSTOM_TOOL: Final = 4
 RESPONSE_FORMAT: Final = 4
+ROLES_REMEMBERED: Final = 64
+ROLE_CHARS: Final = 16
+"""Longer ones are none that come again."""
 UNKNOWN_BINARY: Final = tile_tokens(*ASSUMED_PIXELS)
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
@@ -53,6 +57,7 @@ class TokenCounter:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._count = tokenizer.count
+        self._role = lru_cache(maxsize=ROLES_REMEMBERED)(tokenizer.count)
         self.encoding = tokenizer.name
 
     def count(self, text: str) -> int:
@@ -73,8 +78,10 @@ class TokenCounter:
 
     def message(self, body: Mapping[str, Any]) -> int:
         """Tokens that a message adds to a prompt."""
-        tokens = PER_MESSAGE + self._count(str(body.get("role", "")))
-        text = self._content(body.get("content"))
+        role = str(body.get("role", ""))
+        tokens = PER_MESSAGE + (self._role(role) if len(role) <= ROLE_CHARS else self._count(role))
+        content = body.get("content")
+        text = self.count(content) if isinstance(content, str) else self._content(content)
         refusal, name = body.get("refusal"), body.get("name")
         if isinstance(refusal, str):
             text += self.count(refusal)
@@ -124,8 +131,6 @@ class TokenCounter:
         return PER_TOOL_CALL + self.count(as_json(call))
 
     def _content(self, content: object) -> int:
-        if isinstance(content, str):
-            return self.count(content)
         if isinstance(content, list):
             return sum(self._part(part) for part in content)
         return self._unknown(content) if content else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -138,22 +139,18 @@ def prefix_digests(
         last: how many prefixes; the longest is the whole.
 
     Returns:
-        (message count, 32-byte digest) of each. Every message is preceded by its length: no two splits of the same
-        bytes collide.
+        (message count, 32-byte digest) of each: of all bytes, and of every message's length, so that no two splits of
+        the same bytes collide.
     """
-    if not raws:
-        return []
-    running = _prefix_hash(tenant).copy()
     settled = max(0, len(raws) - last)
-    framed: list[bytes | memoryview] = [b""] * (2 * settled)
-    framed[::2] = [b"%d:" % len(raw) for raw in raws[:settled]]
-    framed[1::2] = raws[:settled]
-    running.update(b"".join(framed))
+    said, lengths = _prefix_hash(tenant).copy(), hashlib.sha256()
+    said.update(b"".join(raws[:settled]))
+    lengths.update(array("Q", map(len, raws[:settled])).tobytes())
     digests = []
     for count, raw in enumerate(raws[settled:], settled + 1):
-        running.update(b"%d:" % len(raw))
-        running.update(raw)
-        digests.append((count, running.digest()))
+        said.update(raw)
+        lengths.update(array("Q", (len(raw),)).tobytes())
+        digests.append((count, hashlib.sha256(said.digest() + lengths.digest()).digest()))
     return digests
 
 

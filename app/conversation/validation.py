@@ -35,13 +35,18 @@ def check_messages(
     Raises:
         InvalidRequest: naming the message and the field.
     """
+    before: Message | None = None
     for index, message in enumerate(messages, start=first_index):
-        fault = _fault(message.body, calls_open=calls_open)
+        body = message.body
+        fault = _fault(body)
+        if fault is None and body["role"] in TOOL_ROLES:
+            may_follow = calls_open if before is None else leaves_calls_open(before)
+            fault = None if may_follow else _without_call(body["role"])
         if fault is not None:
             field, complaint, code = fault
             where = name_of(index)
             raise InvalidRequest(where + complaint, code=code, param=where + field)
-        calls_open = leaves_calls_open(message)
+        before = message
 
 
 def leaves_calls_open(message: Message) -> bool:
@@ -50,26 +55,27 @@ def leaves_calls_open(message: Message) -> bool:
     return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 
-def _fault(body: Mapping[str, Any], *, calls_open: bool) -> Fault | None:
-    """What is wrong with a message."""
+def _fault(body: Mapping[str, Any]) -> Fault | None:
+    """What is wrong with a message by itself."""
     role = body.get("role")
     if role not in ROLES:
         return ".role", f".role must be one of {', '.join(ROLES)}.", "invalid_value"
     content = body.get("content")
-    if content is not None and not isinstance(content, str | list):
-        return ".content", ".content must be a string, an array of content parts, or null.", "invalid_type"
     if isinstance(content, list):
         for part_index, part in enumerate(content):
             if not isinstance(part, dict) or not isinstance(part.get("type"), str):
                 field = f".content[{part_index}]"
                 return field, f"{field} must be an object with a string 'type'.", "invalid_type"
+    elif content is not None and not isinstance(content, str):
+        return ".content", ".content must be a string, an array of content parts, or null.", "invalid_type"
     calls = body.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         return ".tool_calls", ".tool_calls must be an array of objects.", "invalid_type"
     if role == "tool" and not isinstance(body.get("tool_call_id"), str):
         complaint = ".tool_call_id must be the id of the tool call that this result answers."
         return ".tool_call_id", complaint, "missing_required_parameter"
-    if role in TOOL_ROLES and not calls_open:
-        complaint = f" has role {role!r} but does not follow an assistant message with 'tool_calls'."
-        return ".role", complaint, "invalid_value"
     return None
+
+
+def _without_call(role: str) -> Fault:
+    return ".role", f" has role {role!r} but does not follow an assistant message with 'tool_calls'.", "invalid_value"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -68,7 +69,7 @@ async def entries_behind(
     positions: Sequence[Position] | None = None,
     answers_from_seq: int = 0,
 ) -> list[LogMessage]:
-    """Messages in their places behind the last one of `before`, counted.
+    """Messages in their places behind the last one of `before`, counted; off the event loop when that takes long.
 
     Args:
         positions: where the chains stand after each message, if that is known already.
@@ -76,13 +77,27 @@ async def entries_behind(
     """
     if not messages:
         return []
-    counts = await counting.messages(messages, before.encoding)
-    positions = positions or await _walked(before, messages)
+    count = counting.counter(before.encoding).message
+    if is_long(sum([len(message.raw) for message in messages])):
+        return await asyncio.to_thread(_placed, before, messages, positions, count, answers_from_seq)
+    return _placed(before, messages, positions, count, answers_from_seq)
+
+
+def _placed(
+    before: Conversation,
+    messages: Sequence[Message],
+    positions: Sequence[Position] | None,
+    count: Callable[[Mapping[str, Any]], int],
+    answers_from_seq: int,
+) -> list[LogMessage]:
+    if positions is None:
+        positions = list(walk(messages, Position(before.head_link, before.head_skeleton, False)))
     entries: list[LogMessage] = []
     link, total, answered = before.head_link, before.head_tokens_total, before.answered
     seq = before.head_seq
-    for message, position, tokens in zip(messages, positions, counts, strict=True):
+    for message, position in zip(messages, positions, strict=True):
         seq += 1
+        tokens = count(message.body)
         total += tokens
         # A message that the chain looks through cannot be told from the one before it.
         if not answered and seq >= answers_from_seq and position.link != link and message.role == "assistant":
@@ -114,11 +129,3 @@ def ending_with(before: Conversation, entries: Sequence[LogMessage]) -> Conversa
         head_tokens_total=last.tokens_total,
         answered=last.answered,
     )
-
-
-async def _walked(before: Conversation, messages: Sequence[Message]) -> list[Position]:
-    """Where the chains stand after each message; off the event loop when that takes long."""
-    head = Position(before.head_link, before.head_skeleton, False)
-    if is_long(sum([len(message.raw) for message in messages])):
-        return await asyncio.to_thread(lambda: list(walk(messages, head)))
-    return list(walk(messages, head))
