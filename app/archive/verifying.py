@@ -6,7 +6,6 @@ A conversation's root is not recomputed: one that was begun empty has a random o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,7 +59,7 @@ class Found:
     """How far our calibrated counts of those prompts were off, summed up regardless of the sign."""
     findings: list[Finding] = field(default_factory=list)
     notices: list[Finding] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
+    kinds: dict[str, int] = field(default_factory=dict)
     """How often each kind was found, those that are not listed included."""
 
     @property
@@ -180,8 +179,9 @@ class Verifying:
         self._note(self.found.notices, Finding(kind, where, told))
 
     def _note(self, listed: list[Finding], one: Finding) -> None:
-        self.found.kinds[one.kind] += 1
-        if self.found.kinds[one.kind] <= TOLD_OF_A_KIND:
+        count = self.found.kinds.get(one.kind, 0) + 1
+        self.found.kinds[one.kind] = count
+        if count <= TOLD_OF_A_KIND:
             listed.append(one)
 
 

@@ -130,27 +130,36 @@ class Proxy:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: set[asyncio.StreamWriter], *, down: bool
     ) -> None:
-        fault, sent = self._fault, 0
-        with contextlib.suppress(OSError, RuntimeError):  # uvloop's word for a transport that is closed
-            while piece := await reader.read(PIECE_BYTES):
-                if self._fault is not fault:
-                    fault, sent = self._fault, 0
-                if fault is NONE:
-                    writer.write(piece)
-                    await writer.drain()
-                    continue
-                if fault.swallows:
-                    continue
-                await asyncio.sleep(fault.latency_seconds)
-                if down and not await self._send_down(writer, piece, sent, fault):
-                    for one in both:
-                        reset(one)
-                    return
-                if not down:
-                    writer.write(piece)
-                    await writer.drain()
-                sent += len(piece)
+        try:
+            await self._pass_on(reader, writer, down=down)
             writer.write_eof()
+        except (OSError, RuntimeError):  # the latter is uvloop's word for a transport that is closed
+            for one in both:
+                reset(one)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, down: bool) -> None:
+        """Until the end of what comes.
+
+        Raises:
+            OSError: one of them is gone, or is to be.
+        """
+        fault, sent = self._fault, 0
+        while piece := await reader.read(PIECE_BYTES):
+            if self._fault is not fault:
+                fault, sent = self._fault, 0
+            if fault is NONE:
+                writer.write(piece)
+                await writer.drain()
+                continue
+            if fault.swallows:
+                continue
+            await asyncio.sleep(fault.latency_seconds)
+            if down and not await self._send_down(writer, piece, sent, fault):
+                raise ConnectionResetError
+            if not down:
+                writer.write(piece)
+                await writer.drain()
+            sent += len(piece)
 
     async def _send_down(self, writer: asyncio.StreamWriter, piece: bytes, sent: int, fault: Fault) -> bool:
         """Send what a fault lets through; False where the connection is to be reset."""
