@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -29,7 +28,6 @@ from app.store.base import (
     Append,
     Found,
     FoundAnywhere,
-    HeadMoved,
     Lease,
     LeaseLost,
     Match,
@@ -37,16 +35,14 @@ from app.store.base import (
 )
 from app.store.desk import Desk
 from app.store.lineage import deepest_first, expected_count, own_from, placed, run_of, stretches
+from app.store.postgres_appends import Appends, place_of
 from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
-from app.store.redacting import beginning_at, total_before
 from app.store.rows import (
     MESSAGE_COLUMNS,
     as_json,
-    as_optional_json,
     chunk_of,
     conversation_of,
-    lineage_json,
     log_message_of,
 )
 from app.store.schema import SCHEMA_VERSION
@@ -65,7 +61,6 @@ Result = TypeVar("Result")
 
 _WORDS: Final = postgres_search.PostgresWords()
 _MESSAGE: Final = len(MESSAGE_COLUMNS)
-_place_of: Final = attrgetter("root", "key", "holder", "token")
 
 
 class PostgresStore(Desk):
@@ -76,6 +71,7 @@ class PostgresStore(Desk):
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
         self._connections = Connections(dsn, options or PostgresOptions())
+        self._appends = Appends(self._connections)
 
     async def open(self) -> None:
         await self._connections.open()
@@ -87,6 +83,7 @@ class PostgresStore(Desk):
             )
 
     async def close(self) -> None:
+        await self._appends.close()
         await self._connections.close()
 
     async def check(self) -> StoreInfo:
@@ -260,40 +257,8 @@ class PostgresStore(Desk):
             if place in messages
         ]
 
-    async def append(self, write: Append) -> None:
-        now = self._clock()
-        if await self._appended(write, now):
-            return
-        after = write.conversation
-        rows = [] if write.creates else await self._connections.fetch(SQL.by_id, after.root, after.id, after.tenant)
-        if not rows:
-            raise HeadMoved
-        stored = conversation_of(rows[0])
-        is_where_it_was = stored.head_seq == write.after_seq and stored.head_tokens_total != total_before(write)
-        if not is_where_it_was or not await self._appended(beginning_at(write, stored.head_tokens_total), now):
-            raise HeadMoved
-
-    async def _appended(self, write: Append, now: datetime) -> bool:
-        """Whether the log ended where the write expects it to, with that total."""
-        fence = write.fence
-        sql = statements.append_sql(
-            creates=write.creates,
-            names=write.creates and write.conversation.external_id is not None and not write.conversation.lineage,
-            branches=write.creates and bool(write.conversation.lineage),
-            message_count=min(len(write.messages), 2),
-            fenced=fence is not None,
-            releases=write.releases and fence is not None,
-        )
-        head = _created(write.conversation, now) if write.creates else _advanced(write, now)
-        lease = () if fence is None else _place_of(fence)
-        try:
-            rows = await self._connections.fetch(sql, *head, *_message_arguments(write.messages, now), *lease)
-        except asyncpg.UniqueViolationError as error:
-            raise HeadMoved from error
-        moved, held = rows[0]
-        if not held:
-            raise LeaseLost
-        return bool(moved)
+    def append(self, write: Append) -> asyncio.Future[None]:
+        return self._appends.append(write, self._clock())
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         doomed = await self.get(tenant=tenant, conversation_id=conversation_id)
@@ -368,7 +333,7 @@ class PostgresStore(Desk):
         return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._connections.fetch(SQL.release, *_place_of(lease))
+        await self._connections.fetch(SQL.release, *place_of(lease))
 
     async def model_facts(self) -> dict[str, dict[str, Any]]:
         return {model: orjson.loads(facts) for model, facts in await self._connections.fetch(SQL.facts)}
@@ -414,7 +379,7 @@ async def _post(connection: Any, tenant: str, root: str, terms_of: Mapping[str, 
 
 def _fenced(fence: Lease, script: Script[Result]) -> Script[Result]:
     """A script that begins only while a lease is held."""
-    (held,) = yield statements.HELD, _place_of(fence)
+    (held,) = yield statements.HELD, place_of(fence)
     if not held[0]:
         raise LeaseLost
     return (yield from script)
@@ -422,74 +387,3 @@ def _fenced(fence: Lease, script: Script[Result]) -> Script[Result]:
 
 def _end_to_end(links: Sequence[bytes]) -> bytes:
     return b"".join(deepest_first(links))
-
-
-def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
-    """The conversation's columns and, of a branch, its ancestors, its parent and how far it shares that."""
-    columns = (
-        new.id,
-        new.root,
-        new.tenant,
-        new.head_seq,
-        new.head_link,
-        new.head_skeleton,
-        new.head_tokens_total,
-        new.answered,
-        new.encoding,
-        lineage_json(new.lineage),
-        new.external_id,
-        new.mode,
-        new.chunk_count,
-        as_json(new.state),
-        as_json(new.metadata),
-        new.created_at or now,
-        now,
-        as_json(new.marks),
-        new.indexed_before,
-    )
-    if not new.lineage:
-        return columns
-    return (*columns, [ancestor for ancestor, _ in new.lineage], *new.lineage[-1])
-
-
-def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
-    after = write.conversation
-    return (
-        after.root,
-        after.id,
-        after.tenant,
-        write.after_seq,
-        total_before(write),
-        after.head_seq,
-        after.head_link,
-        after.head_skeleton,
-        after.head_tokens_total,
-        after.answered,
-        after.mode,
-        after.chunk_count,
-        as_json(after.state),
-        now,
-    )
-
-
-def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
-    """Nothing, the columns of one message, or an array for each column."""
-    if not messages:
-        return ()
-    rows = [
-        (
-            message.seq,
-            message.message.raw.decode(),
-            message.link,
-            message.skeleton,
-            message.in_skeleton,
-            message.tokens,
-            message.tokens_total,
-            message.answered,
-            message.incomplete,
-            message.created_at or now,
-            as_optional_json(message.meta),
-        )
-        for message in messages
-    ]
-    return rows[0] if len(rows) == 1 else [list(column) for column in zip(*rows, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -98,18 +98,33 @@ class Connections:
         Raises:
             StoreUnavailable: there is no connection, or it failed, or there was no answer in time.
         """
+        rows: list[Any] = await self._ask(lambda connection: connection.fetch(sql, *arguments))
+        return rows
+
+    async def execute_all(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement with each of these arguments, all in one transaction and one round trip.
+
+        Raises:
+            StoreUnavailable: as for `fetch`.
+        """
+        if len(rows) == 1:
+            await self._ask(lambda connection: connection.fetch(sql, *rows[0]))
+        else:
+            await self._ask(lambda connection: connection.executemany(sql, rows))
+
+    async def _ask(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         pool = self._open_pool()
         try:
             connection = await self._acquire(pool)
             try:
-                rows: list[Any] = await connection.fetch(sql, *arguments)
+                answer = await ask(connection)
             except BaseException:
                 await self._release(pool, connection, RELEASE_SECONDS)
                 raise
             await self._release(pool, connection, None)
         except _UNAVAILABLE as error:
             raise unavailable(error) from error
-        return rows
+        return answer
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

@@ -18,6 +18,7 @@ from app.store.statements import HEAD, MatchSource, chunk_columns, matches, numb
 SQL: Final = POSTGRES.sql
 
 FENCE: Final = ("lease_root", "lease_key", "holder", "token")
+BATCH_LOCK_WAIT_MS: Final = 100
 _ARRAY_TYPES: Final = {
     "seq": "int",
     "body": "text",
@@ -53,17 +54,30 @@ _NAMED: Final = """
 
 
 @cache
-def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int, fenced: bool, releases: bool) -> str:
+def append_sql(
+    *,
+    creates: bool,
+    names: bool,
+    branches: bool,
+    message_count: int,
+    fenced: bool,
+    releases: bool,
+    in_batch: bool = False,
+) -> str:
     """One statement: fence, head, messages, release. Returns (moved, held).
 
     Args:
         names: the new conversation brings the client's own id.
         branches: the new conversation must find its ancestors where its lineage says.
         message_count: 0, 1, or 2 for any number.
+        in_batch: many of these are one transaction. It is a `DivisionByZeroError` if the head was not moved, and a
+            `LockNotAvailableError` if somebody else holds it for long; both undo everything.
 
     A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
     """
     held = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    if in_batch:
+        held += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
     parts = [_HELD] if fenced else []
     arguments: tuple[str, ...]
     if creates:
@@ -107,7 +121,10 @@ def append_sql(*, creates: bool, names: bool, branches: bool, message_count: int
         arguments += FENCE
         if releases:
             parts.append(_RELEASED)
-    verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
+    if in_batch:
+        verdict = "1 / (SELECT count(*) FROM moved)"
+    else:
+        verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
     return numbered(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
 
 

@@ -1,0 +1,254 @@
+"""Appends to conversations in PostgreSQL: one statement each, those of one moment in one transaction.
+
+What the event loop submits within one iteration, or while enough transactions are under way, is sent as one batch: one
+round trip and one commit for many turns (group commit). Where anything of it is not as it should be, or has to wait for
+a lock, all of it is undone, and each append runs by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from app.conversation.messages import Conversation, LogMessage
+from app.errors import StoreUnavailable
+from app.store.base import Append, HeadMoved, LeaseLost
+from app.store.postgres_pool import Connections
+from app.store.postgres_statements import SQL, append_sql
+from app.store.redacting import beginning_at, total_before
+from app.store.rows import as_json, as_optional_json, conversation_of, lineage_json
+
+MOST_AT_ONCE: Final = 2
+"""Transactions of batches under way: while so many are, others gather."""
+MAX_BATCH: Final = 64
+
+place_of: Final = attrgetter("root", "key", "holder", "token")
+"""A lease as statements name it."""
+
+
+class _Shape(NamedTuple):
+    """What makes a statement: the parameters of `append_sql`."""
+
+    creates: bool
+    names: bool
+    branches: bool
+    message_count: int
+    fenced: bool
+    releases: bool
+
+
+class _Waiting(NamedTuple):
+    write: Append
+    now: datetime
+    done: asyncio.Future[None]
+
+
+class Appends:
+    """Takes appends, and writes them in the order in which they were submitted to a conversation."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._submitted: list[_Waiting] = []
+        self._batches: set[asyncio.Task[None]] = set()
+        self._alone: set[asyncio.Task[None]] = set()
+        """Appends that run by themselves, maybe waiting for others' locks: nobody waits for those."""
+
+    def append(self, write: Append, now: datetime) -> asyncio.Future[None]:
+        """As `Store.append`; it goes on when nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._submitted.append(_Waiting(write, now, done))
+        if len(self._submitted) == 1 and len(self._batches) < MOST_AT_ONCE:
+            # Whatever else this iteration of the loop submits goes along.
+            loop.call_soon(self._hand_over)
+        return done
+
+    async def close(self) -> None:
+        """Finish what is under way or submitted."""
+        while self._submitted or self._batches or self._alone:
+            self._hand_over()
+            await asyncio.wait(self._batches | self._alone)
+
+    def _hand_over(self) -> None:
+        """Send what has gathered, those that are alike together."""
+        while self._submitted and len(self._batches) < MOST_AT_ONCE:
+            batches: dict[_Shape, list[_Waiting]] = {}
+            for one in self._submitted[:MAX_BATCH]:
+                batches.setdefault(_shape(one.write), []).append(one)
+            del self._submitted[:MAX_BATCH]
+            for shape, batch in batches.items():
+                if shape.branches or not _are_independent(batch):
+                    self._run_alone(batch)
+                    continue
+                task = asyncio.create_task(self._write(shape, batch))  # noqa: TID251 - awaited by close
+                self._batches.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._batches.discard(task)
+        self._hand_over()
+
+    async def _write(self, shape: _Shape, batch: Sequence[_Waiting]) -> None:
+        # In one order everywhere: processes that append to the same conversations never wait in a circle.
+        rows = [_arguments(one.write, one.now) for one in sorted(batch, key=lambda one: one.write.conversation.id)]
+        try:
+            await self._connections.execute_all(append_sql(**shape._asdict(), in_batch=True), rows)
+        except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
+            self._run_alone(batch)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
+                self._run_alone(batch)
+                return
+            for one in batch:
+                _settle(one, error)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            for one in batch:
+                _settle(one, error)
+        else:
+            for one in batch:
+                _settle(one, None)
+
+    def _run_alone(self, batch: Sequence[_Waiting]) -> None:
+        for one in batch:
+            task = asyncio.create_task(self._write_alone(one))  # noqa: TID251 - awaited by close
+            self._alone.add(task)
+            task.add_done_callback(self._alone.discard)
+
+    async def _write_alone(self, one: _Waiting) -> None:
+        try:
+            await self._append(one.write, one.now)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
+            _settle(one, error)
+        else:
+            _settle(one, None)
+
+    async def _append(self, write: Append, now: datetime) -> None:
+        if await self._appended(write, now):
+            return
+        after = write.conversation
+        rows = [] if write.creates else await self._connections.fetch(SQL.by_id, after.root, after.id, after.tenant)
+        if not rows:
+            raise HeadMoved
+        stored = conversation_of(rows[0])
+        is_where_it_was = stored.head_seq == write.after_seq and stored.head_tokens_total != total_before(write)
+        if not is_where_it_was or not await self._appended(beginning_at(write, stored.head_tokens_total), now):
+            raise HeadMoved
+
+    async def _appended(self, write: Append, now: datetime) -> bool:
+        """Whether the log ended where the write expects it to, with that total."""
+        sql = append_sql(**_shape(write)._asdict())
+        try:
+            rows = await self._connections.fetch(sql, *_arguments(write, now))
+        except asyncpg.UniqueViolationError as error:
+            raise HeadMoved from error
+        moved, held = rows[0]
+        if not held:
+            raise LeaseLost
+        return bool(moved)
+
+
+def _settle(one: _Waiting, error: BaseException | None) -> None:
+    if one.done.done():
+        return
+    if error is None:
+        one.done.set_result(None)
+    else:
+        one.done.set_exception(error)
+
+
+def _are_independent(batch: Sequence[_Waiting]) -> bool:
+    return len({one.write.conversation.id for one in batch}) == len(batch)
+
+
+def _shape(write: Append) -> _Shape:
+    has_lineage = bool(write.conversation.lineage)
+    return _Shape(
+        creates=write.creates,
+        names=write.creates and write.conversation.external_id is not None and not has_lineage,
+        branches=write.creates and has_lineage,
+        message_count=min(len(write.messages), 2),
+        fenced=write.fence is not None,
+        releases=write.releases and write.fence is not None,
+    )
+
+
+def _arguments(write: Append, now: datetime) -> tuple[Any, ...]:
+    head = _created(write.conversation, now) if write.creates else _advanced(write, now)
+    lease = () if write.fence is None else place_of(write.fence)
+    return (*head, *_message_arguments(write.messages, now), *lease)
+
+
+def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
+    """The conversation's columns and, of a branch, its ancestors, its parent and how far it shares that."""
+    columns = (
+        new.id,
+        new.root,
+        new.tenant,
+        new.head_seq,
+        new.head_link,
+        new.head_skeleton,
+        new.head_tokens_total,
+        new.answered,
+        new.encoding,
+        lineage_json(new.lineage),
+        new.external_id,
+        new.mode,
+        new.chunk_count,
+        as_json(new.state),
+        as_json(new.metadata),
+        new.created_at or now,
+        now,
+        as_json(new.marks),
+        new.indexed_before,
+    )
+    if not new.lineage:
+        return columns
+    return (*columns, [ancestor for ancestor, _ in new.lineage], *new.lineage[-1])
+
+
+def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
+    after = write.conversation
+    return (
+        after.root,
+        after.id,
+        after.tenant,
+        write.after_seq,
+        total_before(write),
+        after.head_seq,
+        after.head_link,
+        after.head_skeleton,
+        after.head_tokens_total,
+        after.answered,
+        after.mode,
+        after.chunk_count,
+        as_json(after.state),
+        now,
+    )
+
+
+def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
+    """Nothing, the columns of one message, or an array for each column."""
+    if not messages:
+        return ()
+    rows = [
+        (
+            message.seq,
+            message.message.raw.decode(),
+            message.link,
+            message.skeleton,
+            message.in_skeleton,
+            message.tokens,
+            message.tokens_total,
+            message.answered,
+            message.incomplete,
+            message.created_at or now,
+            as_optional_json(message.meta),
+        )
+        for message in messages
+    ]
+    return rows[0] if len(rows) == 1 else [list(column) for column in zip(*rows, strict=True)]
