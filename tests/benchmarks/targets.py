@@ -37,6 +37,8 @@ class Target:
     kind: Kind
     store: str
     about: str
+    window_tokens: int = WINDOW_TOKENS
+    workers: int = 1
 
 
 PASS: Final = Target("pass", "floor", "", "bare ASGI, uvicorn, aiohttp; nothing parsed, nothing kept")
@@ -57,6 +59,7 @@ class Running:
     start_seconds: float
     start_cpu_seconds: float
     database_pid: int | None = None
+    database_url: str = ""
 
 
 @contextmanager
@@ -79,12 +82,12 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
         command = (
             _floor_command(target, folder, port, upstream_port)
             if target.kind == "floor"
-            else _gateway_command(folder, port, upstream_port, url)
+            else _gateway_command(folder, port, upstream_port, url, target.workers)
         )
         process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log"))
         start_seconds = _await_answer(process, port)
         start_cpu_seconds = sum(Cpu.of(process.pid).nanoseconds.values()) / 1e9
-        yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid)
+        yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid, url)
 
 
 def is_available(target: Target) -> bool:
@@ -105,12 +108,14 @@ def _floor_command(target: Target, folder: Path, port: int, upstream_port: int) 
     return ["tests.benchmarks.floors", kind, str(port), upstream, str(folder / "floor.db")]
 
 
-def _gateway_command(folder: Path, port: int, upstream_port: int, url: str) -> Sequence[str]:
+def _gateway_command(
+    target: Target, folder: Path, port: int, upstream_port: int, url: str, workers: int
+) -> Sequence[str]:
     config = {
-        "server": {"host": "127.0.0.1", "port": port},
+        "server": {"host": "127.0.0.1", "port": port, "workers": workers},
         "database": {"url": url},
         "providers": {"upstream": {"base_url": f"http://127.0.0.1:{upstream_port}/v1", "api_key": "sk-up"}},
-        "models": {"*": {"provider": "upstream", "context_window": WINDOW_TOKENS}},
+        "models": {"*": {"provider": "upstream", "context_window": target.window_tokens}},
     }
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))
