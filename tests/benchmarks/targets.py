@@ -82,7 +82,7 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
         command = (
             _floor_command(target, folder, port, upstream_port)
             if target.kind == "floor"
-            else _gateway_command(folder, port, upstream_port, url, target.workers)
+            else _gateway_command(target, folder, port, upstream_port, url)
         )
         process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log"))
         start_seconds = _await_answer(process, port)
@@ -108,11 +108,9 @@ def _floor_command(target: Target, folder: Path, port: int, upstream_port: int) 
     return ["tests.benchmarks.floors", kind, str(port), upstream, str(folder / "floor.db")]
 
 
-def _gateway_command(
-    target: Target, folder: Path, port: int, upstream_port: int, url: str, workers: int
-) -> Sequence[str]:
+def _gateway_command(target: Target, folder: Path, port: int, upstream_port: int, url: str) -> Sequence[str]:
     config = {
-        "server": {"host": "127.0.0.1", "port": port, "workers": workers},
+        "server": {"host": "127.0.0.1", "port": port, "workers": target.workers},
         "database": {"url": url},
         "providers": {"upstream": {"base_url": f"http://127.0.0.1:{upstream_port}/v1", "api_key": "sk-up"}},
         "models": {"*": {"provider": "upstream", "context_window": target.window_tokens}},
