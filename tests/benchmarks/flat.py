@@ -1,0 +1,202 @@
+"""What a turn costs after so many messages: `python -m tests.benchmarks.flat [--messages 100,1000] [--only WORD]`.
+
+A client that sends only what is new, a gateway process on SQLite and on PostgreSQL, a window of 8,192 tokens. A
+conversation is begun over HTTP and grown through the store, with a summary for each hundred messages and a fold over
+all but the last few of them; then it goes on over HTTP. CPU time is that of the gateway, the database's apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any, Final
+
+import orjson
+from msgspec import structs
+from rich.console import Console
+from rich.table import Table
+
+from app.conversation.identity import Position, start_of, walk
+from app.conversation.messages import Chunk, Conversation, LogMessage, Message
+from app.store.base import Append, ListQuery, Store
+from app.store.connect import open_store
+from tests.benchmarks.messages import words
+from tests.benchmarks.processes import Cores, Cpu, Process, settled
+from tests.benchmarks.targets import POSTGRES, SQLITE, Running, free_port, is_available, running
+
+WINDOW_TOKENS: Final = 8_192
+SIZES: Final = (100, 1_000, 10_000, 100_000)
+CHUNK_MESSAGES, CHUNK_TOKENS, CHUNK_CHARS = 100, 40, 160
+UNFOLDED: Final = 5
+"""Summaries after the fold."""
+MESSAGE_CHARS, MESSAGE_TOKENS = 200, 50
+BATCH: Final = 5_000
+WARMING, TURNS = 20, 100
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.flat", description=__doc__)
+    parser.add_argument("--messages", default=",".join(map(str, SIZES)), help="sizes of the conversations")
+    parser.add_argument("--only", default="", help="sqlite or postgres")
+    options = parser.parse_args()
+    sizes = [int(size) for size in options.messages.split(",")]
+    table = Table(title=f"A turn, appended; window of {WINDOW_TOKENS:,} tokens", title_justify="left")
+    for column in ("store", "messages", "CPU µs", "database µs", "p50 ms", "CPU ×", "p50 ×"):
+        table.add_column(column, justify="left" if column == "store" else "right")
+    for target in (SQLITE, POSTGRES):
+        if is_available(target) and options.only in target.name:
+            for row in _rows(target.store, sizes):
+                table.add_row(*row)
+    Console().print(table)
+    return 0
+
+
+def _rows(store: str, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    cores = Cores.of_this_machine()
+    with ExitStack() as stack:
+        port = free_port()
+        upstream = stack.enter_context(Process(["tests.benchmarks.upstream", str(port)], core=cores.driving))
+        upstream.read_line()
+        target = replace(SQLITE if store == "sqlite" else POSTGRES, window_tokens=WINDOW_TOKENS)
+        gateway = stack.enter_context(running(target, port, cores))
+        first: dict[str, float] = {}
+        for size in sizes:
+            cost = _measured(gateway, size)
+            first = first or cost
+            ratios = (f"{cost[name] / first[name]:.2f}" for name in ("cpu", "p50"))
+            yield (store, f"{size:,}", f"{cost['cpu']:,.0f}", f"{cost['database']:,.0f}", f"{cost['p50']:.2f}", *ratios)
+
+
+def _measured(gateway: Running, size: int) -> dict[str, float]:
+    """CPU of gateway and database in microseconds, and milliseconds, of a turn after `size` messages."""
+    name = f"flat-{size}"
+    _ask(gateway.port, name, "begin")
+    asyncio.run(_grow(gateway.database_url, name, size))
+    for number in range(WARMING):
+        _ask(gateway.port, name, f"warm {number}")
+    before = settled(gateway.process.pid)
+    database_before = Cpu.of(gateway.database_pid) if gateway.database_pid else None
+    milliseconds = []
+    for number in range(TURNS):
+        begun = time.perf_counter()
+        status = _ask(gateway.port, name, f"turn {number}")
+        milliseconds.append((time.perf_counter() - begun) * 1000)
+        assert size <= CHUNK_MESSAGES or status == "summarized", status
+    cpu = settled(gateway.process.pid).since(before) / TURNS * 1e6
+    database = 0.0
+    if gateway.database_pid and database_before:
+        database = Cpu.of(gateway.database_pid).since(database_before) / TURNS * 1e6
+    return {"cpu": cpu, "database": database, "p50": median(milliseconds)}
+
+
+def _ask(port: int, conversation: str, text: str) -> str:
+    """Say one thing; the answer's `context_status`."""
+    body = {"model": "scripted-1-0", "messages": [{"role": "user", "content": f"{text} {words(100, seed=1)}"}]}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        data=orjson.dumps(body),
+        headers={
+            "content-type": "application/json",
+            "authorization": "Bearer sk-benchmark",
+            "x-conversation-id": conversation,
+            "x-context-mode": "append",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(orjson.loads(answer.read())["context_status"])
+
+
+async def _grow(url: str, name: str, size: int) -> None:
+    """Append messages until there are `size`, then summaries of all but the last `CHUNK_MESSAGES`."""
+    store = open_store(url, timeout_seconds=60)
+    await store.open()
+    (conversation,) = await store.conversations(tenant=None, query=ListQuery(limit=2, external_id=name))
+    ends: dict[int, LogMessage] = {}
+    while conversation.head_seq + 1 < size:
+        entries = _entries(conversation, min(BATCH, size - conversation.head_seq - 1))
+        last = entries[-1]
+        after = structs.replace(
+            conversation,
+            head_seq=last.seq,
+            head_link=last.link,
+            head_skeleton=last.skeleton,
+            head_tokens_total=last.tokens_total,
+        )
+        await store.append(Append(after, conversation.head_seq, entries))
+        ends.update({entry.seq + 1: entry for entry in entries if (entry.seq + 1) % CHUNK_MESSAGES == 0})
+        conversation = after
+    await _summarize(store, conversation, {end: ends[end] for end in ends if end < size})
+    await store.close()
+
+
+def _entries(before: Conversation, count: int) -> list[LogMessage]:
+    text = words(MESSAGE_CHARS, seed=2)
+    seqs = range(before.head_seq + 1, before.head_seq + 1 + count)
+    messages = [Message.of({"role": "assistant" if seq % 2 else "user", "content": f"{seq} {text}"}) for seq in seqs]
+    positions = walk(messages, Position(before.head_link, before.head_skeleton, False))
+    return [
+        LogMessage(
+            seq,
+            message,
+            position.link,
+            position.skeleton,
+            position.in_skeleton,
+            MESSAGE_TOKENS,
+            before.head_tokens_total + MESSAGE_TOKENS * number,
+            True,
+            False,
+        )
+        for number, (seq, message, position) in enumerate(zip(seqs, messages, positions, strict=True), start=1)
+    ]
+
+
+async def _summarize(store: Store, conversation: Conversation, ends: dict[int, LogMessage]) -> None:
+    tenant, root = conversation.tenant, conversation.root
+    fence = await store.claim_lease(root=root, key="range:flat", holder="flat", seconds=600)
+    assert fence is not None
+    start, made = start_of(tenant).link, list[Chunk]()
+    from_seq, from_link = 0, start
+    for end, last in sorted(ends.items()):
+        made.append(_chunk(conversation, last, from_seq=from_seq, from_link=from_link))
+        from_seq, from_link = end, last.link
+    if len(made) > UNFOLDED:
+        folded = made[:-UNFOLDED]
+        last = ends[folded[-1].to_seq]
+        names = tuple(chunk.id for chunk in folded)
+        made.append(_chunk(conversation, last, from_seq=0, from_link=start, folds=names))
+    for chunk in made:
+        await store.add_chunk(tenant=tenant, root=root, chunk=chunk, fence=fence)
+    await store.release_lease(fence)
+
+
+def _chunk(conversation: Conversation, last: LogMessage, **fields: Any) -> Chunk:
+    return Chunk(
+        id=f"chunk_{conversation.id}_{last.seq}_{len(fields)}",
+        conversation_id=conversation.id,
+        to_seq=last.seq + 1,
+        to_link=last.link,
+        to_skeleton=last.skeleton if last.in_skeleton else None,
+        text=words(CHUNK_CHARS, seed=3),
+        tokens=CHUNK_TOKENS,
+        tokens_total=last.tokens_total,
+        anchor_seq=None,
+        anchor_tokens=0,
+        through_turn=(last.seq + 1) // 2,
+        kind="model",
+        model="upstream/scripted-1-0",
+        prompt_version="flat",
+        created_at=datetime.now(UTC),
+        **fields,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
