@@ -34,11 +34,11 @@ _KEEP: Final = f"""
     SET {", ".join(f"{name} = excluded.{name}" for name in COMPLETION_COLUMNS)}"""
 _CLAIM: Final = """
     INSERT INTO request_keys (tenant, key, digest, holder, state, kept_seconds, expires_at)
-    VALUES (:tenant, :key, :digest, :holder, 'running', :kept_seconds, :expires_at)
+    VALUES (:tenant, :key, :digest, :holder, 'running', :kept_seconds, {expires_at})
     ON CONFLICT (tenant, key) DO UPDATE
     SET digest = excluded.digest, holder = excluded.holder, state = excluded.state, conversation_id = NULL, seq = NULL,
         kept_seconds = excluded.kept_seconds, expires_at = excluded.expires_at
-    WHERE request_keys.expires_at <= :now
+    WHERE request_keys.expires_at <= {now}
         OR (request_keys.holder = excluded.holder AND request_keys.digest = excluded.digest
             AND request_keys.state = 'running')
     RETURNING 1"""
@@ -49,6 +49,9 @@ _CLAIM_ATTEMPTS: Final = 3
 
 class Desk(ABC):
     """The part of `Store` that knows nothing of logs; each method is one statement, where a race allows it."""
+
+    due = "{}"
+    """SQL for the moment that a parameter of `_due` means."""
 
     def __init__(self, dialect: Dialect, *, clock: Callable[[], datetime]) -> None:
         self._dialect = dialect
@@ -64,6 +67,10 @@ class Desk(ABC):
 
     def _now(self, after_seconds: float = 0) -> Any:
         return self._dialect.moment(self._clock() + timedelta(seconds=after_seconds))
+
+    def _due(self, after_seconds: float = 0) -> Any:
+        """So many seconds from now, by the clock that decides when a claim has ended: all processes must share it."""
+        return self._now(after_seconds)
 
     async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
         rows = await self._ask(*listing.conversations(self._dialect, tenant, query))
@@ -95,14 +102,14 @@ class Desk(ABC):
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
     ) -> RequestKey:
         claim = self._dialect.say(
-            _CLAIM,
+            _CLAIM.format(expires_at=self.due.format(":expires_at"), now=self.due.format(":now")),
             tenant=tenant,
             key=key,
             digest=digest,
             holder=holder,
             kept_seconds=math.ceil(kept_seconds),
-            expires_at=self._now(seconds),
-            now=self._now(),
+            expires_at=self._due(seconds),
+            now=self._due(),
         )
         look = self._dialect.say(
             "SELECT digest, state, conversation_id, seq FROM request_keys WHERE tenant = :tenant AND key = :key",
@@ -125,9 +132,10 @@ class Desk(ABC):
             return
         text = f"""
             UPDATE request_keys
-            SET state = 'done', conversation_id = :conversation_id, seq = :seq, expires_at = :expires_at
+            SET state = 'done', conversation_id = :conversation_id, seq = :seq,
+                expires_at = {self.due.format(":expires_at")}
             WHERE {_RUNNING}"""
-        answer = {"conversation_id": conversation_id, "seq": seq, "expires_at": self._now(rows[0][0])}
+        answer = {"conversation_id": conversation_id, "seq": seq, "expires_at": self._due(rows[0][0])}
         await self._tell(*self._dialect.say(text, **ours, **answer))
 
     async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
@@ -135,8 +143,8 @@ class Desk(ABC):
         await self._tell(*self._dialect.say(text, tenant=tenant, key=key, holder=holder))
 
     async def purge_requests(self) -> int:
-        text = "DELETE FROM request_keys WHERE expires_at <= :now RETURNING 1"
-        return len(await self._tell(*self._dialect.say(text, now=self._now())))
+        text = f"DELETE FROM request_keys WHERE expires_at <= {self.due.format(':now')} RETURNING 1"
+        return len(await self._tell(*self._dialect.say(text, now=self._due())))
 
     async def add_key(self, key: ApiKey) -> None:
         marks = ", ".join(f":{name}" for name in KEY_COLUMNS)

@@ -1,7 +1,7 @@
 """Conversations in PostgreSQL, on the bare driver. Each step of a turn is one statement and one round trip.
 
-Works behind a pooler in transaction mode: no session state, no LISTEN, no session locks. Leases run on the database's
-clock, which all processes share.
+Works behind a pooler in transaction mode: no session state, no LISTEN, no session locks. Leases and claims of request
+keys run on the database's clock, which all processes share.
 
 What is erased is in no row and no index any more; the server's files keep dead rows until VACUUM has been there, its
 write-ahead log and backups for as long as they are kept.
@@ -67,6 +67,7 @@ class PostgresStore(Desk):
     """`Store` on a PostgreSQL database, whose schema must be up to date when it is opened."""
 
     searches_all = True
+    due = "now() + make_interval(secs => {}::float8)"
 
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
@@ -85,6 +86,9 @@ class PostgresStore(Desk):
     async def close(self) -> None:
         await self._appends.close()
         await self._connections.close()
+
+    def _due(self, after_seconds: float = 0) -> float:
+        return float(after_seconds)
 
     async def check(self) -> StoreInfo:
         try:
