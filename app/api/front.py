@@ -6,7 +6,7 @@ maps its own errors and names its own requests. Nor do they wait until the frame
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from starlette.routing import Route
@@ -31,8 +31,8 @@ class Front:
         self._probes = probes
         self._lifespan = lifespan
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app_for(scope)(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._app_for(scope)(scope, receive, send)
 
     def _app_for(self, scope: Scope) -> ASGIApp:
         if asks_for_completion(scope):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -16,13 +16,22 @@ from app.exchange.replay import REPLAYED
 from app.exchange.request import ChatRequest
 from app.exchange.request_keys import Claim
 
+BLOCK_BYTES: Final = 8192
+"""How much more an attempt asks for at a time to keep its frames in."""
+FRAME_BYTES: Final = 64
+"""What a frame takes beside its text."""
+
 
 class Register(Protocol):
     """Where attempts are known, and what answers them."""
 
     async def run(self, attempt: Attempt) -> Answer: ...
 
-    async def ended(self, attempt: Attempt) -> None: ...
+    def ended(self, attempt: Attempt) -> None: ...
+
+    async def give_up(self, claim: Claim) -> None: ...
+
+    def may_keep(self, more_bytes: int) -> bool: ...
 
     def left_behind(self, attempt: Attempt) -> None: ...
 
@@ -88,9 +97,12 @@ class Attempt:
     """One run of a request through the exchange.
 
     It has no task of its own: who needs the next piece of a stream fetches it, and the others read what has come. So a
-    slow client holds up nobody, and one alone costs hardly more than the list of what it was sent.
+    slow client holds up nobody, and one alone costs hardly more than the list of what it was sent. Where all attempts
+    together have no room for that list, whoever is there gets the rest, and nobody joins any more.
 
     Attributes:
+        kept_bytes: room that its frames have among those of all attempts.
+        has_forgotten: its first frames are no longer there.
         has_place: it is among the requests that may ask a model.
         is_alone: no other attempt at the very same ran beside it.
         repeats: the answer was given before.
@@ -109,11 +121,13 @@ class Attempt:
         "_waiting",
         "answer",
         "claim",
+        "has_forgotten",
         "has_place",
         "is_alone",
         "is_complete",
         "is_delivered",
         "is_settled",
+        "kept_bytes",
         "name",
         "repeats",
         "request",
@@ -130,7 +144,8 @@ class Attempt:
         self._waiting: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
         self.claim: Claim | None = None
-        self.has_place = False
+        self.has_forgotten = self.has_place = False
+        self.kept_bytes = 0
         self.is_alone = True
         self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
         self.name = name
@@ -140,9 +155,9 @@ class Attempt:
     @property
     def can_be_joined(self) -> bool:
         """A stream that everybody has left is being closed; a whole answer is finished all the same."""
-        return not self._has_ended and not (
-            self.request.stream and all(seat.has_hung_up or seat.is_cut for seat in self.seats)
-        )
+        if self._has_ended or self.has_forgotten:
+            return False
+        return not (self.request.stream and all(seat.has_hung_up or seat.is_cut for seat in self.seats))
 
     @property
     def is_left(self) -> bool:
@@ -182,8 +197,10 @@ class Attempt:
         self.answer = answer
         if self._source is None:
             await self._end()
-        else:
+        elif self._waiting:
             self._let_go()
+        else:
+            self._driver = None
 
     async def opened(self, seat: Seat) -> None:
         """Wait for the answer that another asks for."""
@@ -204,31 +221,61 @@ class Attempt:
 
     async def frames_for(self, seat: Seat) -> AsyncGenerator[bytes, None]:
         """All frames of a stream, those that came before this seat was taken included."""
-        frames, sent = self._frames, 0
+        frames, sent, size_bytes = self._frames, 0, 0
         try:
-            while True:
-                while sent < len(frames) and not seat.has_hung_up:
-                    yield frames[sent]
-                    sent += 1
-                if seat.is_cut:
-                    frames.clear()
-                    sent = 0
-                if self._failure is not None:
+            while not seat.has_hung_up:
+                if sent < len(frames):
+                    frame = frames[sent]
+                elif self._failure is not None:
                     yield error_frames(_told(self._failure))
                     return
-                if self._has_ended or seat.has_hung_up:
-                    break
-                if self._driver is None:
-                    await self._fetch(seat)
-                else:
+                elif self._has_ended:
+                    if self.is_complete and not frames[-1].endswith(DONE_FRAME):
+                        yield DONE_FRAME
+                    return
+                elif self._driver is not None:
                     await self._changed()
-            if self.is_complete and frames and not seat.has_hung_up and not frames[-1].endswith(DONE_FRAME):
-                yield DONE_FRAME
+                    continue
+                else:
+                    # Here rather than in a method: each piece of each stream comes by.
+                    self._driver = seat
+                    try:
+                        frame = await anext(self._source)  # type: ignore[arg-type]  # has not ended
+                    except StopAsyncIteration:
+                        await self._end()
+                        continue
+                    except BaseException as error:
+                        await self._end(error)
+                        raise
+                    frames.append(frame)
+                    self._driver = None
+                    if self._waiting:
+                        self._let_go()
+                yield frame
+                sent += 1
+                size_bytes += len(frame) + FRAME_BYTES
+                if seat.is_cut or (size_bytes > self.kept_bytes and not self._has_room()):
+                    sent = self._forget(sent)
         finally:
-            if seat.is_cut:
-                self.is_complete = False
+            self.has_forgotten = self.has_forgotten or seat.is_cut
             self.is_delivered = self.is_delivered or (self.is_complete and sent == len(frames))
             await self._leave(seat)
+
+    def _has_room(self) -> bool:
+        """Whether more frames may be kept, for who may yet join."""
+        if self.has_forgotten or not self._attempts.may_keep(BLOCK_BYTES):
+            return False
+        self.kept_bytes += BLOCK_BYTES
+        return True
+
+    def _forget(self, sent: int) -> int:
+        """Let go of what was sent, if there is nobody who has not got it; how many of the frames there are were sent
+        then. The last one stays: it tells how the stream ended."""
+        if len(self.seats) > 1 or sent < len(self._frames):
+            return sent
+        self.has_forgotten = True
+        del self._frames[:-1]
+        return 1
 
     def handed_over(self, seat: Seat, *, is_delivered: bool) -> None:
         self.is_delivered = self.is_delivered or is_delivered
@@ -248,19 +295,6 @@ class Attempt:
         if all(one.has_hung_up for one in self.seats):
             return self.seats
         return [] if self._driver is seat else [seat]
-
-    async def _fetch(self, seat: Seat) -> None:
-        """The next frame from the exchange, for everybody."""
-        assert self._source is not None
-        self._driver = seat
-        try:
-            self._frames.append(await anext(self._source))
-        except StopAsyncIteration:
-            await self._end()
-        except BaseException as error:
-            await self._end(error)
-            raise
-        self._let_go()
 
     async def _leave(self, seat: Seat) -> None:
         self.seats.remove(seat)
@@ -282,7 +316,9 @@ class Attempt:
             self._failure = error if isinstance(error, Exception) else _stopped()
         self._source = None
         self._let_go()
-        await self._attempts.ended(self)
+        self._attempts.ended(self)
+        if self.claim is not None:
+            await self._attempts.give_up(self.claim)
 
     def _let_go(self) -> None:
         """The next may fetch, and whoever waits has something to see."""

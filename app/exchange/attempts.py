@@ -17,7 +17,7 @@ from app.exchange.attempt import Attempt, Seat
 from app.exchange.kept_answers import KeptAnswers
 from app.exchange.line import Bounds
 from app.exchange.request import ChatRequest
-from app.exchange.request_keys import Claim, RequestKeys, key_reused, meaning_of
+from app.exchange.request_keys import Claim, RequestKeys, key_in_use, key_reused, meaning_of
 from app.exchange.tasks import Tasks
 
 TAIL_BYTES: Final = 128
@@ -28,6 +28,8 @@ UNDELIVERED_BYTES: Final = 64 * 1024 * 1024
 DELIVERED_SECONDS: Final = 30.0
 """After an answer that was lost behind us, a client comes again within 8 s, as far as it is up to its SDK."""
 DELIVERED_BYTES: Final = 16 * 1024 * 1024
+FRAMES_BYTES: Final = 32 * 1024 * 1024
+"""Of all streams in flight, kept for who may yet join them."""
 
 
 class Answers(Protocol):
@@ -42,6 +44,7 @@ class Attempts:
     Args:
         clock: monotonic seconds.
         admission: the places of those that ask for an answer; None: as many as come.
+        frames_bytes: how much of the streams in flight is kept for who may yet join them.
     """
 
     def __init__(
@@ -52,11 +55,14 @@ class Attempts:
         tasks: Tasks,
         clock: Callable[[], float],
         admission: Admission | None = None,
+        frames_bytes: int = FRAMES_BYTES,
     ) -> None:
         self._exchange = exchange
         self._admission = admission or Admission(Bounds(), clock=clock)
         self._keys = keys
         self._tasks = tasks
+        self._most_kept_bytes = frames_bytes
+        self._kept_bytes = 0
         self._in_flight: dict[Hashable, list[Attempt]] = {}
         self._undelivered: KeptAnswers[Attempt] = KeptAnswers(
             clock, seconds=UNDELIVERED_SECONDS, most_bytes=UNDELIVERED_BYTES
@@ -73,25 +79,30 @@ class Attempts:
 
         Raises:
             IdempotencyKeyReused: its key belongs to another request in this process.
+            IdempotencyKeyInUse: it cannot join the attempt of its key, whose first frames are gone.
         """
         name = _name_of(request)
-        attempt = self._joined(name, request) or self._kept(name, request)
+        at_once = self._in_flight.get(name)
+        attempt = (at_once and self._joined(at_once, request)) or self._kept(name, request)
         if attempt is not None:
             return Seat(attempt, request, has_left, is_first=False)
         attempt = Attempt(self, name, request)
         self._delivered.drop(name)
-        at_once = self._in_flight.setdefault(name, [])
-        at_once.append(attempt)
-        if len(at_once) > 1:
+        if at_once is None:
+            self._in_flight[name] = [attempt]
+        else:
+            at_once.append(attempt)
             for one in at_once:
                 one.is_alone = False
         return Seat(attempt, request, has_left, is_first=True)
 
-    def _joined(self, name: Hashable, request: ChatRequest) -> Attempt | None:
+    def _joined(self, at_once: list[Attempt], request: ChatRequest) -> Attempt | None:
         """The attempt in flight that this request repeats: its key says so, or its client's count of retries, or that
         nobody waits for that attempt any more."""
-        running = [one for one in self._in_flight.get(name, ()) if one.can_be_joined]
+        running = [one for one in at_once if one.can_be_joined]
         if not running:
+            if request.idempotency_key is not None and not request.store and any(one.has_forgotten for one in at_once):
+                raise key_in_use()  # what is stored is waited for in the store
             return None
         same = [one for one in running if _same(one.request, request)]
         if request.idempotency_key is not None and not same:
@@ -140,7 +151,7 @@ class Attempts:
         attempt.has_place = True
         return await self._exchange.answer(request)
 
-    async def ended(self, attempt: Attempt) -> None:
+    def ended(self, attempt: Attempt) -> None:
         """Nothing more comes of an attempt."""
         if attempt.has_place:
             attempt.has_place = False
@@ -149,13 +160,24 @@ class Attempts:
         others.remove(attempt)
         if not others:
             del self._in_flight[attempt.name]
-        if attempt.claim is not None:
-            await self._tasks.finish(attempt.claim.give_up())
+
+    async def give_up(self, claim: Claim) -> None:
+        """Let the next claim a key, unless it was settled; whoever is cancelled meanwhile."""
+        await self._tasks.finish(claim.give_up())
+
+    def may_keep(self, more_bytes: int) -> bool:
+        """Whether there is room for more frames among those of all attempts; it is taken then."""
+        if self._kept_bytes + more_bytes > self._most_kept_bytes:
+            return False
+        self._kept_bytes += more_bytes
+        return True
 
     def left_behind(self, attempt: Attempt) -> None:
         """Nobody is at an attempt any more: keep what it came to for who asks again, where that is owed to them."""
         attempt.claim = None
-        if not attempt.is_complete:
+        self._kept_bytes -= attempt.kept_bytes
+        attempt.kept_bytes = 0
+        if not attempt.is_complete or attempt.has_forgotten:
             return
         if attempt.is_only_here or not attempt.is_delivered:
             self._undelivered.keep(attempt.name, attempt, attempt.size_bytes)

@@ -48,6 +48,14 @@ def key_reused() -> IdempotencyKeyReused:
     )
 
 
+def key_in_use() -> IdempotencyKeyInUse:
+    return IdempotencyKeyInUse(
+        "A request with this `Idempotency-Key` is still being answered.",
+        param="Idempotency-Key",
+        retry_after_seconds=1,
+    )
+
+
 class Claim:
     """A key that this process answers. Renewed until it is settled or given up."""
 
@@ -129,11 +137,7 @@ class RequestKeys:
             if found.state == "done":
                 return await self._stored(request, found)
             if self._clock() >= deadline:
-                raise IdempotencyKeyInUse(
-                    "A request with this `Idempotency-Key` is still being answered.",
-                    param="Idempotency-Key",
-                    retry_after_seconds=1,
-                )
+                raise key_in_use()
             least, most = POLL_SECONDS
             await self._sleep(least + (most - least) * self._random())
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import GatewayError, UpstreamUnavailable
+from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
-from app.exchange.attempt import Seat
+from app.exchange.attempt import BLOCK_BYTES, Seat
 from app.exchange.attempts import Attempts
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import Caller, ChatRequest
@@ -99,8 +99,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def attempts_at(upstream: Upstream, clock: Callable[[], float] = lambda: 0.0) -> Attempts:
-    return Attempts(exchange=upstream, keys=None, tasks=Tasks(), clock=clock)  # type: ignore[arg-type]
+def attempts_at(upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, **bounds: int) -> Attempts:
+    return Attempts(exchange=upstream, keys=None, tasks=Tasks(), clock=clock, **bounds)  # type: ignore[arg-type]
 
 
 @settings(deadline=None, max_examples=300)
@@ -258,3 +258,67 @@ async def test_bodies_that_end_alike_are_told_apart() -> None:
         Client(attempts, asked(stream=False, body=first + b"x" * 1000))
     await settled()
     assert upstream.calls == 2
+
+
+async def test_a_stream_that_there_is_no_room_for_is_delivered_and_not_joined() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream, frames_bytes=0)
+    first = Client(attempts, asked())
+    for _ in range(3):
+        upstream.step()
+        await settled()
+    second = Client(attempts, asked())
+    for _ in range(20):
+        upstream.step()
+        await settled()
+    assert [first.got, second.got] == [FRAMES] * 2
+    assert upstream.calls == 2
+    assert upstream.opened == upstream.closed
+
+
+async def test_a_key_whose_stream_cannot_be_joined_is_in_use() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream, frames_bytes=0)
+    Client(attempts, asked(store=False, idempotency_key="k"))
+    for _ in range(3):
+        upstream.step()
+        await settled()
+    again = Client(attempts, asked(store=False, idempotency_key="k"))
+    await settled()
+    assert isinstance(again.serving.exception(), IdempotencyKeyInUse)
+    assert upstream.calls == 1
+
+
+async def test_those_who_joined_in_time_get_all_of_it() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream, frames_bytes=0)
+    first, second = Client(attempts, asked()), Client(attempts, asked())
+    second.reads.clear()
+    await settled()
+    for _ in range(20):
+        upstream.step()
+        await settled()
+    second.reads.set()
+    await settled()
+    assert [first.got, second.got] == [FRAMES] * 2
+    assert upstream.calls == 1
+
+
+async def test_room_for_frames_is_given_back_however_a_stream_ends() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream, frames_bytes=BLOCK_BYTES)
+    for leaves in (False, True, False):
+        client = Client(attempts, asked(retry=False))
+        upstream.step()
+        await settled()
+        upstream.step()
+        await settled()
+        assert not attempts.may_keep(1)
+        if leaves:
+            client.leave()
+        for _ in range(20):
+            upstream.step()
+            await settled()
+        upstream._steps = asyncio.Semaphore(0)
+        assert attempts.may_keep(BLOCK_BYTES)
+        attempts._kept_bytes = 0
