@@ -25,6 +25,7 @@ NOT_FOR_THE_FIRST_ANSWER = {
     "alembic",
     "app.api.resources",
     "asyncpg",
+    "cryptography",
     "fastapi",
     "opentelemetry",
     "prometheus_client",

@@ -10,11 +10,10 @@ import os
 import re
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.errors import StoreUnreadable
 
@@ -46,7 +45,12 @@ class Cipher:
                 raise ValueError(f"The key {name!r} has {len(key)} bytes, expected {KEY_BYTES}.")
         if active is not None and active not in keys:
             raise ValueError(f"There is no key {active!r}.")
-        self._keys = {name.encode(): AESGCM(key) for name, key in keys.items()}
+        self._keys: dict[bytes, Any] = {}
+        self._altered: type[Exception] | tuple[()] = ()
+        if keys:  # by name, since those without any need not load the library, which has 6 MB
+            aesgcm = import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM
+            self._altered = import_module("cryptography.exceptions").InvalidTag
+            self._keys = {name.encode(): aesgcm(key) for name, key in keys.items()}
         self._active = None if active is None else active.encode()
         self._random_bytes = random_bytes
 
@@ -63,7 +67,7 @@ class Cipher:
         if self._active is None:
             return plain
         nonce = self._random_bytes(NONCE_BYTES)
-        sealed = nonce + self._keys[self._active].encrypt(nonce, plain, place)
+        sealed: bytes = nonce + self._keys[self._active].encrypt(nonce, plain, place)
         return PREFIX + self._active + b":" + b2a_base64(sealed, newline=False)
 
     def open(self, stored: bytes, place: bytes) -> bytes:
@@ -83,12 +87,13 @@ class Cipher:
                 hint=f"Add it as `encryption.keys.{name.decode()}`; after `concertina reencrypt` it is not needed.",
             )
         try:
-            return key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
-        except InvalidTag as error:
+            plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
+        except self._altered as error:
             raise StoreUnreadable(
                 f"What is stored cannot be decrypted with the key {name.decode()!r}: it was altered or moved, "
                 "or another key has this name now."
             ) from error
+        return plain
 
     def is_current(self, stored: bytes) -> bool:
         """Whether a text is stored as it would be written now: under the active key, or plain while there is none."""
