@@ -53,12 +53,13 @@ def serve(settings: Settings) -> int:
     configure_logging(settings.server.log_level, settings.server.log_format)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     with _counted_in(settings) as folder:
-        connections = Connections(_limits_of(settings))
+        connections = Connections(limits_of(settings))
         create = functools.partial(_worker, settings, folder, connections)
         return run_server(create, settings.server, connections, greeting=_greeting(settings))
 
 
-def _limits_of(settings: Settings) -> ConnectionLimits:
+def limits_of(settings: Settings) -> ConnectionLimits:
+    """What clients may take in time and connections."""
     section = settings.limits
     return ConnectionLimits(
         most=section.max_connections,

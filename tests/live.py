@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import uvicorn
 
-from app.main import create_app
+from app.api.connections import Connections
+from app.main import create_app, limits_of
 from app.settings import load
 from migrations import run as migrations
 
@@ -44,10 +45,19 @@ class _PromptServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, *, lifespan: Literal["on", "off"] = "on") -> AsyncIterator[str]:
-    """Run an ASGI application; gives its address."""
+async def serving(
+    app: Any, *, lifespan: Literal["on", "off"] = "on", connections: Connections | None = None
+) -> AsyncIterator[str]:
+    """Run an ASGI application; gives its address. Without `connections` its clients may be as slow as they like."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, lifespan=lifespan, log_config=None, access_log=False, timeout_graceful_shutdown=2
+        app,
+        host="127.0.0.1",
+        port=0,
+        http="auto" if connections is None else connections.protocol,  # type: ignore[arg-type]  # whatever makes protocols
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
     )
     server = _PromptServer(config)
     running = asyncio.ensure_future(server.serve())
@@ -83,7 +93,8 @@ async def gateway(
     merged = {**values, **sections}
     settings = load(environ={}, arguments={(name,): value for name, value in merged.items()})
     await asyncio.to_thread(migrations.prepare, merged["database"]["url"], auto_migrate=True)
-    async with serving(create_app(settings)) as address:
+    connections = Connections(limits_of(settings))
+    async with serving(create_app(settings, connections=connections), connections=connections) as address:
         yield f"{address}/v1"
 
 

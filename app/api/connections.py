@@ -58,9 +58,6 @@ class Connections:
         self._open: set[Connection] = set()
         self._looking: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def protocol(self, *arguments: Any, **named: Any) -> Connection:
         """A new connection, as uvicorn asks for one."""
         return Connection(self, *arguments, **named)
