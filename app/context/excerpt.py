@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from app.conversation.messages import text_of
+from app.conversation.nesting import is_too_deep
 
 HEAD_SHARE = 0.7
 NEWLINE_REACH_SHARE = 0.2
@@ -152,12 +153,12 @@ def _arguments(arguments: str, share: float) -> str:
 
 
 def _object(arguments: str) -> dict[str, Any] | None:
-    """Decoded arguments; None where they are no JSON object."""
+    """Decoded arguments; None where they are no JSON object, or nested too deeply to be taken apart."""
     try:
         decoded = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return None
-    return decoded if isinstance(decoded, dict) else None
+    return decoded if isinstance(decoded, dict) and not is_too_deep(decoded) else None
 
 
 def _left_out(arguments: str) -> str:

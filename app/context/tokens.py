@@ -78,7 +78,7 @@ class TokenCounter:
 
     def message(self, body: Mapping[str, Any]) -> int:
         """Tokens that a message adds to a prompt."""
-        role = str(body.get("role", ""))
+        role = _name(body.get("role", ""))
         tokens = PER_MESSAGE + (self._role(role) if len(role) <= ROLE_CHARS else self._count(role))
         content = body.get("content")
         text = self.count(content) if isinstance(content, str) else self._content(content)
@@ -127,7 +127,7 @@ class TokenCounter:
             case {"function": {} as called} | {"custom": {} as called}:
                 arguments = called.get("arguments", called.get("input"))
                 written = arguments if isinstance(arguments, str) else as_json(arguments)
-                return PER_TOOL_CALL + 2 * self._count(str(called.get("name", ""))) + self.count(written)
+                return PER_TOOL_CALL + 2 * self._count(_name(called.get("name", ""))) + self.count(written)
         return PER_TOOL_CALL + self.count(as_json(call))
 
     def _content(self, content: object) -> int:
@@ -153,6 +153,10 @@ class TokenCounter:
         """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
         plain, binaries = _without_binaries(part)
         return self.count(as_json(plain)) + binaries * UNKNOWN_BINARY
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else as_json(value)
 
 
 def _without_binaries(value: object, depth: int = 0) -> tuple[object, int]:

@@ -31,7 +31,7 @@ def render_custom_tool(custom: Any) -> str:
     """A tool that takes free text: name, description, and its grammar where it has one."""
     if not isinstance(custom, dict):
         return as_json(custom)
-    lines = [*_comment(custom.get("description")), f"type {custom.get('name')} = (_: string) => any;"]
+    lines = [*_comment(custom.get("description")), f"type {_name_of(custom)} = (_: string) => any;"]
     match custom.get("format"):
         case {"grammar": {"definition": str(definition)}}:
             lines.append(definition)
@@ -40,7 +40,7 @@ def render_custom_tool(custom: Any) -> str:
 
 def render_response_format(schema: dict[str, Any]) -> str:
     """A `json_schema`, as the same publication writes one: a heading, its name, its description, its JSON."""
-    lines = ["# Response Formats", "", f"## {schema.get('name')}", "", *_comment(schema.get("description"))]
+    lines = ["# Response Formats", "", f"## {_name_of(schema)}", "", *_comment(schema.get("description"))]
     return "\n".join([*lines, as_json(schema.get("schema"))])
 
 
@@ -58,8 +58,8 @@ def _function_lines(function: Any) -> list[str]:
     lines = _comment(function.get("description"))
     parameters = function.get("parameters")
     if not isinstance(parameters, dict) or not parameters.get("properties"):
-        return [*lines, f"type {function.get('name')} = () => any;"]
-    lines += [f"type {function.get('name')} = (_: {{", *_property_lines(parameters, 0), "}) => any;"]
+        return [*lines, f"type {_name_of(function)} = () => any;"]
+    lines += [f"type {_name_of(function)} = (_: {{", *_property_lines(parameters, 0), "}) => any;"]
     for definitions in (parameters.get("$defs"), parameters.get("definitions")):
         if isinstance(definitions, dict):
             lines += [f"type {name} = {_type_of(schema, 0)}" for name, schema in definitions.items()]
@@ -103,6 +103,12 @@ def _type_of(schema: Any, depth: int) -> str:
         case {"type": "object"} | {"properties": _}:
             return "\n".join(["{", *_property_lines(schema, depth + 1), "}"]) if schema.get("properties") else "object"
     return "any"
+
+
+def _name_of(named: dict[str, Any]) -> str:
+    """What is called by another value than a text is called by its JSON."""
+    name = named.get("name")
+    return name if isinstance(name, str) else as_json(name)
 
 
 def _comment(description: object) -> list[str]:

@@ -17,13 +17,13 @@ from typing import Any
 
 import orjson
 
+from app.conversation.nesting import MAX_JSON_DEPTH
+
 TRANSPARENT_ROLES = ("system", "developer")
 REASONING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
 UNSTABLE_PART_FIELDS = ("cache_control", "prompt_cache_breakpoint", "detail")
 """Fields of a content part that a client changes without meaning another part."""
 
-MAX_JSON_DEPTH = 200
-"""Deeper JSON is compared as text: below the limits of every parser and serializer that may meet it."""
 LARGEST_PLAIN_NUMBER = 1e21
 """ECMAScript writes whole numbers below this without an exponent (ECMA-262, Number::toString)."""
 EXACT_FLOAT = 2**53

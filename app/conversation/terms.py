@@ -83,7 +83,9 @@ def searchable_text(message: Message) -> str:
         if isinstance(call, dict):
             called = call.get("function") or call.get("custom")
             if isinstance(called, dict):
-                texts += [str(called.get("name", "")), _argument_text(called.get("arguments", called.get("input")))]
+                name = called.get("name")
+                texts += [name] if isinstance(name, str) else []
+                texts.append(_argument_text(called.get("arguments", called.get("input"))))
     return "\n".join(texts)[:MAX_MESSAGE_CHARS]
 
 
@@ -97,16 +99,18 @@ def _argument_text(arguments: object) -> str:
         return arguments
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, held in value.items():
-            yield str(key)
-            yield from _leaves(held)
-    elif isinstance(value, list):
-        for held in value:
-            yield from _leaves(held)
-    elif value is not None:
-        yield str(value)
+def _leaves(document: Any) -> Iterator[str]:
+    """Keys and values in order, however deep they are nested."""
+    waiting = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for key, held in reversed(value.items()):
+                waiting += (held, key)
+        elif isinstance(value, list):
+            waiting += reversed(value)
+        elif value is not None:
+            yield str(value)
 
 
 def _terms(text: str) -> Iterator[str]:

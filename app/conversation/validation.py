@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.conversation.messages import Message
+from app.conversation.nesting import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -14,6 +15,7 @@ INSTRUCTION_ROLES: Final = ("system", "developer")
 
 Fault = tuple[str, str, str]
 """The field and the complaint, to be read after the message's name, and a code."""
+_TOO_DEEP: Final[Fault] = "", f" is nested too deeply: at most {MAX_JSON_DEPTH} levels.", "invalid_value"
 
 
 def check_messages(
@@ -38,7 +40,7 @@ def check_messages(
     before: Message | None = None
     for index, message in enumerate(messages, start=first_index):
         body = message.body
-        fault = _fault(body)
+        fault = _TOO_DEEP if may_be_too_deep(message.raw) and is_too_deep(body) else _fault(body)
         if fault is None and body["role"] in TOOL_ROLES:
             may_follow = calls_open if before is None else leaves_calls_open(before)
             fault = None if may_follow else _without_call(body["role"])

@@ -1,0 +1,67 @@
+"""JSON that is nested deeper than any client means it: refused or taken as text, whoever looks at it."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from app.conversation.identity import start_of, walk
+from app.conversation.messages import Message
+from app.conversation.nesting import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
+from app.conversation.terms import terms_of_message
+from app.conversation.validation import check_messages
+from app.errors import InvalidRequest
+
+DEPTHS = (MAX_JSON_DEPTH - 20, MAX_JSON_DEPTH + 1, 330, 500, 900, 1_000)
+"""Up to what the parser takes."""
+PLACES = (
+    '{"role":"user","content":%s}',
+    '{"role":"user","content":[{"type":"x","y":%s}]}',
+    '{"role":"user","content":"a","name":%s}',
+    '{"role":"assistant","content":"a","refusal":%s}',
+    '{"role":"assistant","tool_calls":[{"id":"c","zz":%s}]}',
+    '{"role":"assistant","tool_calls":[{"id":"c","function":{"name":%s,"arguments":"{}"}}]}',
+    '{"role":"assistant","tool_calls":[{"id":"c","custom":{"name":%s,"input":"a"}}]}',
+    '{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":%s}}]}',
+    '{"role":"assistant","function_call":{"name":"f","arguments":%s}}',
+)
+
+
+def nested(depth: int, *, lists: bool) -> str:
+    return "[" * depth + "]" * depth if lists else '{"a":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("depth", [depth for depth in DEPTHS if depth > MAX_JSON_DEPTH])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_message_that_is_nested_too_deeply_is_refused_by_name(place: str, depth: int, lists: bool) -> None:
+    message = Message((place % nested(depth, lists=lists)).encode())
+    with pytest.raises(InvalidRequest, match=r"messages\[3\] is nested too deeply: at most 200 levels") as refused:
+        check_messages([message], first_index=3, calls_open=False)
+    assert refused.value.param == "messages[3]"
+
+
+@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_can_be_read_has_a_link_and_terms(place: str, depth: int, lists: bool) -> None:
+    message = Message((place % nested(depth, lists=lists)).encode())
+    assert len(list(walk([message], start_of("t")))) == 1
+    assert isinstance(terms_of_message(message), list)
+
+
+def test_arguments_are_searchable_however_deep_their_text_is_nested() -> None:
+    arguments = '{"a":' * 900 + '"lighthouse"' + "}" * 900
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    message = Message(orjson.dumps({"role": "assistant", "tool_calls": [call]}))
+    assert "lighthous" in terms_of_message(message)
+    check_messages([message], first_index=0, calls_open=False)
+
+
+def test_depth_is_counted_by_levels_and_not_by_brackets() -> None:
+    wide = b"[" + b",".join([b"[{}]"] * 500) + b"]"
+    assert may_be_too_deep(wide)
+    assert not is_too_deep(orjson.loads(wide))
+    for depth in (MAX_JSON_DEPTH, MAX_JSON_DEPTH + 1):
+        text = nested(depth, lists=True)
+        assert is_too_deep(orjson.loads(text)) == may_be_too_deep(text.encode()) == (depth > MAX_JSON_DEPTH)
