@@ -19,6 +19,8 @@ from typing import Any, Final
 from unittest import mock
 
 import orjson
+import uvicorn
+from uvicorn.lifespan.on import LifespanOn
 
 from app.api.front import CHAT_PATH
 from app.api.watched import Watched
@@ -119,7 +121,9 @@ async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> 
         "models": {MODEL: {"provider": "p"}},
     }
     app = create_app(load(environ={}, arguments={(name,): value for name, value in values.items()}))
-    await stack.enter_async_context(app.application.router.lifespan_context(app.application))
+    lifespan = LifespanOn(uvicorn.Config(app))
+    await lifespan.startup()
+    stack.push_async_callback(lifespan.shutdown)
     return app
 
 
