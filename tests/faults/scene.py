@@ -63,7 +63,7 @@ class Scene:
         return told
 
 
-def config_of(upstream: str, database: str, **sections: Any) -> dict[str, Any]:
+def config_of(upstream: str, database: str, /, **sections: Any) -> dict[str, Any]:
     """Short patience everywhere, so that a fault shows at once."""
     timeouts = {"connect_seconds": 1, "first_byte_seconds": ANSWER_SECONDS, "between_bytes_seconds": 3}
     values: dict[str, Any] = {
@@ -94,6 +94,7 @@ async def scene(
     *,
     backend: Backend,
     count: int,
+    upstream: str | None = None,
     model: tuple[str, ...] = ("--seconds-per-token", "0.002", "--summary-seconds", "0.1"),
     settings: Mapping[str, str] | None = None,
     **sections: Any,
@@ -101,16 +102,19 @@ async def scene(
     """
     Args:
         count: how many gateways.
+        upstream: the base URL of a model of the test's own; without it a simulated one is started.
         model: options of the simulated model.
         settings: of PostgreSQL.
         sections: of the gateways' configuration, beside `config_of`.
     """
     folder = _emptied(folder)
     async with AsyncExitStack() as stack:
-        simulated = await asyncio.to_thread(Simulated, *model)
-        stack.callback(simulated.stop)
-        to_model = await stack.enter_async_context(proxied(_target_of(simulated.base_url)))
-        upstream = f"http://127.0.0.1:{to_model.port}/v1"
+        if upstream is None:
+            simulated = await asyncio.to_thread(Simulated, *model)
+            stack.callback(simulated.stop)
+            upstream = simulated.base_url
+        to_model = await stack.enter_async_context(proxied(_target_of(upstream)))
+        seen_model = f"http://127.0.0.1:{to_model.port}/v1"
         database: Database | None = None
         to_database: Proxy | None = None
         if backend == "postgres":
@@ -124,9 +128,9 @@ async def scene(
             url = seen = f"sqlite+aiosqlite:///{folder}/kept.db"
         await asyncio.to_thread(prepare, url, auto_migrate=True)
         config = folder / "verify.yaml"
-        config.write_text(yaml.safe_dump({**config_of(upstream, url, **sections)}))
+        config.write_text(yaml.safe_dump({**config_of(seen_model, url, **sections)}))
         gateways = [
-            Instance(folder / "logs", f"gateway-{n}", config_of(upstream, seen, **sections)) for n in range(count)
+            Instance(folder / "logs", f"gateway-{n}", config_of(seen_model, seen, **sections)) for n in range(count)
         ]
         balancer = await stack.enter_async_context(proxied(*(one.target for one in gateways)))
         for one in gateways:
