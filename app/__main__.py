@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import importlib.metadata
 import sys
@@ -38,10 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
     # By name, because the server's imports take half a second that `--help` and `check-config` need not wait for.
     name = arguments.command.replace("-", "_")
-    gc.disable()  # what modules are made of stays: the collector's look at it all takes a tenth of their time
     command = importlib.import_module(f"app.commands.{name}_" if iskeyword(name) else f"app.commands.{name}")
-    gc.freeze()
-    gc.enable()
     try:
         return int(command.run(arguments))
     except ConfigurationError as error:

@@ -7,10 +7,10 @@ maps its own errors and names its own requests. Nor do they wait until the frame
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from app.api.later import Later
 
@@ -22,14 +22,16 @@ class Front:
 
     Args:
         probes: what `GET` is answered with for the paths that machines ask.
-        lifespan: what server starts and stops are told to.
+        lifespan: what is there while the server serves.
     """
 
-    def __init__(self, chat: ASGIApp, application: Later, *, probes: Mapping[str, Route], lifespan: ASGIApp) -> None:
+    def __init__(
+        self, chat: ASGIApp, application: Later, *, probes: Mapping[str, Route], lifespan: Lifespan[Any]
+    ) -> None:
         self._chat = chat
         self.application = application
         self._probes = probes
-        self._lifespan = lifespan
+        self._lifespan = Router(lifespan=lifespan).lifespan
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._app_for(scope)(scope, receive, send)
