@@ -13,7 +13,7 @@ from app.context.outline import last_view
 from app.context.tokens import is_long
 from app.context.usage import Input, input_of
 from app.conversation.messages import Conversation, Message
-from app.errors import GatewayError, StoreUnavailable
+from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
@@ -23,7 +23,7 @@ from app.exchange.noting import facts_of_turn, note_view
 from app.exchange.placement import CALIBRATION, VIEWS
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
-from app.exchange.relay import Relay, finished_whole
+from app.exchange.relay import Relay, await_end, finished_whole
 from app.exchange.remember import Given, Remember, Writing
 from app.exchange.report import ContextStatus, Report, passed_on, status_of
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
@@ -117,9 +117,25 @@ class Delivery:
         note_view(turn.request, view, report)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
         is_over = False
+        pieces = asked.reply.pieces
         try:
-            async for frames in relay.frames():
+            if frames := relay.begin():
                 yield frames
+            try:
+                if not relay.has_ended:
+                    async for piece in pieces:
+                        if frames := relay.feed(piece):
+                            yield frames
+                        if relay.has_ended:
+                            break
+                    else:
+                        if frames := relay.finish():
+                            yield frames
+                if relay.is_done:
+                    await await_end(pieces)
+                relay.close()
+            except UpstreamUnavailable as broken:
+                relay.close(broken)
             is_over = True
             error = await self._end_of_stream(turn, view, relay, report, asked)
             if error is not None:

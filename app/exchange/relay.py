@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.exchange.alike import Alike, alike, tells_text
 from app.exchange.begin import Begun
 from app.exchange.frames import EarlyStream, decoded, spliced
 from app.exchange.report import Report
@@ -17,26 +18,39 @@ BAD_GATEWAY: Final = 502
 END_WAIT_SECONDS: Final = 0.1
 """After `[DONE]`: a connection whose end comes this soon can be used again."""
 ERROR_EVENT: Final = b"error"
+MOST_KINDS: Final = 8
+"""How often a stream's chunks may change their form before each is looked into."""
+EVENT_END: Final = b"\n\n"
+HELD_BYTES: Final = 65_536
+"""Of an event whose end has not come: more than that is one for the decoder alone."""
 
 
 class Relay:
-    """A stream on its way through.
+    """A stream on its way through: what to send for what has come. Nothing is awaited here.
 
-    After `frames` is exhausted `failure` says why it is not whole, and `collector` what it amounted to.
+    Once it is over `failure` says why it is not whole, and `collector` what it amounted to.
+
+    Attributes:
+        has_ended: nothing more is relayed: the end has come, or a failure.
+        is_done: the upstream has said that it is done, or what it said ends the answer.
     """
 
     def __init__(
         self, begun: Begun, report: Report, *, include_usage: bool, early: EarlyStream | None, source: str
     ) -> None:
         self._begun = begun
+        self._decoder = begun.decoder
         self._include_usage = include_usage
         self._early = early
         self._source = source
         self._fields = report.fields()
         self._report = report
-        self._done = False
-        self._ended = False
-        """Nothing more is relayed: the end has come, or a failure."""
+        self._alike: Alike | None = None
+        self._may_hold = True
+        """The decoder may hold the beginning of an event."""
+        self._kinds_left = MOST_KINDS if early is None else 0
+        self.is_done = False
+        self.has_ended = False
         self.collector = Collector()
         self.failure: GatewayError | None = None
 
@@ -45,29 +59,49 @@ class Relay:
         """The completion's id as the client was told."""
         return self.collector.id if self._early is None else self._early.completion_id
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Frames for the client, several at a time when they come so; neither errors nor the end are among them."""
-        pieces, decoder = self._begun.pieces, self._begun.decoder
-        try:
-            if frames := self._frames(self._begun.events):
-                yield frames
-            if not self._ended:
-                async for piece in pieces:
-                    if frames := self._frames(decoder.feed(piece)):
-                        yield frames
-                    if self._ended:
-                        break
-                else:
-                    if frames := self._frames(decoder.finish()):
-                        yield frames
-            if self._done:
-                await await_end(pieces)
-        except UpstreamUnavailable as error:
-            if not self.collector.complete:
-                self.failure = error
-            return
+    def begin(self) -> bytes:
+        """The client's frames for what had come before the stream was relayed."""
+        return self._frames(self._begun.events)
+
+    def feed(self, piece: bytes) -> bytes:
+        """The client's frames for what has come, errors and the end not among them."""
+        if self._may_hold and self._alike is not None:
+            held = self._decoder.take_back(HELD_BYTES)
+            if held is None:
+                return self._one_by_one(piece)
+            self._may_hold = False
+            piece = held + piece
+        known = self._alike
+        taken = None if known is None else known.taken(piece)
+        if taken is None:
+            return self._one_by_one(piece)
+        self.collector.add_text(taken.text, taken.chunks)
+        return taken.frames + self._one_by_one(taken.rest) if taken.rest else taken.frames
+
+    def _one_by_one(self, piece: bytes) -> bytes:
+        """The client's frames for events that are looked into, until it is known what the others look like."""
+        known, end = self._alike, piece.find(EVENT_END) + len(EVENT_END)
+        if self._kinds_left and len(EVENT_END) < end < len(piece):
+            frames = self._frames(self._decoder.feed(piece[:end]))
+            if self.has_ended:
+                return frames
+            if self._alike is not known:
+                return frames + self.feed(piece[end:])
+            piece = piece[end:]
+        else:
+            frames = b""
+        self._may_hold = not piece.endswith(EVENT_END)
+        rest = self._frames(self._decoder.feed(piece))
+        return frames + rest if frames else rest
+
+    def finish(self) -> bytes:
+        """The client's frames for what was held back until the upstream's end."""
+        return self._frames(self._decoder.finish())
+
+    def close(self, broken: UpstreamUnavailable | None = None) -> None:
+        """Nothing more comes: the upstream has ended, or this broke it off."""
         if self.failure is None and not self.collector.complete:
-            self.failure = UpstreamUnavailable(f"The stream of {self._source!r} ended before its answer did.")
+            self.failure = broken or UpstreamUnavailable(f"The stream of {self._source!r} ended before its answer did.")
 
     def _frames(self, events: list[Event]) -> bytes:
         """The client's frames for some events, up to the first that is a failure or the end."""
@@ -77,14 +111,14 @@ class Relay:
             if not data:
                 continue
             if data == DONE:
-                self._done = self._ended = True
+                self.is_done = self.has_ended = True
                 break
             try:
                 frames.append(self._frame(data, event.name))
             except UpstreamUnavailable as error:
                 self.failure = None if self.collector.complete else error
-                self._done = self._ended = True
-            if self._ended:
+                self.is_done = self.has_ended = True
+            if self.has_ended:
                 break
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
@@ -96,13 +130,16 @@ class Relay:
         collector.add(data)
         if collector.error is not None or name == ERROR_EVENT:
             self.failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
-            self._ended = True
+            self.has_ended = True
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
             return b""
         fields = self._last_fields() if collector.complete and not was_complete else self._fields
         if self._early is not None:
             return self._early.adopted(data, fields)
+        if self._kinds_left and not was_complete and tells_text(data):
+            self._kinds_left -= 1
+            self._alike = alike(data, self._fields) or self._alike
         if b"\n" in data:
             data = data.replace(b"\n", b" ")
         return b"data: " + spliced(data, fields) + b"\n\n"

@@ -101,6 +101,11 @@ class Collector:
             if choice.finish_reason:
                 self._finish(so_far, choice.finish_reason)
 
+    def add_text(self, text: str, chunks: int) -> None:
+        """Take text of choice 0 that came in chunks which told nothing else that is new."""
+        self.chunks += chunks
+        self._first.add_content(text)
+
     def add_completion(self, body: bytes) -> None:
         """Take the body of a whole answer instead of chunks.
 

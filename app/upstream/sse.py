@@ -73,6 +73,13 @@ class EventDecoder:
             self._hold(rest, rest)
         return events
 
+    def take_back(self, most_bytes: int) -> bytes | None:
+        """What is held back, for who means to feed it again with what follows; None if it is more than this, which
+        stays."""
+        if not self._held:
+            return b""
+        return None if self._held_bytes > most_bytes else self._release(b"")
+
     def finish(self) -> list[Event]:
         """What was held back when the stream ended: an event without its blank line, if any."""
         events, rest = self._cut(self._release(b""))
