@@ -30,6 +30,7 @@ from app.archive.shapes import (
     TextShape,
 )
 from app.conversation.messages import Message
+from app.conversation.nesting import TOO_DEEP, is_too_deep
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20
@@ -65,6 +66,8 @@ def read_items(items: Sequence[object], *, open_calls: Collection[str] | None) -
         )
     reading = _Reading(open_calls)
     for index, item in enumerate(items):
+        if is_too_deep(item):
+            raise InvalidRequest(f"items[{index}] {TOO_DEEP}", code="invalid_value", param=f"items[{index}]")
         reading.take(_shaped(item, index), index)
     reading.end()
     return reading.made

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
+from app.conversation.nesting import TOO_DEEP, is_too_deep
 from app.errors import InvalidRequest
 
 Mode = Literal["unknown", "append", "resend"]
@@ -33,8 +34,17 @@ class Message:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Message:
-        """A message of our own making."""
-        return cls(orjson.dumps(body), body)
+        """A message of our own making.
+
+        Raises:
+            InvalidRequest: it was made of something that is nested too deeply to be written as JSON.
+        """
+        try:
+            return cls(orjson.dumps(body), body)
+        except TypeError as error:
+            if not is_too_deep(body):
+                raise
+            raise InvalidRequest(f"A message {TOO_DEEP}", code="invalid_value", param="messages") from error
 
     @property
     def body(self) -> dict[str, Any]:

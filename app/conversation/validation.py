@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.conversation.messages import Message
-from app.conversation.nesting import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
+from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -15,7 +15,7 @@ INSTRUCTION_ROLES: Final = ("system", "developer")
 
 Fault = tuple[str, str, str]
 """The field and the complaint, to be read after the message's name, and a code."""
-_TOO_DEEP: Final[Fault] = "", f" is nested too deeply: at most {MAX_JSON_DEPTH} levels.", "invalid_value"
+_TOO_DEEP: Final[Fault] = "", f" {TOO_DEEP}", "invalid_value"
 
 
 def check_messages(

@@ -222,3 +222,12 @@ def test_whatever_comes_is_read_or_refused_as_a_bad_request(items: list[Any]) ->
         assert refused.param.startswith("items")
     else:
         assert sum(len(items_of(entry)) for entry in placed([one.body for one in incoming])) <= len(items)
+
+
+def test_an_item_that_is_nested_too_deeply_is_refused_by_name() -> None:
+    deep: list[object] = []
+    for _ in range(1_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest, match=r"items\[1\] is nested too deeply") as refused:
+        read_items([user(), {"type": "reasoning", "summary": deep}], open_calls=())
+    assert refused.value.param == "items[1]"

@@ -65,3 +65,9 @@ def test_depth_is_counted_by_levels_and_not_by_brackets() -> None:
     for depth in (MAX_JSON_DEPTH, MAX_JSON_DEPTH + 1):
         text = nested(depth, lists=True)
         assert is_too_deep(orjson.loads(text)) == may_be_too_deep(text.encode()) == (depth > MAX_JSON_DEPTH)
+
+
+def test_a_message_that_cannot_be_written_is_refused_for_its_depth() -> None:
+    body = {"role": "user", "content": orjson.loads(nested(300, lists=True))}
+    with pytest.raises(InvalidRequest, match="A message is nested too deeply"):
+        Message.of(body)

@@ -41,6 +41,10 @@ BODIES: dict[str, tuple[bytes, str | None]] = {
     "infinite number in a message": (with_messages(b'{"role":"user","content":"x","y":1e999}'), "messages"),
     "nested deeply": (with_fields(b'"x":' + nested(100_000)), None),
     "message nested deeply": (with_messages(b'{"role":"user","content":' + nested(100_000) + b"}"), None),
+    "message nested too deep to be written": (
+        with_messages(b'{"role":"user","content":"x","y":' + nested(300) + b"}"),
+        "messages[0]",
+    ),
     "message nested too deep to decode": (with_messages(b'{"role":"user","content":' + nested(1500) + b"}"), None),
     "invalid UTF-8 in a message": (with_messages(b'{"role":"user","content":"\xff"}'), "messages"),
     "invalid UTF-8 in a field": (with_fields(b'"user":"\xff"'), None),
