@@ -28,7 +28,7 @@ from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.request import Caller
 
 STREAM_TYPE: Final = "text/event-stream"
-STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}
 """The last keeps nginx from holding a stream back."""
 
 

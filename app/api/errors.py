@@ -11,6 +11,7 @@ import orjson
 from starlette.responses import Response
 
 from app.errors import GatewayError, InternalError, MethodNotAllowed, StoreUnreadable, UpstreamRefused
+from app.observability.requests import note_error
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ def error_body(error: GatewayError) -> bytes:
 
 
 def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-    """A whole error answer."""
+    """A whole error answer, noted for whoever watches."""
+    note_error(error)
     combined = {"content-type": "application/json", **error_headers(error), **(headers or {})}
     return Response(error_body(error), status_code=error.status, headers=combined)
 

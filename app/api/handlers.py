@@ -15,7 +15,6 @@ from app.api.body import ClientDisconnected
 from app.api.errors import CLIENT_CLOSED_REQUEST, error_response, unexpected
 from app.api.request_ids import REQUEST_ID
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, NotFound, RequestTooLarge
-from app.observability.requests import note_error
 
 CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 """What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
@@ -25,7 +24,6 @@ def install_error_handlers(app: FastAPI) -> None:
     """Make every error of the application answer in OpenAI's shape, and note it."""
 
     def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-        note_error(error)
         return error_response(error, headers)
 
     async def gateway(request: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.body import headers_of
 from app.api.errors import error_response
 from app.errors import RequestTooLarge
+from app.observability.requests import note_error
 
 
 class BodyLimit:
@@ -44,6 +45,7 @@ class BodyLimit:
             f"The request body is larger than {self._limit_bytes} bytes.",
             hint="Raise `server.body_limit_bytes` to allow it.",
         )
+        note_error(refusal, instead=True)
         await error_response(refusal)(scope, receive, send)
 
 

@@ -1,8 +1,8 @@
-"""Every answer carries an `X-Request-Id`, whichever path it comes from."""
+"""Every answer carries an `X-Request-Id`, whichever path it comes from; below `/v1`, no cache may keep one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REQUEST_ID: Final = "request_id"
 """Where a request's id is kept in its ASGI scope."""
 _HEADER: Final = b"x-request-id"
+_PRIVATE: Final = "/v1/"
+_NOT_KEPT: Final = (b"cache-control", b"no-store")
 
 
 class RequestIds:
@@ -27,13 +29,20 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = scope[REQUEST_ID] = self._new_request_id()
+        scope[REQUEST_ID] = self._new_request_id()
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = message.setdefault("headers", [])
-                if all(name.lower() != _HEADER for name, _ in headers):
-                    message["headers"] = [*headers, (_HEADER, request_id.encode())]
+                headers = message.get("headers", ())
+                message["headers"] = [*headers, *_missing({name.lower() for name, _ in headers}, scope)]
             await send(message)
 
         await self._app(scope, receive, send_named)
+
+
+def _missing(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
+    """What an answer with these headers is to have besides."""
+    if _HEADER not in names:
+        yield _HEADER, scope[REQUEST_ID].encode()
+    if _NOT_KEPT[0] not in names and scope["path"].startswith(_PRIVATE):
+        yield _NOT_KEPT

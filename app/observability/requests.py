@@ -83,10 +83,14 @@ def short(text: str) -> str | None:
     return text if len(text) <= MAX_FIELD_CHARS else None
 
 
-def note_error(error: ToldError) -> None:
-    """The client is told of an error, by a status or within a stream. The first one stands."""
+def note_error(error: ToldError, *, instead: bool = False) -> None:
+    """The client is told of an error, by a status or within a stream. The first one stands.
+
+    Args:
+        instead: what was noted before is not told after all.
+    """
     facts = _current.get()
-    if facts is not None and facts.error is None:
+    if facts is not None and (facts.error is None or instead):
         facts.error = error
 
 

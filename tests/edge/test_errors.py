@@ -57,6 +57,13 @@ async def test_every_answer_has_a_request_id_of_its_own(monkeypatch: pytest.Monk
     assert len({own[0] for own in ids}) == len(ids)
 
 
+async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        answers = [await w.client.get(f"{w.base_url}/{path}") for path in ("models", "conversations", "nothing")]
+        answers += [await w.post([user("x")]), await w.post([user("x")], stream=True), await raw(w, b"")]
+    assert ["no-store" in answer.headers["cache-control"] for answer in answers] == [True] * 6
+
+
 @pytest.mark.parametrize("place", ["app.api.chat.parse_chat_request", "app.exchange.ask.upstream_body"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_fault_of_our_own_says_no_more_than_that(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -304,3 +305,30 @@ async def test_a_stream_in_error_is_told_and_counted_once(monkeypatch: pytest.Mo
         seen = await told(w)
     assert seen("errors_total", code="upstream_refused") == 1
     assert seen("requests_total", code="200", endpoint="/v1/chat/completions") == 1
+
+
+async def test_errors_are_counted_wherever_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(MemoryStore):
+        async def check(self) -> Any:
+            raise StoreUnavailable("The database is away.")
+
+    store, limit = Away(clock=lambda: datetime.now(UTC)), {"body_limit_bytes": 500}
+    async with world(monkeypatch, ScriptedUpstream(), store=store, server=limit) as w:
+        origin = w.base_url.removesuffix("v1")
+        long = b'{"metadata": {"a": "' + b"x" * 1000 + b'"}}'
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield long[:400]
+            yield long[400:]
+
+        for content in (long, pieces()):
+            headers = {"content-type": "application/json"}
+            answer = await w.client.post(f"{w.base_url}/conversations", content=content, headers=headers)
+            assert answer.status_code == 413
+        assert (await w.client.get(f"{origin}readyz")).status_code == 503
+        assert (await w.client.get(f"{origin}console/nothing")).status_code == 404
+        seen = await told(w)
+    assert seen("errors_total", code="request_too_large", status="413") == 2
+    assert seen("errors_total", code="store_unavailable", status="503") == 1
+    assert seen("errors_total", status="404") == 1
+    assert seen("errors_total") == 4
