@@ -19,6 +19,7 @@ from app.api.errors import error_body, error_headers, unexpected
 from app.api.heads import Head, RawHeader
 from app.api.leaving import has_left
 from app.api.schemas import READ_HEADERS, parse_chat_request
+from app.api.sizes import DEFAULT_SIZES, Sizes
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
@@ -63,6 +64,7 @@ class ChatEndpoint:
         new_request_id: Callable[[], str],
         extra_headers: Mapping[str, str],
         metrics: Metrics = SILENT,
+        sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
         self._attempts = attempts
         self._auth = auth
@@ -74,6 +76,7 @@ class ChatEndpoint:
         self._of_whole = Head({**WHOLE_HEADERS, **extra_headers})
         self._of_stream = Head({**STREAM_HEADERS, **extra_headers})
         self._metrics = metrics
+        self._sizes = sizes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = _Client(send)
@@ -84,6 +87,7 @@ class ChatEndpoint:
             body = await read_body(receive, headers, self._body_limit_bytes)
             request = parse_chat_request(body, headers, caller, request_id)
             note_request(request.model, stream=request.stream)
+            self._sizes.check(request)
             request = self._auth.admit(request, headers)
             seat = self._attempts.seat(request, functools.partial(has_left, receive))
         except ClientDisconnected:

@@ -102,7 +102,7 @@ def _fields(body: bytes) -> dict[str, bytes]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
-        raise InvalidRequest("The request body is nested too deeply.") from error
+        raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error
 
 
 def _check_encoding(fields: Mapping[str, bytes]) -> None:

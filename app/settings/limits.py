@@ -39,5 +39,3 @@ class Limits(Section):
     """Messages in a chat completion. More are answered with 400."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
     """Tools in a chat completion. More are answered with 400."""
-    max_json_depth: Annotated[int, Field(ge=16, le=500)] = 100
-    """How deep values of a request may be nested. Deeper ones are answered with 400."""
