@@ -17,6 +17,7 @@ from app.api.connections import Connections
 from app.api.front import Front
 from app.api.later import Later
 from app.api.probes import Probes
+from app.api.sizes import Sizes
 from app.api.watched import Watched
 from app.assembly.engine import Engine, engine_of, random_bytes
 from app.assembly.models import warm_up
@@ -48,6 +49,7 @@ def application_of_worker(settings: Settings, metrics_folder: Path | None, conne
         new_request_id=_new_request_id,
         extra_headers=SIMULATED_HEADER if settings.uses_simulated_model else {},
         metrics=engine.metrics,
+        sizes=Sizes(settings.limits.max_messages, settings.limits.max_tools),
     )
     rest = Later(functools.partial(_rest_of, engine, settings, chat))
     probes = Probes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
