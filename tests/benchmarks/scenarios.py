@@ -21,6 +21,8 @@ TURNS: Final = 10
 """Of each re-sent conversation: the first, which the target has never seen, and those that continue it."""
 HISTORIES: Final = {"1k": (1_000, 60), "50k": (50_000, 12), "500k": (500_000, 4), "2m": (2_000_000, 2)}
 """Bytes of the first request, and how many conversations."""
+WARMING_BYTES: Final = 200_000
+"""Of a text that is long enough to have loaded whatever is loaded with the first one that is."""
 SCENARIOS: Final = ("json", "paced", "burst", "history")
 
 Measured = dict[str, Any]
@@ -75,6 +77,8 @@ def warmed(bench: Bench, running: Running) -> Measured:
     """What a start takes, and memory before and after the first second of load."""
     time.sleep(0.5)
     idle_mb = resident_mb(running.process.pid)
+    bench.send(Job(running.port, 1, 0, key="warming", conversations=1, size_bytes=WARMING_BYTES))
+    bench.forget()
     bench.send(Job(running.port, 8, 0, seconds=bench.seconds(1)))
     return {
         "start_seconds": running.start_seconds,
