@@ -78,8 +78,9 @@ class TokenCounter:
 
     def message(self, body: Mapping[str, Any]) -> int:
         """Tokens that a message adds to a prompt."""
-        role = _name(body.get("role", ""))
-        tokens = PER_MESSAGE + (self._role(role) if len(role) <= ROLE_CHARS else self._count(role))
+        role = body.get("role", "")
+        known = isinstance(role, str) and len(role) <= ROLE_CHARS
+        tokens = PER_MESSAGE + (self._role(role) if known else self._count(_name(role)))
         content = body.get("content")
         text = self.count(content) if isinstance(content, str) else self._content(content)
         refusal, name = body.get("refusal"), body.get("name")
@@ -89,6 +90,8 @@ class TokenCounter:
             tokens += PER_NAME + self._count(name)
         if isinstance(body.get("audio"), dict):
             tokens += ANSWER_AUDIO_TOKENS
+        if "tool_calls" not in body and "function_call" not in body:
+            return tokens + text
         return tokens + text + self._calls(body, beside_text=text > 0)
 
     def tools(self, tools: object, *, functions: object = None) -> int:

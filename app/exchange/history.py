@@ -49,7 +49,7 @@ class History:
     def holds_answer(self) -> bool:
         """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
         if self._holds_answer is None:
-            self._holds_answer = any(ANSWER in bytes(raw) for raw in self.raws)
+            self._holds_answer = ANSWER in self._first.raw or any(ANSWER in bytes(raw) for raw in self.raws[1:])
         return self._holds_answer
 
     async def positions(self) -> list[Position]:
@@ -129,8 +129,10 @@ class Search:
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:
     """The root of a log: by its first message that the chain does not look through."""
-    first = next((position.link for position in positions if position.link != start.link), start.link)
-    return root_of(tenant, first)
+    for position in positions:
+        if position.link != start.link:
+            return root_of(tenant, position.link)
+    return root_of(tenant, start.link)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

@@ -110,9 +110,10 @@ class Recall:
             return await self._append(request, named, instructions, log, encoding, stack)
         if named is not None and await self._is_run(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
-        resent = await self._resend(request, named, instructions, log)
-        if resent is not None:
-            return resent
+        if named is not None or len(log.raws) >= FAST_PATH_MESSAGES or log.holds_answer:
+            resent = await self._resend(request, named, instructions, log)
+            if resent is not None:
+                return resent
         if named is not None and request.mode == "auto":
             if _names_ours(request) and not log.holds_answer:
                 return await self._append(request, named, instructions, log, encoding, stack)
@@ -278,8 +279,8 @@ class Recall:
     ) -> Recollection:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
         tenant = request.caller.tenant
-        positions = await log.positions()
-        check_messages(log.messages, first_index=len(instructions), calls_open=False)
+        positions, messages = await log.positions(), log.messages
+        check_messages(messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, log.start, positions)
         conversation = empty_log(
             tenant,
@@ -292,7 +293,7 @@ class Recall:
         return Recollection(
             conversation=conversation,
             creates=True,
-            new=await self._entries(conversation, log.messages, positions),
+            new=await self._entries(conversation, messages, positions),
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, encoding),
             client_log=log.raws,
@@ -342,7 +343,7 @@ def _may_append(request: ChatRequest, log: History) -> bool:
 
 def _is_append(request: ChatRequest, named: Conversation | None, log: History) -> bool:
     """Without a mode header: an id whose client has not been seen to resend, and no history in the request."""
-    if request.mode != "auto" or not _may_append(request, log):
+    if request.conversation_id is None or request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
 

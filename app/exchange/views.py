@@ -33,6 +33,8 @@ Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 NO_VIEW: Final = LastView()
 UNCALIBRATED: Final = Calibration()
+MOST_LINES: Final = 1_000
+"""Of so many budgets it is remembered what they come to."""
 READ_GAP_MESSAGES: Final = 16
 """Messages this near to each other are read in one query, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
@@ -92,20 +94,29 @@ class Views:
     def __init__(self, *, store: Store, counting: Counting) -> None:
         self._store = store
         self._counting = counting
+        self._known_lines: dict[tuple[str, int, int | None, int | None], tuple[Policy, Budget]] = {}
 
     def budget(self, turn: Turn, window: int | None = None, ratio: float | None = None) -> Budget:
         """The budget of a turn, or of the same turn with another window or calibration."""
-        tokens = window or turn.window.tokens
-        budget = budget_for(
-            turn.policy,
-            window=tokens,
-            requested_output=turn.request.max_output_tokens,
-            ratio=turn.calibration.ratio if ratio is None else ratio,
-        )
-        longest = turn.window.max_input
-        if longest is None or longest >= budget.hard:
-            return budget
-        return replace(budget, hard=longest, soft=min(budget.soft, longest))
+        if ratio is None:
+            ratio = turn.calibration.ratio
+        budget = self._lines(turn, window or turn.window.tokens)
+        return budget if ratio == budget.ratio else replace(budget, ratio=ratio)
+
+    def _lines(self, turn: Turn, window: int) -> Budget:
+        """The budget of an uncalibrated turn: there are few, and most turns have one that was worked out before."""
+        policy, output, longest = turn.policy, turn.request.max_output_tokens, turn.window.max_input
+        key = (policy.name, window, output, longest)
+        known = self._known_lines.get(key)
+        if known is not None and known[0] is policy:
+            return known[1]
+        budget = budget_for(policy, window=window, requested_output=output)
+        if longest is not None and longest < budget.hard:
+            budget = replace(budget, hard=longest, soft=min(budget.soft, longest))
+        if len(self._known_lines) >= MOST_LINES:
+            self._known_lines.clear()
+        self._known_lines[key] = policy, budget
+        return budget
 
     async def make(
         self,
@@ -148,7 +159,11 @@ class Views:
         place, state = turn.place, turn.place.conversation.state
         instructions_tokens, log_tokens = turn.instructions_tokens, place.log_tokens
         over = budget.calibrated(instructions_tokens + log_tokens) > budget.soft
-        chain, folds = await self._chain(turn, more_chunks, needed=over or summarize in {"now", "ahead"})
+        needed = over or summarize in {"now", "ahead"}
+        chain: tuple[Chunk, ...] = ()
+        folds: tuple[Chunk, ...] = ()
+        if needed or more_chunks or place.conversation.chunk_count:
+            chain, folds = await self._chain(turn, more_chunks, needed=needed)
         last = last_view_of(state, turn.policy, budget.window)
         at_start = place.is_fresh and not chain and not last.boundary.to_seq
         outline = Outline(
@@ -195,8 +210,6 @@ class Views:
         chunks: list[Chunk] = []
         if policy.summarizes and (place.conversation.chunk_count or (needed and place.keeps)):
             chunks = await self._chunks(place)
-        elif not more_chunks:
-            return (), ()
         known = {chunk.id for chunk in chunks}
         made = (chunk for chunk in more_chunks if chunk.id not in known)
         return active_chain([*chunks, *made], replacing=policy.replaces)
