@@ -105,6 +105,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         """Received of a head that is not complete."""
         self._measures_head = False
+        self._scope_with_head = self.scope
+        """Of the last request whose head is complete."""
         self._refusal: GatewayError | None = None
         self._stage: tuple[_Stage, Any] | None = None
         """What the client is at, and of which request, as of the last look."""
@@ -133,7 +135,7 @@ class Connection(HttpToolsProtocol):
         self._received_bytes += size
         self._measures_head = self._head_bytes + size > self._head_limit
         super().data_received(data)
-        if self._is_in_head:
+        if self.scope is not self._scope_with_head:
             self._head_bytes += size
             if self._head_bytes > self._head_limit and not self.transport.is_closing():
                 self._refuse_head()
@@ -144,6 +146,7 @@ class Connection(HttpToolsProtocol):
         if self._measures_head and _size_of_head(self.url, self.headers) > self._head_limit:
             self._refuse_head()
             raise ValueError("the head is too large")  # ends the parsing; nobody sees it
+        self._scope_with_head = self.scope
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -237,8 +240,7 @@ class Connection(HttpToolsProtocol):
     @property
     def _is_in_head(self) -> bool:
         """Whether a request has begun whose head is not complete."""
-        scope, cycle = _if_any(self.scope), _if_any(self.cycle)
-        return scope is not None and (cycle is None or cycle.scope is not scope)
+        return self.scope is not self._scope_with_head
 
 
 def _if_any(value: Value) -> Value | None:
