@@ -12,7 +12,7 @@ from typing import Final
 
 from app.context.policy import ClearReasoning, ClearToolResults, Policy, SummarizerPolicy, Trigger
 from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.tokens import LONG_BYTES, TokenCounter
 from app.context.vocabulary import encoding_for
 from app.observability.metrics import Metrics
 from app.settings import Settings
@@ -24,7 +24,7 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
 from app.upstream import registry
-from app.upstream.base import Price, Provider, Quirks
+from app.upstream.base import NO_QUIRKS, Price, Provider, Quirks
 from app.upstream.openai import OpenAIProvider, Timeouts
 from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
 from app.upstream.windows import Windows
@@ -118,14 +118,15 @@ def routes_of(settings: Settings) -> dict[str, ModelRoute]:
 
 
 def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
-    quirks = deployment.quirks.over(settings.providers[deployment.provider].quirks)
+    section = deployment.quirks.over(settings.providers[deployment.provider].quirks)
+    quirks = Quirks(**section.model_dump())
     return Place(
         provider=deployment.provider,
         model=deployment.model,
         context_window=deployment.context_window,
         max_output_tokens=deployment.max_output_tokens,
         encoding=deployment.encoding,
-        quirks=Quirks(**quirks.model_dump()),
+        quirks=NO_QUIRKS if quirks == NO_QUIRKS else quirks,
         price=Price(**deployment.price.model_dump()),
     )
 
@@ -135,11 +136,12 @@ def _simulated_window(model: str) -> tuple[int, None, None]:
 
 
 def warm_up(settings: Settings) -> None:
-    """Make the tokenizers in use ready for their first texts; what long ones need is loaded when there are any."""
+    """Make the tokenizers in use ready: for their first texts, or for all with `server.preload`."""
+    text = "warm " * (LONG_BYTES if settings.server.preload else 1)
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
     named = {deployment.encoding or encoding_for(deployment.model or "") for deployment in deployments}
     for encoding in named or {encoding_for("")}:
-        counter_for(encoding).count("warm")
+        counter_for(encoding).count(text)
 
 
 def _counter_for_model(model: str) -> TokenCounter:

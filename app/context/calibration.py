@@ -89,20 +89,22 @@ class Calibration(msgspec.Struct, frozen=True):
         """
         base = replace(seeded(self), overhead=self.overhead) if restart else self
         messages_tokens = estimated_tokens - instructions_tokens
-        turn = Turn(messages_tokens, instructions_tokens, reported_tokens)
         if messages_tokens <= 0 or reported_tokens <= 0:
             return base
-        overhead = base.overhead_tokens(instructions_tokens)
-        turn = replace(turn, overhead_tokens=_implied_overhead(base.last, turn))
-        learned = replace(base, last=turn, overhead=_better(base.overhead, base.last, turn))
+        before, overhead = base.last, base.overhead_tokens(instructions_tokens)
+        turn = Turn(messages_tokens, instructions_tokens, reported_tokens)
+        if before is not None and (implied := _implied_overhead(before, turn)) is not None:
+            turn = replace(turn, overhead_tokens=implied)
+        learned = Calibration(base.reported_tokens, base.estimated_tokens, _better(base.overhead, before, turn), turn)
         if (better := learned.overhead_tokens(instructions_tokens)) != overhead:
             overhead, learned = better, replace(learned, reported_tokens=0.0, estimated_tokens=0.0)
         if _says_nothing(turn, overhead):
             return learned
-        return replace(
-            learned,
+        return Calibration(
             reported_tokens=learned.reported_tokens + reported_tokens - overhead,
             estimated_tokens=learned.estimated_tokens + messages_tokens,
+            overhead=learned.overhead,
+            last=turn,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,9 +141,9 @@ def _says_nothing(turn: Turn, overhead_tokens: float) -> bool:
     return turn.reported_tokens < overhead_tokens + PLAUSIBLE_SHARE * turn.messages_tokens
 
 
-def _implied_overhead(before: Turn | None, turn: Turn) -> float | None:
+def _implied_overhead(before: Turn, turn: Turn) -> float | None:
     """The overhead that two turns under the same instructions imply: a line through both, read at no messages."""
-    if before is None or before.instructions_tokens != turn.instructions_tokens:
+    if before.instructions_tokens != turn.instructions_tokens:
         return None
     growth = turn.messages_tokens - before.messages_tokens
     if abs(growth) < LEAST_GROWTH_TOKENS:

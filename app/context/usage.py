@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+_TOLD_APART = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+
 
 class Input(msgspec.Struct, frozen=True):
     """Tokens of one prompt, as a provider counted them."""
@@ -25,7 +27,9 @@ def input_of(usage: Mapping[str, Any] | None) -> Input | None:
     """What a usage object says of the prompt; None where it says nothing that can be used."""
     if not usage:
         return None
-    read, written = _whole(usage, "cache_read_input_tokens"), _whole(usage, "cache_creation_input_tokens")
+    read = written = 0
+    if not _TOLD_APART.isdisjoint(usage):
+        read, written = _whole(usage, "cache_read_input_tokens"), _whole(usage, "cache_creation_input_tokens")
     total = _whole(usage, "prompt_tokens")
     if not total:
         total = _whole(usage, "input_tokens") + read + written

@@ -145,8 +145,11 @@ class Ask:
 
     def _body_for(self, turn: Turn, view: View) -> Callable[[Deployment], Awaitable[bytes]]:
         async def body_for(deployment: Deployment) -> bytes:
-            shown = await self.shown_to(deployment, turn, view)
-            messages = await self._filled(deployment, turn, shown)
+            is_planned_for = deployment is turn.target.deployments[0]
+            shown = view if is_planned_for else await self.shown_to(deployment, turn, view)
+            messages = shown.messages
+            if deployment.quirks.restore_fields:
+                messages = await self._filled(deployment, turn, shown)
             return upstream_body(turn.request, messages, deployment, shown.max_output_tokens)
 
         return body_for

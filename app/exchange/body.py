@@ -8,12 +8,11 @@ from typing import Final
 import orjson
 
 from app.exchange.request import ChatRequest
-from app.upstream.base import Deployment, Quirks
+from app.upstream.base import NO_QUIRKS, Deployment
 from app.upstream.quirks import apply_quirks
 
 OWN_FIELDS: Final = ("conversation_id", "conversation", "context", "store")
 OUTPUT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
-_PLAIN: Final = Quirks()
 
 
 def upstream_body(
@@ -29,9 +28,10 @@ def upstream_body(
         max_output_tokens: a lower bound for the answer than the client asked for.
     """
     fields = _changed_fields(request, deployment, max_output_tokens)
-    if deployment.quirks != _PLAIN:
+    quirks = deployment.quirks
+    if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
         asked = [bytes(raw) for raw in (request.raws if messages is None else messages)]
-        shown, fields = apply_quirks(deployment.quirks, asked, fields)
+        shown, fields = apply_quirks(quirks, asked, fields)
         messages = messages if shown is asked else shown
     if messages is None and fields == request.fields:
         return request.body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -133,6 +133,10 @@ class Quirks:
     restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
 
 
+NO_QUIRKS: Final = Quirks()
+"""Of providers that take everything."""
+
+
 class Window(msgspec.Struct, frozen=True):
     """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
 
@@ -169,7 +173,7 @@ class Deployment:
     max_output_tokens: int | None = None
     encoding: str | None = None
     """Tokenizer encoding from configuration; otherwise by model name."""
-    quirks: Quirks = field(default_factory=Quirks)
+    quirks: Quirks = NO_QUIRKS
     price: Price = UNPRICED
     """From configuration; none of it: the list's (`upstream.prices`)."""
 
