@@ -19,21 +19,23 @@ from app.upstream.prices import cost_usd, input_usd, price_of
 
 def note_view(request: ChatRequest, view: View, report: Report) -> None:
     """Note what the model is shown: numbers and names."""
-    facts, span = request_facts(), current_span()
+    facts = request_facts()
     if facts is None:
         return
     facts.context_status = report.status
     facts.conversation_id = report.conversation_id
-    facts.prompt_tokens = report.prompt_tokens
-    facts.saved_tokens = max(0, _log_tokens(view) - report.prompt_tokens)
+    prompt_tokens, log_tokens = report.prompt_tokens, _log_tokens(view)
+    facts.prompt_tokens = prompt_tokens
+    facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
     facts.compaction_ms = report.compaction.get("duration_ms") or None
+    span = current_span()
     if span.is_recording:
         span.set(
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,
-                "concertina.context.pressure": _pressure(view, report),
-                "concertina.context.prompt_tokens": report.prompt_tokens,
+                "concertina.context.pressure": _pressure(view, prompt_tokens),
+                "concertina.context.prompt_tokens": prompt_tokens,
                 "concertina.context.saved_tokens": facts.saved_tokens,
                 "concertina.context.window": view.budget.window,
                 "gen_ai.request.model": request.model,
@@ -61,7 +63,7 @@ def facts_of_turn(
         status=report.status,
         prompt_tokens=sent_tokens,
         log_tokens=log_tokens,
-        pressure=_pressure(view, report),
+        pressure=_pressure(view, sent_tokens),
         saved_usd=input_usd(price, max(0, log_tokens - sent_tokens)),
         is_whole=is_whole,
         recovered=report.recovered,
@@ -83,5 +85,5 @@ def _log_tokens(view: View) -> int:
     return view.budget.calibrated(view.outline.instructions_tokens + view.outline.log_tokens)
 
 
-def _pressure(view: View, report: Report) -> float:
-    return report.prompt_tokens / max(1, view.budget.pruning)
+def _pressure(view: View, prompt_tokens: int) -> float:
+    return prompt_tokens / max(1, view.budget.pruning)

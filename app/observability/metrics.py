@@ -197,10 +197,12 @@ class Metrics:
         of = self._of_model(facts.provider, facts.model)
         of.estimated.add(facts.prompt_tokens)
         of.log.add(facts.log_tokens)
-        of.saved.add(max(0, facts.log_tokens - facts.prompt_tokens))
+        if facts.log_tokens > facts.prompt_tokens:
+            of.saved.add(facts.log_tokens - facts.prompt_tokens)
         if facts.reported_tokens is not None:
             of.reported.add(facts.reported_tokens)
-            of.cached.add(facts.cached_tokens or 0)
+            if facts.cached_tokens:
+                of.cached.add(facts.cached_tokens)
             of.completion.add(facts.completion_tokens or 0)
         if facts.cost_usd is not None:
             of.cost.add(facts.cost_usd)
