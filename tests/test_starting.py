@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from app.api.later import Later
+from app.assembly.models import counter_for
+from app.context.tokenizers import tokenizer_for
 from app.main import create_app
 from app.settings import load
 from tests.live import serving
@@ -122,6 +124,16 @@ async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
         assert not models.done()
         go_on.set()
         assert (await models).status_code == 200
+
+
+async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
+    tokenizer_for.cache_clear()
+    counter_for.cache_clear()
+    settings = load(environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}})
+    app: Any = create_app(settings)
+    async with serving(app):
+        assert app.application._made is not None
+        assert getattr(tokenizer_for("o200k_base"), "_first") is None  # noqa: B009 - of either kind
 
 
 async def test_what_cannot_be_made_is_tried_again() -> None:

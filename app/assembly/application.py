@@ -1,4 +1,4 @@
-"""Everything beside chat completions, as one FastAPI application. Nobody imports this at a start: see `assembly.worker`."""
+"""Everything beside chat completions, as one FastAPI application. Imported after the start, by `assembly.worker`."""
 
 from __future__ import annotations
 

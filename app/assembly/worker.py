@@ -76,6 +76,8 @@ async def _lifespan(engine: Engine, settings: Settings, rest: Later, _: object) 
     """Open what needs the event loop; at the end finish what runs and close it."""
     await engine.open()
     await asyncio.to_thread(warm_up, settings)
+    if settings.server.preload:
+        await rest.ready()
     _spare_the_collector()
     loading = asyncio.get_running_loop().call_later(REST_AFTER_SECONDS, lambda: engine.tasks.spawn(rest.ready()))
     try:

@@ -54,6 +54,9 @@ class Server(Section):
     """After SIGTERM, how long running answers may go on. Let whatever stops the process wait a little longer."""
     console: bool = True
     """Whether the console is served at `/console`."""
+    preload: bool = False
+    """Whether all that is needed sooner or later is loaded before the start line: a later start, 80 MB more at rest,
+    and no request that ever waits for it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """`debug`, `info`, `warning` or `error`. No level logs message content or keys."""
     log_format: Literal["auto", "json", "text"] = "auto"
