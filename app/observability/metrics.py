@@ -194,7 +194,7 @@ class Metrics:
         """A model has answered."""
         self.counted(f.TURNS, facts.status, facts.policy).add()
         self._pressure.add(facts.pressure)
-        of = self._of_model(facts.provider, facts.model)
+        of = self._by_model.get((facts.provider, facts.model)) or self._of_model(facts.provider, facts.model)
         of.estimated.add(facts.prompt_tokens)
         of.log.add(facts.log_tokens)
         if facts.log_tokens > facts.prompt_tokens:
@@ -226,11 +226,10 @@ class Metrics:
             self.counted(f.UNPRICED, "price" if facts.is_reported else "usage").add()
 
     def _of_model(self, provider: str, model: str) -> _OfModel:
-        found = self._by_model.get((provider, model))
-        if found is None:
-            found = _OfModel(self, provider, self.model(model))
-            if len(self._by_model) < MOST_MODELS:
-                self._by_model[provider, model] = found
+        """Series of a model that are not looked up yet."""
+        found = _OfModel(self, provider, self.model(model))
+        if len(self._by_model) < MOST_MODELS:
+            self._by_model[provider, model] = found
         return found
 
 

@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +27,7 @@ from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
 from app.api.front import CHAT_PATH, Front
+from app.api.later import Later
 from app.api.watched import Watched
 from app.context.budget import budget_for
 from app.context.outline import Outline
@@ -236,7 +238,7 @@ def telling() -> Iterator[Case | Known]:
     for name, asked in (("measured", store), ("not measured", idle)):
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
-    front = Front(_stream, FastAPI())
+    front = Front(_stream, Later(FastAPI), probes={}, lifespan=lambda _: nullcontext())
     watched = Watched(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):
