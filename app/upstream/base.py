@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -176,11 +176,11 @@ class Deployment:
     quirks: Quirks = NO_QUIRKS
     price: Price = UNPRICED
     """From configuration; none of it: the list's (`upstream.prices`)."""
+    key: str = field(init=False, repr=False, compare=False)
+    """`provider/model`: under which facts about it are learned."""
 
-    @property
-    def key(self) -> str:
-        """`provider/model`: under which facts about it are learned."""
-        return f"{self.provider.name}/{self.upstream_model}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.provider.name}/{self.upstream_model}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,8 +155,7 @@ class Connection(asyncio.Protocol):
         pieces.clear()
         self._unread_bytes = 0
         if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
+            self._read_on()
         return taken
 
     def let_go(self) -> None:
@@ -165,8 +164,7 @@ class Connection(asyncio.Protocol):
         if self.is_complete and self._keeps_alive and self._is_written and self.is_open:
             self.pieces.clear()
             if self._is_paused:
-                self._is_paused = False
-                self._transport.resume_reading()
+                self._read_on()
             self._on_free(self)
         else:
             self.abort()
@@ -176,6 +174,11 @@ class Connection(asyncio.Protocol):
         self.watch.stop()
         self.is_open = False
         self._transport.abort()
+
+    def _read_on(self) -> None:
+        self._is_paused = False
+        if self.is_open:
+            self._transport.resume_reading()
 
     async def _write_in_turns(self, head: bytes, body: bytes) -> None:
         """Write a long body. A server may answer before it has read it all, and then it need not get the rest."""
@@ -293,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._keeps_alive = self._keeps_alive and self._parser.should_keep_alive()
 
 
-@functools.lru_cache(512)
+@functools.lru_cache(256)
 def _name_of(raw: bytes) -> str:
     """A header's name as it is known here; servers use the same few again and again."""
     return raw.decode("latin-1").lower()

@@ -364,3 +364,20 @@ _ADDRESS = (2, 1, 6, "", ("127.0.0.1", 0))
 
 def test_the_limits_fit_together() -> None:
     assert http1.HEAD_LIMIT_BYTES <= client.READ_BUFFER_BYTES < http1.WRITE_BYTES
+
+
+async def test_a_reader_that_was_too_slow_for_the_whole_gets_what_has_come_and_then_the_error() -> None:
+    """The limit strikes while reading is paused: what was read already is given out, and nothing is resumed."""
+
+    async def pour(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        while True:
+            writer.write(chunked(bytes(64 * 1024)))
+            await writer.drain()
+
+    async with provider_at(pour, Timeouts(whole_seconds=0.1)) as (provider, _):
+        pieces = (await provider.send(CHAT)).chunks()
+        await asyncio.sleep(0.2)
+        assert await anext(pieces)
+        with pytest.raises(UpstreamUnavailable, match="fell silent"):
+            await anext(pieces)
