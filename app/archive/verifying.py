@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.archive.items import DELETED
-from app.archive.verifying_chunks import faults_of_chunk
+from app.archive.verifying_chunks import faults_of_chunk, is_ahead
 from app.context.tokens import TokenCounter
 from app.conversation.identity import Position, root_of_conversation, start_of, walk
 from app.conversation.messages import Conversation, LogMessage, Message
@@ -103,6 +103,8 @@ class Verifying:
         async for kept in self._audit.chunks():
             for told in await faults_of_chunk(self._audit, kept):
                 self._fault("chunk", kept.chunk.id, told)
+            if await is_ahead(self._audit, kept):
+                self._notice("chunk", kept.chunk.id, "it stands for messages that are not stored, yet")
             self.found.chunks += 1
             self._tell()
         async for one in self._audit.dangling(self._now):

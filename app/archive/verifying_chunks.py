@@ -10,7 +10,7 @@ from app.store.lineage import stretches
 
 async def faults_of_chunk(audit: Audit, kept: KeptChunk) -> list[str]:
     """What is wrong with a chunk. A log that ends with its `to_link` is one that it may stand for: whatever leads there
-    begins with the same messages."""
+    begins with the same messages. There may be none: then `is_ahead`."""
     chunk = kept.chunk
     found = []
     if not 0 <= chunk.from_seq < chunk.to_seq:
@@ -18,7 +18,10 @@ async def faults_of_chunk(audit: Audit, kept: KeptChunk) -> list[str]:
     if kept.is_fold != bool(chunk.folds):
         found.append("its row does not say whether it folds others")
     found += [f"it folds {one}, which is not there" for one in chunk.folds if not await audit.has_chunk(kept, one)]
-    keepers = await audit.keepers(kept.root, chunk.to_link, chunk.to_seq - 1)
+    places = await audit.keepers(kept.root, chunk.to_link)
+    if not places:
+        return found
+    keepers = [keeper for keeper, seq in places if seq == chunk.to_seq - 1]
     logs = [log for keeper in keepers if (log := await audit.conversation(kept.root, keeper)) is not None]
     logs = [log for log in logs if log.tenant == kept.tenant]
     if not logs:
@@ -29,6 +32,12 @@ async def faults_of_chunk(audit: Audit, kept: KeptChunk) -> list[str]:
     if chunk.tokens_total not in totals:
         found.append(f"tokens through its end are {chunk.tokens_total}, its log says {sorted(totals)}")
     return found
+
+
+async def is_ahead(audit: Audit, kept: KeptChunk) -> bool:
+    """Whether no log has its end: the request that brought these messages failed after they were summarized. It is used
+    when they come again."""
+    return not await audit.keepers(kept.root, kept.chunk.to_link)
 
 
 async def _begins(audit: Audit, kept: KeptChunk, logs: list[Conversation]) -> bool:

@@ -44,7 +44,7 @@ _MESSAGE: Final = f"""
     SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages WHERE root = :root AND conversation_id = :id AND seq = :seq"""
 _CHUNKS: Final = f"SELECT tenant, root, is_fold, {', '.join(CHUNK_COLUMNS)} FROM chunks ORDER BY root, id"
 _HAS_CHUNK: Final = "SELECT 1 FROM chunks WHERE root = :root AND id = :id AND tenant = :tenant"
-_KEEPERS: Final = "SELECT conversation_id FROM messages WHERE root = :root AND link = :link AND seq = :seq"
+_KEEPERS: Final = "SELECT conversation_id, seq FROM messages WHERE root = :root AND link = :link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class Audit:
         asked = self._dialect.say(_HAS_CHUNK, root=kept.root, id=chunk_id, tenant=kept.tenant)
         return bool(await self._rows.all(*asked))
 
-    async def keepers(self, root: str, link: bytes, seq: int) -> list[str]:
-        """Ids of the conversations in whose rows a link stands at a place."""
-        return [row[0] for row in await self._rows.all(*self._dialect.say(_KEEPERS, root=root, link=link, seq=seq))]
+    async def keepers(self, root: str, link: bytes) -> list[tuple[str, int]]:
+        """Where a link stands: ids of conversations, and places in their own rows."""
+        return [(row[0], row[1]) for row in await self._rows.all(*self._dialect.say(_KEEPERS, root=root, link=link))]
 
     async def dangling(self, now: datetime) -> AsyncIterator[Dangling]:
         """Whatever names something that is not there."""

@@ -255,3 +255,10 @@ def test_verifying_sees_one_moment_whoever_erases_meanwhile(healthy: str) -> Non
             return await Verifying(audit, Sealing(Cipher({}, None)), counter_for=counter_for, now=NOON).run()
 
     assert asyncio.run(meanwhile()).findings == []
+
+
+def test_a_summary_of_messages_that_were_never_stored_is_no_fault(healthy: str) -> None:
+    executing(healthy)("UPDATE chunks SET to_link = from_link WHERE from_seq = 0 AND NOT is_fold")
+    found = asyncio.run(verified(healthy))
+    assert found.findings == []
+    assert [one.kind for one in found.notices] == ["chunk"]

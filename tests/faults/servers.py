@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,6 +50,19 @@ class Database(postgres.Server):
 
     def __init__(self, **settings: str) -> None:
         super().__init__({**DURABLE, **settings})
+
+    @property
+    def folder(self) -> str:
+        """Where its socket is, as it stands in URLs."""
+        return str(self._directory)
+
+    def standby(self) -> Database:
+        """A copy that follows it, started; it may be promoted."""
+        copy = Database()
+        shutil.rmtree(copy._data)
+        copy._run("pg_basebackup", "-h", self.folder, "-U", "postgres", "-D", str(copy._data), "-R", "-X", "stream")
+        copy.start()
+        return copy
 
     @property
     def socket_path(self) -> Path:
