@@ -95,7 +95,7 @@ class Collector:
         elif chunk.x_groq is not None:
             self._take_groq_usage(chunk.x_groq)
         for choice in chunk.choices or ():
-            so_far = self._choice(choice.index)
+            so_far = self._choice(choice.index) if choice.index else self._first
             if choice.delta is not None:
                 so_far.add_typed(choice.delta)
             if choice.finish_reason:
@@ -223,7 +223,10 @@ class _ChoiceSoFar:
 
     def add_typed(self, delta: _Delta) -> None:
         if delta.content is not None:
-            self.add_content(delta.content)
+            if self.parts:
+                self.add_content(delta.content)
+            else:  # as nearly every chunk
+                self.content.append(delta.content)
         if delta.role is not None:
             self.role = self.role or delta.role
         if delta.reasoning_content is not None:
