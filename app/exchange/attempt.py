@@ -15,6 +15,7 @@ from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.replay import REPLAYED
 from app.exchange.request import ChatRequest
 from app.exchange.request_keys import Claim
+from app.observability.requests import note_error
 
 BLOCK_BYTES: Final = 8192
 """How much more an attempt asks for at a time to keep its frames in."""
@@ -227,7 +228,9 @@ class Attempt:
                 if sent < len(frames):
                     frame = frames[sent]
                 elif self._failure is not None:
-                    yield error_frames(_told(self._failure))
+                    failure = _told(self._failure)
+                    note_error(failure)
+                    yield error_frames(failure)
                     return
                 elif self._has_ended:
                     if self.is_complete and not frames[-1].endswith(DONE_FRAME):

@@ -57,7 +57,8 @@ class Preparing:
         if conversation.id in self._at_work or len(self._at_work) >= MOST_AT_ONCE:
             return
         is_near = _is_near(view, place.asked_tokens, conversation.head_tokens_total - place.log_tokens)
-        if not is_near and all(chunk.kind != "mechanical" for chunk in view.plan.chunks):
+        chunks = view.plan.chunks
+        if not is_near and not (chunks and any(chunk.kind == "mechanical" for chunk in chunks)):
             return
         task = self._tasks.spawn(self._prepare(turn, view, conversation, is_near=is_near))
         self._at_work[conversation.id] = task
@@ -111,10 +112,11 @@ def _is_near(view: View, asked_tokens: int, answer_tokens: int) -> bool:
 
     A summary that is made as late as possible covers most.
     """
-    budget = view.budget
-    unquoted = view.plan.prompt_tokens - sum(one.tokens for one in view.plan.quotations)
-    tokens = budget.calibrated(unquoted + answer_tokens)
+    budget, plan = view.budget, view.plan
+    quoted_tokens = sum(one.tokens for one in plan.quotations) if plan.quotations else 0
+    tokens = budget.calibrated(plan.prompt_tokens - quoted_tokens + answer_tokens)
+    line = budget.line(folded=bool(plan.chunks))
+    if tokens <= budget.prepare_below(line):
+        return False
     growth = GROWTH_FACTOR * budget.calibrated(asked_tokens + answer_tokens)
-    expected = max(growth, int(budget.window * LEAST_GROWTH_SHARE))
-    line = budget.line(folded=bool(view.plan.chunks))
-    return tokens > budget.prepare_below(line) and tokens + expected > line
+    return tokens + max(growth, int(budget.window * LEAST_GROWTH_SHARE)) > line

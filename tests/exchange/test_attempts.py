@@ -18,6 +18,7 @@ from app.exchange.attempts import Attempts
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.tasks import Tasks
+from app.observability.requests import RequestFacts, begin_facts
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
 SETTLING_STEPS = 20
@@ -73,9 +74,11 @@ class Client:
         self.reads = asyncio.Event()
         self.reads.set()
         self.seat: Seat | None = None
+        self.facts: RequestFacts | None = None
         self.serving = asyncio.ensure_future(self._serve(attempts, request))
 
     async def _serve(self, attempts: Attempts, request: ChatRequest) -> None:
+        self.facts = begin_facts()
         self.seat = attempts.seat(request, lambda: self.has_left)
         answer = await self.seat.answer()
         if isinstance(answer, WholeAnswer):
@@ -175,6 +178,23 @@ async def test_a_failure_reaches_everybody_and_the_next_asks_again(failure: Exce
         await settled()
     assert again.got == FRAMES
     assert upstream.calls == 2
+
+
+async def test_a_failure_is_noted_for_each_request_whose_stream_ends_with_it() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream)
+    clients = [Client(attempts, asked()) for _ in range(3)]
+    for _ in range(2):
+        await settled()
+        upstream.step()
+    await settled()
+    upstream.failure = UpstreamUnavailable("away")
+    upstream.step()
+    await settled()
+    told = [client for client in clients if client.got and b'"error"' in client.got[-1]]
+    assert len(told) == 2
+    assert [client.facts and client.facts.error for client in told] == [upstream.failure] * 2
+    assert [client.serving.exception() for client in clients if client not in told] == [upstream.failure]
 
 
 async def test_a_server_that_stops_tells_whoever_has_joined() -> None:
