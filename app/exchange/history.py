@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
-from app.conversation.identity import Position, root_of, start_of, walk
+from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message
 from app.store.base import Match, Store
 
 ANSWER: Final = b'"assistant"'
+FAST_PATH_MESSAGES: Final = 8
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
 
@@ -33,11 +34,13 @@ class History:
 
     def __init__(self, tenant: str, raws: Sequence[bytes], first: Message) -> None:
         self.start = start_of(tenant)
+        self._tenant = tenant
         self.raws = raws
         self._first = first
         self._messages: list[Message] | None = None
         self._positions: list[Position] | None = None
         self._holds_answer: bool | None = None
+        self._digests: list[tuple[int, bytes]] | None = None
 
     @property
     def messages(self) -> list[Message]:
@@ -51,6 +54,18 @@ class History:
         if self._holds_answer is None:
             self._holds_answer = ANSWER in self._first.raw or any(ANSWER in bytes(raw) for raw in self.raws[1:])
         return self._holds_answer
+
+    @property
+    def digests(self) -> list[tuple[int, bytes]]:
+        """Of its raw prefixes, the whole last; none of a short history, which is recognised as quickly by its links."""
+        if self._digests is None:
+            self._digests = prefix_digests(self.raws, self._tenant) if len(self.raws) >= FAST_PATH_MESSAGES else []
+        return self._digests
+
+    @property
+    def digest(self) -> bytes | None:
+        """Under which it is remembered whole, if it is long enough for that."""
+        return self.digests[-1][1] if self.digests else None
 
     async def positions(self) -> list[Position]:
         """Where the chains stand after each message; off the event loop when that takes long."""

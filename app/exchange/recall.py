@@ -16,7 +16,6 @@ from app.conversation.identity import (
     Position,
     PrefixMemory,
     new_conversation_id,
-    prefix_digests,
     root_of,
     root_of_conversation,
 )
@@ -33,8 +32,6 @@ from app.observability.tracing import traced
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
-FAST_PATH_MESSAGES: Final = 8
-"""Shorter histories are recognised as quickly by their links."""
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
 """From here on an assistant's message that is no answer of ours makes a log recognisable too: a client that reshapes
 each answer would otherwise begin a conversation with every turn. Greetings that everyone shares are over by then."""
@@ -110,7 +107,7 @@ class Recall:
             return await self._append(request, named, instructions, log, encoding, stack)
         if named is not None and await self._is_run(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
-        if named is not None or len(log.raws) >= FAST_PATH_MESSAGES or log.holds_answer:
+        if named is not None or log.digests or log.holds_answer:
             resent = await self._resend(request, named, instructions, log)
             if resent is not None:
                 return resent
@@ -149,26 +146,22 @@ class Recall:
     ) -> Recollection | None:
         """The conversation that this history continues or branches from; None if there is none."""
         tenant = request.caller.tenant
-        digest = None
-        if len(log.raws) >= FAST_PATH_MESSAGES:
-            digests = prefix_digests(log.raws, tenant)
-            digest = digests[-1][1]
-            known = self._prefixes.recall(digests)
-            if known is not None:
-                count, remembered = known
-                rest = [Message(bytes(raw)) for raw in log.raws[count:]]
-                within = named.id if named is not None else None
-                reach = await self._search.behind(tenant, within, remembered, rest, count)
-                if reach is not None:
-                    new = rest[reach.index + 1 - count :]
-                    return await self._continue(request, reach, new, instructions, log, digest)
+        known = self._prefixes.recall(log.digests)
+        if known is not None:
+            count, remembered = known
+            rest = [Message(bytes(raw)) for raw in log.raws[count:]]
+            within = named.id if named is not None else None
+            reach = await self._search.behind(tenant, within, remembered, rest, count)
+            if reach is not None:
+                new = rest[reach.index + 1 - count :]
+                return await self._continue(request, reach, new, instructions, log, log.digest)
         if named is None and not log.holds_answer:
             return None
         reach, aligned = await self._search.whole(tenant, named, log)
         if reach is None:
             return None
         new = log.messages[reach.index + 1 :]
-        placed = await self._continue(request, reach, new, instructions, log, digest if aligned else None)
+        placed = await self._continue(request, reach, new, instructions, log, log.digest if aligned else None)
         if aligned or placed.client_log is None:
             return placed
         counts = await self._counting.messages(log.messages, placed.conversation.encoding)
@@ -303,7 +296,7 @@ class Recall:
             points=named is not None,
             external_id=request.conversation_id,
             is_first_attempt=True,
-            remembers=prefix_digests(log.raws, tenant, last=1)[-1][1] if len(log.raws) >= FAST_PATH_MESSAGES else None,
+            remembers=log.digest,
         )
 
     async def _aside(
