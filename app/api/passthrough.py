@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
@@ -17,6 +18,7 @@ from app.api.body import read_body
 from app.api.leaving import has_left
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.admission import Admission
+from app.exchange.body import rebuilt
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
@@ -35,6 +37,7 @@ NOT_PASSED_ON: Final = frozenset(
 """Headers of the provider's own connection, and those that the server sets for ours."""
 OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "models", "search")
 """Below `/v1`: what the gateway answers itself never goes round it."""
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def passthrough_routes(
@@ -115,7 +118,7 @@ def _provider_for(
     deployment = router.resolve(model).deployments[0]
     if deployment.upstream_model == model and not caller.models:
         return deployment.provider, body
-    return deployment.provider, orjson.dumps({**fields, "model": deployment.upstream_model})
+    return deployment.provider, rebuilt({**_decode_object(body), "model": orjson.dumps(deployment.upstream_model)})
 
 
 def _object(body: bytes) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.errors import GatewayError, UpstreamRefused
+from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 from app.exchange.request import EventStyle
 
 DONE_FRAME: Final = b"data: [DONE]\n\n"
@@ -29,7 +29,11 @@ def spliced(data: bytes, fields: bytes) -> bytes:
 
 def error_frames(error: GatewayError) -> bytes:
     """A failure after the start of a stream, then the end."""
-    return b"data: " + orjson.dumps(_error_body(error)) + b"\n\n" + DONE_FRAME
+    try:
+        body = orjson.dumps(_error_body(error))
+    except TypeError:  # an upstream's own, nested too deeply to be written
+        body = orjson.dumps(error.body())
+    return b"data: " + body + b"\n\n" + DONE_FRAME
 
 
 class EarlyStream:
@@ -102,11 +106,19 @@ def decoded(data: bytes) -> dict[str, Any]:
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
-    """A JSON object that may hold halves of a character."""
+    """A JSON object that may hold halves of a character.
+
+    Raises:
+        UpstreamUnavailable: it is nested too deeply to be written.
+    """
     try:
         return orjson.dumps(body)
     except TypeError:
+        pass
+    try:
         return json.dumps(body, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise UpstreamUnavailable("The upstream's stream holds data that is nested too deeply.") from error
 
 
 def _error_body(error: GatewayError) -> Mapping[str, Any]:

@@ -82,7 +82,7 @@ class Collector:
         self.chunks += 1
         try:
             chunk = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._add_general(_decode_leniently(data), data)
             return
         if chunk.object == "error":
@@ -349,7 +349,7 @@ def _decode_leniently(data: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         try:
             chunk = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
     if isinstance(chunk, list) and len(chunk) == 1:
         chunk = chunk[0]

@@ -123,6 +123,15 @@ async def test_another_path_goes_to_the_provider_of_its_model_under_its_name_the
     assert [body["model"] for body in one.requests] == ["other"]
 
 
+async def test_another_path_goes_there_with_whatever_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = ScriptedUpstream(), ScriptedUpstream()
+    deep = f"{'[' * 300}1.10{']' * 300}"
+    async with two_providers(monkeypatch, one, two) as w:
+        sent = f'{{"prompt":{deep},"model":"alias"}}'
+        await w.client.post(f"{w.base_url}/completions", content=sent, headers={"content-type": "application/json"})
+    assert two.bodies == [f'{{"prompt":{deep},"model":"upstream-model"}}'.encode()]
+
+
 async def test_a_stream_of_another_path_flows_and_may_break(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = [b"event: response.created\r\ndata: {}\r\n\r\n", b": ping\n\n", b"data: x\n\n"]
     async with world(monkeypatch, ScriptedUpstream(Reply(pieces=pieces), Reply(pieces=[pieces[0], DROP]))) as w:

@@ -19,6 +19,7 @@ from app.context.outline import START, Plan
 from app.exchange import relay as relaying
 from app.exchange.alike import alike
 from app.exchange.begin import Begun
+from app.exchange.frames import EarlyStream
 from app.exchange.relay import Relay
 from app.exchange.report import Report
 from app.upstream.collect import Collector
@@ -90,10 +91,12 @@ def nothing_known() -> Iterator[None]:
         yield
 
 
-def relayed(pieces: Sequence[bytes], *, include_usage: bool = False) -> tuple[bytes, Relay]:
+def relayed(
+    pieces: Sequence[bytes], *, include_usage: bool = False, early: EarlyStream | None = None
+) -> tuple[bytes, Relay]:
     decoder = EventDecoder("m")
     begun = Begun(ReadReply(200, {}, b""), [], iter(()), decoder)  # type: ignore[arg-type]
-    relay = Relay(begun, REPORT, include_usage=include_usage, early=None, source="m")
+    relay = Relay(begun, REPORT, include_usage=include_usage, early=early, source="m")
     frames = relay.begin()
     for piece in pieces:
         if not relay.has_ended:

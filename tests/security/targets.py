@@ -1,0 +1,304 @@
+"""What is fuzzed: each target takes bytes that a client or a provider could send, and fails if a promise is broken.
+
+The same targets run with few examples in every test run (`test_targets`) and guided by coverage, by hand (`fuzz`).
+Whatever comes, the answer is a value or an error of ours; anything else, slowness included, is a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from app.api.schemas import READ_HEADERS, parse_chat_request
+from app.archive.formats import detect
+from app.archive.incoming import read_items
+from app.archive.items import items_of, parse_item_id
+from app.archive.spoken import spoken_row
+from app.compaction.transcript import transcript
+from app.compaction.values import Values
+from app.context.images import image_tokens
+from app.context.tokens import TokenCounter
+from app.conversation.canonical import canonical
+from app.conversation.identity import is_valid_id, start_of, walk
+from app.conversation.messages import LogMessage, Message
+from app.conversation.terms import searchable_text, terms_of_message
+from app.conversation.validation import check_messages
+from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
+from app.exchange.body import upstream_body
+from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames
+from app.exchange.request import Caller
+from app.upstream.base import Call, Deployment, Quirks
+from app.upstream.collect import Collector
+from app.upstream.inflate import MOST_BYTES, Inflater
+from app.upstream.openai import OpenAIProvider
+from app.upstream.overflow import recognise
+from app.upstream.sse import Event, EventDecoder
+from tests.exchange.test_relay import relayed
+from tests.upstream.test_http1_properties import answered
+
+Target = Callable[[bytes], None]
+fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+ADDED_FIELDS: Final = ("stream_options",)
+
+CUT: Final = b"\xff\x00"
+"""Where a target that takes pieces has its input cut: in no text, and seldom found by chance."""
+SMALL_EVENT_BYTES: Final = 256
+CALLER: Final = Caller(tenant="t")
+LATIN_1: Final = "latin-1"
+
+
+class _Letters:
+    """A tokenizer that never takes long: a token for each character."""
+
+    name = "letters"
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+COUNTER: Final = TokenCounter(_Letters())
+PROVIDER: Final = OpenAIProvider("p", "http://provider.test/v1")
+REBUILDING: Final = Deployment(
+    PROVIDER,
+    "other",
+    quirks=Quirks(
+        merge_same_role=True,
+        developer_to_system=True,
+        alternate_roles=True,
+        reasoning="tool_loop",
+        tool_call_ids="alnum9",
+        tool_result_names=True,
+        split_calls=True,
+        empty_content="text",
+        flatten_text=True,
+        message_fields=("name",),
+        drop_nulls=True,
+    ),
+)
+"""A provider that wants everything otherwise."""
+
+
+def chat_request(data: bytes) -> None:
+    """A request with headers: refused with a 4xx that can be written, or read to its last message."""
+    head, _, body = data.rpartition(CUT)
+    headers = dict(_headers(head))
+    try:
+        request = parse_chat_request(body, headers, CALLER, "req_1")
+        assert request.model
+        assert request.conversation_id is None or is_valid_id(request.conversation_id)
+        for raw in request.raws:
+            _look_at(bytes(raw))
+        check_messages([Message(bytes(raw)) for raw in request.raws], first_index=0, calls_open=False)
+        assert fields_of(upstream_body(request, None, REBUILDING)).keys() <= {*request.fields, *ADDED_FIELDS}
+    except GatewayError as error:
+        _check_refusal(error)
+
+
+def message(data: bytes) -> None:
+    """One message in every room that looks into messages."""
+    try:
+        _look_at(data)
+    except GatewayError as error:
+        _check_refusal(error)
+
+
+def canonical_form(data: bytes) -> None:
+    """The canonical form of any JSON that Python reads: one value, one form, whatever the order of keys."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, dict):
+        form = canonical(value)
+        assert form == canonical(dict(reversed(value.items())))
+        assert form == canonical(value)
+
+
+def events(data: bytes) -> None:
+    """A stream of events: the same however it is cut, the same bytes, and never more held than is allowed."""
+    stream = data.replace(CUT, b"")
+    decoder = EventDecoder("p", max_event_bytes=SMALL_EVENT_BYTES)
+    found: list[Event] = []
+    try:
+        for piece in data.split(CUT):
+            found += decoder.feed(piece)
+            assert decoder._held_bytes <= SMALL_EVENT_BYTES
+        found += decoder.finish()
+    except UpstreamUnavailable:
+        return
+    assert b"".join(event.raw for event in found) == stream
+    whole = EventDecoder("p")
+    assert [*whole.feed(stream), *whole.finish()] == found
+
+
+def stream(data: bytes) -> None:
+    """A provider's stream on its way to a client: what goes out is events of one JSON object each, with our fields."""
+    early = EarlyStream(completion_id="c", created=1, model="m", style="chunk", fields=b'"f":1')
+    for begun in (None, early):
+        frames, relay = relayed(data.split(CUT), early=begun)
+        if relay.failure is not None:
+            frames += error_frames(relay.failure).removesuffix(DONE_FRAME)
+        for frame in frames.split(b"\n\n")[:-1]:
+            assert frame.startswith(b"data: "), frame
+            assert b"\n" not in frame, frame
+            assert b"\r" not in frame, frame
+            assert _is_object(frame[6:]), frame
+        _kept(relay.collector)
+
+
+def completion(data: bytes) -> None:
+    """A provider's whole answer."""
+    collector = Collector()
+    try:
+        collector.add_completion(data)
+        _kept(collector)
+    except GatewayError as error:
+        orjson.dumps(error.body())
+    recognise(400, data)
+
+
+def answer(data: bytes) -> None:
+    """A provider's HTTP: an answer whose headers end no line, or an error of ours."""
+    said = answered([piece for piece in data.split(CUT) if piece], ends=True)
+    if isinstance(said, tuple):
+        status, headers, _ = said
+        assert 200 <= status <= 999
+        for text in (*headers, *headers.values()):
+            assert not any(character in text for character in "\r\n\0"), text
+
+
+def inflated(data: bytes) -> None:
+    """A body that is compressed unasked: pieces of bounded size, or an error."""
+    for encoding in ("gzip", "deflate"):
+        inflater = Inflater(encoding)
+        try:
+            for piece in data.split(CUT):
+                assert all(0 < len(made) <= MOST_BYTES for made in inflater.feed(piece))
+        except zlib.error:
+            continue
+
+
+def head(data: bytes) -> None:
+    """Path, query and headers on their way to a provider: one request below its base URL, or refused."""
+    path, _, rest = data.decode(LATIN_1).partition("\n")
+    query, _, rest = rest.partition("\n")
+    named = dict(line.partition(":")[::2] for line in rest.split("\r"))
+    call = Call(f"/{path}", body=b"{}", authorization=named.pop("key", None), headers=named, query=query)
+    try:
+        made = PROVIDER._head(call)
+    except GatewayError as error:
+        _check_refusal(error)
+        return
+    first, *lines = made.raw.decode(LATIN_1).split("\r\n")
+    method, target, version = first.split(" ")
+    assert (method, version) == ("POST", "HTTP/1.1")
+    assert target.startswith("/v1/")
+    assert "/../" not in f"{target.partition('?')[0]}/"
+    assert lines.pop() == ""
+    assert [line for line in lines if "\n" in line or "\r" in line or ": " not in line] == []
+    names = [line.partition(":")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert names.count("host") == 1
+    assert not {"content-length", "transfer-encoding", "connection"} & set(names)
+
+
+def imported(data: bytes) -> None:
+    """A file of conversations, of whichever format it may be."""
+    for wanted in detect.FORMATS:
+        try:
+            found = detect.read(data, wanted)
+            for conversation in found:
+                for one in conversation.messages:
+                    _look_at(one.message.raw)
+        except InvalidRequest as error:
+            _check_refusal(error)
+
+
+def items(data: bytes) -> None:
+    """Items that a client adds, and ids of items."""
+    parse_item_id(data.decode(LATIN_1))
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return
+    try:
+        for one in read_items(value if isinstance(value, list) else [value], open_calls=None):
+            _look_at(one.message.raw)
+    except InvalidRequest as error:
+        _check_refusal(error)
+
+
+def image(data: bytes) -> None:
+    """An image's address, which says how large it is."""
+    assert 0 <= image_tokens(data.decode(LATIN_1)) < 10**6
+
+
+TARGETS: Final[dict[str, Target]] = {
+    target.__name__: target
+    for target in (
+        *(chat_request, message, canonical_form, events, stream, completion, answer, inflated, head, imported),
+        *(items, image),
+    )
+}
+
+
+def _look_at(raw: bytes) -> None:
+    said = Message(raw)
+    body = said.body
+    check_messages([said], first_index=0, calls_open=True)
+    (position,) = walk([said], start_of("t"))
+    tokens = COUNTER.message(body)
+    assert tokens >= 0
+    entry = LogMessage(
+        seq=0,
+        message=said,
+        link=position.link,
+        skeleton=position.skeleton,
+        in_skeleton=position.in_skeleton,
+        tokens=tokens,
+        tokens_total=tokens,
+        answered=False,
+    )
+    terms_of_message(said)
+    assert "\0" not in searchable_text(said) or b"\\u0000" in raw
+    orjson.dumps([items_of(entry), spoken_row(entry, 0, is_pinned=False, summary_id=None)])
+    Values().add_message(entry)
+    transcript([entry], 100, len)
+
+
+def _is_object(data: bytes) -> bool:
+    """Whether it is a JSON object; one with a half of a character, a name that is no UTF-8, or nested more deeply than
+    this can look is passed on as well."""
+    try:
+        return bool(fields_of(data))
+    except msgspec.DecodeError:
+        return isinstance(json.loads(data), dict)
+    except (RecursionError, UnicodeDecodeError):
+        return data.startswith(b"{") and data.endswith(b"}")
+
+
+def _kept(collector: Collector) -> None:
+    """What a provider said, as it is stored."""
+    for said in collector.messages():
+        try:
+            _look_at(Message.of(said).raw)
+        except InvalidRequest as error:
+            _check_refusal(error)
+
+
+def _headers(head: bytes) -> Iterator[tuple[str, str]]:
+    names: Sequence[str] = sorted(READ_HEADERS)
+    for line in head.split(b"\n"):
+        if line:
+            yield names[line[0] % len(names)], line[1:].decode(LATIN_1)
+
+
+def _check_refusal(error: GatewayError) -> None:
+    assert 400 <= error.status < 500, error
+    said: dict[str, Any] = orjson.loads(orjson.dumps(error.body()))["error"]
+    assert set(said) == {"message", "type", "param", "code"}
