@@ -14,7 +14,7 @@ from typing import Any
 
 from app.api.connections import ConnectionLimits, Connections
 from app.observability.log import configure as configure_logging
-from app.server import IDLE_CONNECTION_SECONDS, run_server
+from app.server import IDLE_CONNECTION_SECONDS, new_flag, run_server
 from app.settings import Settings
 from migrations import run as migrations
 
@@ -33,7 +33,7 @@ def serve(settings: Settings) -> int:
     configure_logging(settings.server.log_level, settings.server.log_format)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     with _counted_in(settings) as folder:
-        connections = Connections(limits_of(settings))
+        connections = Connections(limits_of(settings), leaving=new_flag(settings.server))
         create = functools.partial(_worker, settings, folder, connections)
         return run_server(create, settings.server, connections, greeting=_greeting(settings))
 

@@ -1,9 +1,16 @@
-"""uvicorn around the application: one process or several, one line when it is ready, a bounded drain at the end."""
+"""uvicorn around the application: one process or several, one line when it is ready, a bounded drain at the end.
+
+SIGTERM is a wish that is granted: the exit status is 0. First the application says that others had better be asked, and
+goes on; then nothing new is taken, and what runs is finished.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import ipaddress
+import multiprocessing
+import signal
 import socket
 import threading
 import time
@@ -14,10 +21,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
-from app.api.connections import Connections
+from app.api.connections import Connections, Flag
 
 READY_POLL_SECONDS: Final = 0.02
 READY_WAIT_SECONDS: Final = 60.0
+LEAVE_POLL_SECONDS: Final = 0.1
 FAILED: Final = 1
 # Longer than load balancers keep an idle connection (60 seconds, most of them): whoever sends the next request must be
 # the one who closed it, or that request meets a connection that is being closed.
@@ -31,12 +39,18 @@ class ServerSettings(Protocol):
     port: int
     workers: int
     drain_seconds: float
+    leave_seconds: float
+
+
+def new_flag(settings: ServerSettings) -> Flag:
+    """What says to all processes of a server that it is about to stop."""
+    return multiprocessing.get_context("spawn").Event() if settings.workers > 1 else threading.Event()
 
 
 def run_server(
     create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: Connections, *, greeting: str
 ) -> int:
-    """Serve until SIGTERM or SIGINT; then running requests finish, for at most `drain_seconds`.
+    """Serve until SIGTERM or SIGINT; after `leave_seconds` running requests finish, for at most `drain_seconds`.
 
     Args:
         create_app: makes the application in each worker process; must be picklable.
@@ -51,9 +65,11 @@ def run_server(
     line = f"Concertina is listening on {_address(listening)} ({greeting})"
     if settings.workers > 1:
         threading.Thread(target=_announce, args=(listening, line), daemon=True).start()
-        Multiprocess(config, sockets=[listening]).run()
+        _LeavingWorkers(config, [listening], connections.leaving, settings.leave_seconds).run()
         return 0
-    server = _AnnouncingServer(config, line)
+    # uvicorn gives back the handler that it found, and raises the signal once more when it has obeyed it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server = _LeavingServer(config, line, connections.leaving, settings.leave_seconds)
     server.run(sockets=[listening])
     return 0 if server.started else FAILED
 
@@ -79,17 +95,43 @@ def server_config(
     )
 
 
-class _AnnouncingServer(uvicorn.Server):
-    """Says where it listens once it does."""
+class _LeavingServer(uvicorn.Server):
+    """Says where it listens once it does, and that it is about to stop before it does."""
 
-    def __init__(self, config: uvicorn.Config, line: str) -> None:
+    def __init__(self, config: uvicorn.Config, line: str, leaving: Flag, leave_seconds: float) -> None:
         super().__init__(config)
         self._line = line
+        self._leaving = leaving
+        self._leave_seconds = leave_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
             print(self._line, flush=True)
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        self._leaving.set()
+        ends = time.monotonic() + self._leave_seconds
+        while time.monotonic() < ends and not self.force_exit:
+            await self.on_tick(0)  # keeps the date of answers right
+            await asyncio.sleep(LEAVE_POLL_SECONDS)
+
+
+class _LeavingWorkers(Multiprocess):
+    """Several processes that are told to stop once all of them have said that they will."""
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], leaving: Flag, leave_seconds: float
+    ) -> None:
+        super().__init__(config, sockets)
+        self._leaving = leaving
+        self._leave_seconds = leave_seconds
+
+    def handle_term(self) -> None:
+        self._leaving.set()
+        time.sleep(self._leave_seconds)
+        super().handle_term()
 
 
 def _announce(listening: socket.socket, line: str) -> None:

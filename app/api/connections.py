@@ -10,9 +10,10 @@ import asyncio
 import functools
 import http
 import logging
+import threading
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -45,15 +46,25 @@ class ConnectionLimits:
     idle_seconds: float = 75.0
 
 
+class Flag(Protocol):
+    """What `threading` and `multiprocessing` call an event."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+
 class Connections:
     """All connections of a process.
 
     Attributes:
+        leaving: set once the server is about to stop: new ones are still taken, but had better go elsewhere.
         cut: how many were refused or ended before their time, by reason.
     """
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, *, leaving: Flag | None = None) -> None:
         self.limits = limits
+        self.leaving = leaving or threading.Event()
         self.cut: Counter[str] = Counter()
         self._open: set[Connection] = set()
         self._looking: asyncio.TimerHandle | None = None

@@ -20,7 +20,19 @@ from app.store.base import Store
 class Probes:
     """What machines ask every few seconds."""
 
-    def __init__(self, store: Store, *, version: str, has_upstream: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        version: str,
+        has_upstream: Callable[[], bool],
+        is_leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            is_leaving: whether the process is about to stop.
+        """
+        self._is_leaving = is_leaving
         self._store = store
         self._has_upstream = has_upstream
         self._alive = {"status": "ok", "version": version}
@@ -29,7 +41,10 @@ class Probes:
         return _json(self._alive)
 
     async def readyz(self) -> Response:
-        """Ready are a store that answers and, unless each has failed repeatedly, an upstream."""
+        """Ready are a store that answers and, unless each has failed repeatedly, an upstream. Whoever is about to stop
+        is not."""
+        if self._is_leaving():
+            return _json({"status": "stopping"}, status=503)
         try:
             info = await self._store.check()
         except GatewayError as error:
@@ -52,5 +67,5 @@ class Probes:
         return {route.path: route for route in routes}
 
 
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(body), status, media_type="application/json")

@@ -52,7 +52,12 @@ def application_of_worker(settings: Settings, metrics_folder: Path | None, conne
         sizes=Sizes(settings.limits.max_messages, settings.limits.max_tools),
     )
     rest = Later(functools.partial(_rest_of, engine, settings, chat))
-    probes = Probes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
+    probes = Probes(
+        engine.store,
+        version=VERSION,
+        has_upstream=lambda: engine.router.has_upstream,
+        is_leaving=lambda: connections is not None and connections.leaving.is_set(),
+    )
     lifespan = functools.partial(_lifespan, engine, settings, rest)
     return Watched(
         Front(chat, rest, probes=probes.routes(_new_request_id), lifespan=lifespan),

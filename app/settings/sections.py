@@ -52,6 +52,9 @@ class Server(Section):
     """Processes. More than one needs a database that they share; use PostgreSQL."""
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """After SIGTERM, how long running answers may go on. Let whatever stops the process wait a little longer."""
+    leave_seconds: Annotated[float, Field(ge=0, le=600)] = 0.0
+    """After SIGTERM and before that drain, how long everything is still answered while `/readyz` says 503: as long as
+    load balancers need to notice. `0` where they need not, or are told otherwise."""
     console: bool = True
     """Whether the console is served at `/console`."""
     preload: bool = False
