@@ -56,7 +56,10 @@ class Calibration(msgspec.Struct, frozen=True):
         """Provider tokens per raw token, within 0.5 to 5; 1 while nothing is known."""
         if self.estimated_tokens <= 0:
             return 1.0
-        return min(HIGHEST_RATIO, max(LOWEST_RATIO, self.reported_tokens / self.estimated_tokens))
+        ratio = self.reported_tokens / self.estimated_tokens
+        if LOWEST_RATIO <= ratio <= HIGHEST_RATIO:
+            return ratio
+        return min(HIGHEST_RATIO, max(LOWEST_RATIO, ratio))
 
     def overhead_tokens(self, instructions_tokens: int) -> float:
         """What instructions cost at the provider: as observed, where that is known and differs from our estimate."""

@@ -21,6 +21,8 @@ __all__ = ["TokenCounter", "Tokenizer", "encoding_for", "is_long", "tokenizer_fo
 
 PER_MESSAGE: Final = 3
 PER_NAME: Final = 1
+PLAIN_FIELDS: Final = frozenset({"role", "content"})
+"""A message with no more fields than these has nothing else to be counted."""
 PRIMING: Final = 3
 """Every answer is primed with the start of an assistant message."""
 PER_TOOL_CALL: Final = 4
@@ -83,6 +85,8 @@ class TokenCounter:
         tokens = PER_MESSAGE + (self._role(role) if known else self._count(_name(role)))
         content = body.get("content")
         text = self.count(content) if isinstance(content, str) else self._content(content)
+        if body.keys() <= PLAIN_FIELDS:
+            return tokens + text
         refusal, name = body.get("refusal"), body.get("name")
         if isinstance(refusal, str):
             text += self.count(refusal)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 _TOLD_APART = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+_DETAILS = "prompt_tokens_details", "input_tokens_details"
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -37,7 +38,8 @@ def input_of(usage: Mapping[str, Any] | None) -> Input | None:
         total += read + written
     if total <= 0:
         return None
-    return Input(total, min(total, _cached(usage) or read))
+    cached = _cached(usage) or read
+    return Input(total, min(total, cached) if cached else 0)
 
 
 def output_of(usage: Mapping[str, Any] | None) -> int:
@@ -47,11 +49,12 @@ def output_of(usage: Mapping[str, Any] | None) -> int:
 
 def _cached(usage: Mapping[str, Any]) -> int:
     """Cached tokens that are counted in the total already."""
-    for name in ("prompt_tokens_details", "input_tokens_details"):
-        details = usage.get(name)
-        if isinstance(details, dict) and (found := _whole(details, "cached_tokens")):
-            return found
-    return _whole(usage, "prompt_cache_hit_tokens")
+    for name in _DETAILS:
+        if name in usage:
+            details = usage[name]
+            if isinstance(details, dict) and (found := _whole(details, "cached_tokens")):
+                return found
+    return _whole(usage, "prompt_cache_hit_tokens") if "prompt_cache_hit_tokens" in usage else 0
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int:

@@ -49,8 +49,11 @@ def canonical(body: dict[str, Any]) -> bytes | None:
     if role in TRANSPARENT_ROLES:
         return None
     if role == "assistant":
-        items = [_call_item(call) for call in _calls_of(body)]
-        items = items or _content_items(_with_refusal(content, body.get("refusal")), _answer_item)
+        calls = _calls_of(body)
+        if calls:
+            return _framed(b"assistant", [_call_item(call) for call in calls])
+        said = _with_refusal(content, body["refusal"]) if "refusal" in body else content
+        items = _content_items(said, _answer_item)
         return _framed(b"assistant", items) if items else None
     if role in ("tool", "function"):
         return _framed(b"tool", _content_items(content, _result_item))
@@ -137,6 +140,8 @@ def _part_item(part: object) -> Item:
 
 def _calls_of(body: dict[str, Any]) -> list[Any]:
     """Tool calls in order; a deprecated `function_call` is one call."""
+    if "tool_calls" not in body and "function_call" not in body:
+        return []
     calls = body.get("tool_calls")
     if isinstance(calls, list) and calls:
         return calls

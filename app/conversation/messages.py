@@ -6,7 +6,7 @@ Sequence numbers count log messages from 0; ranges are half-open, `[from_seq, to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -75,10 +75,13 @@ class Message:
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
         """Tool calls in order; a deprecated `function_call` counts as one call."""
-        calls = self.body.get("tool_calls")
+        body = self.body
+        if "tool_calls" not in body and "function_call" not in body:
+            return []
+        calls = body.get("tool_calls")
         if isinstance(calls, list) and calls:
             return calls
-        legacy = self.body.get("function_call")
+        legacy = body.get("function_call")
         return [{"type": "function", "function": legacy}] if isinstance(legacy, dict) else []
 
     def __eq__(self, other: object) -> bool:
@@ -89,6 +92,13 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({len(self.raw)} bytes)"
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Bytes of the JSON text of messages."""
+    if len(messages) == 1:
+        return len(messages[0].raw)
+    return sum([len(message.raw) for message in messages])
 
 
 def text_of(content: object) -> str:

@@ -53,7 +53,7 @@ def check_messages(
 
 def leaves_calls_open(message: Message) -> bool:
     """Whether tool results may follow this message."""
-    role = message.role
+    role = message.body.get("role")
     return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.context.tokens import TokenCounter, is_long
-from app.conversation.messages import Message
+from app.context.tokens import PRIMING, TokenCounter, is_long
+from app.conversation.messages import Message, size_of
 from app.exchange.request import ChatRequest
 
 INSTRUCTIONS_REMEMBERED: Final = 1024
-SCHEMA_FIELDS: Final = ("tools", "functions", "response_format")
+SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 
 
 class Counting:
@@ -31,13 +31,16 @@ class Counting:
     async def messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
         """Tokens of each message."""
         count = self._counter_for(encoding).message
-        if is_long(sum([len(message.raw) for message in messages])):
+        if is_long(size_of(messages)):
             return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
         return [count(message.body) for message in messages]
 
     async def instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
         """Tokens of the leading system messages, the tool schemas and the fixed overhead of a request."""
-        schemas = {name: bytes(request.fields[name]) for name in SCHEMA_FIELDS if name in request.fields}
+        fields = request.fields
+        if not instructions and SCHEMA_FIELDS.isdisjoint(fields):
+            return PRIMING
+        schemas = {name: bytes(fields[name]) for name in sorted(SCHEMA_FIELDS & fields.keys())}
         key = (encoding, *[message.raw for message in instructions], *schemas.items())
         known = self._instructions.get(key)
         if known is not None:
@@ -46,7 +49,7 @@ class Counting:
         bodies = [message.body for message in instructions]
         arguments: dict[str, Any] = {name: request.value(name) for name in schemas}
         counter = self._counter_for(encoding)
-        if is_long(sum(len(raw) for raw in schemas.values()) + sum(len(message.raw) for message in instructions)):
+        if is_long(sum(len(raw) for raw in schemas.values()) + size_of(instructions)):
             tokens = await asyncio.to_thread(counter.request, bodies, **arguments)
         else:
             tokens = counter.request(bodies, **arguments)

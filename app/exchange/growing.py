@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.context.tokens import is_long
 from app.conversation.identity import Position, start_of, walk
-from app.conversation.messages import Conversation, LogMessage, Message, Mode
+from app.conversation.messages import Conversation, LogMessage, Message, Mode, size_of
 from app.exchange.counting import Counting
 from app.exchange.placement import lineage_through, marks_through, state_through
 
@@ -78,7 +78,7 @@ async def entries_behind(
     if not messages:
         return []
     count = counting.counter(before.encoding).message
-    if is_long(sum([len(message.raw) for message in messages])):
+    if is_long(size_of(messages)):
         return await asyncio.to_thread(_placed, before, messages, positions, count, answers_from_seq)
     return _placed(before, messages, positions, count, answers_from_seq)
 

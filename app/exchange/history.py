@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
-from app.conversation.messages import Conversation, Message
+from app.conversation.messages import Conversation, Message, size_of
 from app.store.base import Match, Store
 
 ANSWER: Final = b'"assistant"'
@@ -45,7 +45,8 @@ class History:
     @property
     def messages(self) -> list[Message]:
         if self._messages is None:
-            self._messages = [self._first, *[Message(bytes(raw)) for raw in self.raws[1:]]]
+            rest = self.raws[1:]
+            self._messages = [self._first, *[Message(bytes(raw)) for raw in rest]] if rest else [self._first]
         return self._messages
 
     @property
@@ -65,13 +66,14 @@ class History:
     @property
     def digest(self) -> bytes | None:
         """Under which it is remembered whole, if it is long enough for that."""
-        return self.digests[-1][1] if self.digests else None
+        digests = self.digests
+        return digests[-1][1] if digests else None
 
     async def positions(self) -> list[Position]:
         """Where the chains stand after each message; off the event loop when that takes long."""
         if self._positions is None:
             messages = self.messages
-            if sum([len(message.raw) for message in messages]) < LONG_WALK_BYTES:
+            if size_of(messages) < LONG_WALK_BYTES:
                 self._positions = list(walk(messages, self.start))
             else:
                 self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))

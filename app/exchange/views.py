@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,7 @@ from app.upstream.base import Target, Window
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
 NO_VIEW: Final = LastView()
+NOTHING_RAN: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
 UNCALIBRATED: Final = Calibration()
 MOST_LINES: Final = 1_000
 """Of so many budgets it is remembered what they come to."""
@@ -73,7 +74,7 @@ class View(msgspec.Struct, frozen=True):
     budget: Budget
     messages: Sequence[bytes] | None
     """JSON text of each message; None for the client's own, untouched."""
-    compaction: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"ran": False})
+    compaction: Mapping[str, Any] = NOTHING_RAN
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     max_output_tokens: int | None = None
@@ -136,7 +137,7 @@ class Views:
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
         place = turn.place
-        if not place.aligned and place.client_log is not None:
+        if place.client_tokens is not None and place.client_log is not None:
             lossy = self._as_sent(turn, budget, summarize)
             if lossy is not None:
                 return lossy
@@ -156,15 +157,16 @@ class Views:
         Raises:
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
-        place, state = turn.place, turn.place.conversation.state
+        place, conversation = turn.place, turn.place.conversation
         instructions_tokens, log_tokens = turn.instructions_tokens, place.log_tokens
         over = budget.calibrated(instructions_tokens + log_tokens) > budget.soft
         needed = over or summarize in {"now", "ahead"}
         chain: tuple[Chunk, ...] = ()
         folds: tuple[Chunk, ...] = ()
-        if needed or more_chunks or place.conversation.chunk_count:
+        if needed or more_chunks or conversation.chunk_count:
             chain, folds = await self._chain(turn, more_chunks, needed=needed)
-        last = last_view_of(state, turn.policy, budget.window)
+        last = last_view_of(conversation.state, turn.policy, budget.window)
+        marks = conversation.marks
         at_start = place.is_fresh and not chain and not last.boundary.to_seq
         outline = Outline(
             instructions_tokens=instructions_tokens,
@@ -173,15 +175,15 @@ class Views:
             chunks=chain,
             folds=folds,
             tail=place.new if at_start else None,
-            new_from_seq=place.conversation.head_seq + 1,
-            pins=fitting(pins_of(place.conversation.marks), turn.policy, budget),
+            new_from_seq=conversation.head_seq + 1,
+            pins=fitting(pins_of(marks), turn.policy, budget) if marks else (),
             last=last,
         )
         decided = await self._plan(turn, outline, budget, summarize)
         if (start := decided.needs_tail) is not None:
             outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize)
-        return View(outline, decided, budget, None, warnings=_warnings(place, outline))
+        return View(outline, decided, budget, None, warnings=_warnings(place, outline) if marks else ())
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
         """The client's own history, which is not the stored log message for message, if it fits untouched."""
@@ -227,8 +229,14 @@ class Views:
 
     async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
         """The plan; made in a thread where there is much to cut, or long text to shorten."""
-        decide = partial(
-            plan,
+        if outline.tail is not None and _takes_long(outline):
+            over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
+            if over:
+                return await asyncio.to_thread(self._decided, turn, outline, budget, summarize)
+        return self._decided(turn, outline, budget, summarize)
+
+    def _decided(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
+        return plan(
             outline,
             budget,
             turn.policy,
@@ -237,10 +245,6 @@ class Views:
             summarize=summarize,
             through_seq=turn.request.through_seq,
         )
-        if outline.tail is None or not _takes_long(outline):
-            return decide()
-        over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
-        return await asyncio.to_thread(decide) if over else decide()
 
     async def answered(self, place: Recollection, conversation: Conversation) -> Recollection:
         """A place as the next request will find it, with the answer at the log's end.
