@@ -39,6 +39,9 @@ _SECRETS = re.compile(
     r"|(\bbearer\s+)[^\s'\",)}\]]+|(\bbasic\s+)[A-Za-z0-9+/=]{12,}",
     re.IGNORECASE,
 )
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What ends a line, steers a terminal, or turns the direction of what is read."""
+_PLAIN_VALUE = re.compile(r"[^\s\"'=]+")
 
 
 class log_scope:  # noqa: N801 - used as a function is, and a generator would take three times as long
@@ -157,16 +160,21 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = _redacted(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False)
+        return _escaped(json.dumps(line, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
     """A line for eyes: time, level, message, then the fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f"  {name}={value}" for name, value in fields_of(record).items())
-        line = f"{_time(record):%H:%M:%S} {record.levelname.lower():7} {_redacted(record.getMessage())}{fields}"
-        return f"{line}\n{_redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+        fields = "".join(f"  {name}={_one_word(value)}" for name, value in fields_of(record).items())
+        line = (
+            f"{_time(record):%H:%M:%S} {record.levelname.lower():7} {_escaped(_redacted(record.getMessage()))}{fields}"
+        )
+        if not record.exc_info:
+            return line
+        told = _redacted(self.formatException(record.exc_info)).split("\n")
+        return "\n".join([line, *(f"  {_escaped(part)}" for part in told)])
 
 
 def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
@@ -181,7 +189,8 @@ def _told_line(record: logging.LogRecord, told: dict[str, Any]) -> str:
     }
     if "model" in told:
         line["model"] = _redacted_name(told["model"])
-    return orjson.dumps(line).decode()
+    text = orjson.dumps(line).decode()
+    return text if text.isascii() and "\x7f" not in text else _escaped(text)
 
 
 @functools.lru_cache(maxsize=2)
@@ -214,6 +223,19 @@ def _redacted_name(name: str) -> str:
 
 def _redacted(text: str) -> str:
     return _SECRETS.sub(lambda match: f"{match[match.lastindex or 0]}***", text)
+
+
+def _escaped(text: str) -> str:
+    """A text that stays on its line and leaves a terminal alone, whoever wrote it."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _one_word(value: Any) -> str:
+    """A value that cannot be read as two, or as another field."""
+    text = str(value)
+    if _PLAIN_VALUE.fullmatch(text) and text.isprintable():
+        return text
+    return _escaped(json.dumps(text, ensure_ascii=False))
 
 
 def _time(record: logging.LogRecord) -> datetime:

@@ -366,7 +366,9 @@ def test_any_cutting_of_a_message_gives_it_back(text: str, calls: list[tuple[str
 
 
 @pytest.mark.parametrize("depth", [300, 980, 1500, 50_000])
-@pytest.mark.parametrize("place", ['{"usage":{"a":%s}}', '{"x":%s}', '{"choices":[{"delta":{"x":%s}}]}', '{"error":%s}'])
+@pytest.mark.parametrize(
+    "place", ['{"usage":{"a":%s}}', '{"x":%s}', '{"choices":[{"delta":{"x":%s}}]}', '{"error":%s}']
+)
 def test_nesting_without_end_is_an_error_of_ours_at_most(place: str, depth: int) -> None:
     data = (place % ("[" * depth + "]" * depth)).encode()
     for add in (Collector.add, Collector.add_completion):
