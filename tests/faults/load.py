@@ -109,6 +109,13 @@ class Load:
         """Finish the turns that are under way."""
         self._stopping.set()
 
+    async def end(self, running: asyncio.Task[None], *, within_seconds: float) -> None:
+        """Finish the turns that are under way; whoever is still waiting then hangs up."""
+        self.stop()
+        await asyncio.wait({running}, timeout=within_seconds)
+        running.cancel()
+        await asyncio.wait({running})
+
     async def run(self) -> None:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session, asyncio.TaskGroup() as group:

@@ -19,7 +19,7 @@ from tests.faults.servers import open_files, resident_bytes
 
 pytestmark = pytest.mark.timeout(180)
 
-FAULT_SECONDS = 0.8
+FAULT_SECONDS, END_SECONDS = 0.6, 8.0
 TO_CLIENTS = (Fault(bytes_per_second=2_000), Fault(piece_bytes=3), Fault(reset_after=400), Fault(stall_after=400))
 WARM_UP_TURNS = 60
 """Tokenizers are loaded when they are needed."""
@@ -62,8 +62,7 @@ async def test_bad_lines_lose_nothing_and_leave_nothing_open(tmp_path: Path) -> 
                         await asyncio.sleep(FAULT_SECONDS)
                     line.fail()
                 await acknowledged(load, 10)
-                load.stop()
-                await running
+                await load.end(running, within_seconds=END_SECONDS)
             await asyncio.sleep(LEASE_SECONDS)
             checking = Checking(stage.base_url, session)
             await checking.all(journal.talks)
