@@ -96,13 +96,24 @@ class EarlyStream:
 
 def decoded(data: bytes) -> dict[str, Any]:
     """An upstream's JSON object that the collector has accepted, which lets halves of a character pass and takes an
-    object out of a list."""
+    object out of a list.
+
+    Raises:
+        UpstreamUnavailable: what the collector did not look at is no JSON.
+    """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        value = json.loads(data)
+        value = _loaded(data)
     found: dict[str, Any] = value[0] if isinstance(value, list) else value
     return found
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:

@@ -57,12 +57,15 @@ STREAMS: Final = (
     *(b'data: {"choices":[],"x":' + b"[" * deep + b"]" * deep + b"}\n\n" for deep in (300, 980, 1500, 5000)),
     *(b'data: {"error":{"message":"m","x":' + b"[" * deep + b"]" * deep + b"}}\n\n" for deep in (300, 980, 1500)),
     b'data: {"error":"\\ud83d"}\n\n',
+    b'data: {"choic\xe1es":[]}\n\n',
+    b'data: {"usage":{"a":1},"x":"\xff"}\n\n',
 )
 ANSWERS: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\n" + CUT + b"{}",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\nX-T: 1\r\n\r\n",
     b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\nHTTP/1.0 429 No\r\n\r\nbody",
     b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"{}"),
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Encoding: gzip\r\n\r\n\xff}",
     b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\nTransfer-Encoding: gzip, chunked\r\n\r\n{}",
 )
 FILES: Final = (

@@ -73,7 +73,7 @@ async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
             reply = HttpReply(connection, "test", None)
             body = await reply.read()
         except UpstreamUnavailable as error:
-            assert connection not in kept
+            assert connection not in kept or connection.is_complete
             return error.message
         assert ends or kept == [connection]
         return reply.status, dict(reply.headers), body
