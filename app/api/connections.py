@@ -15,8 +15,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.api.cycles import Cycle
 from app.api.errors import error_body, error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
 from app.observability.families import CONNECTIONS, CUTS
@@ -159,6 +160,8 @@ class Connection(HttpToolsProtocol):
             raise ValueError("the head is too large")  # ends the parsing; nobody sees it
         self._scope_with_head = self.scope
         super().on_headers_complete()
+        if type(self.cycle) is RequestResponseCycle:  # it has been made just now, and not begun
+            self.cycle.__class__ = Cycle
 
     def send_400_response(self, msg: str) -> None:
         """What the parser could not read, unless it was told not to."""

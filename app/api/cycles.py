@@ -1,0 +1,63 @@
+"""How answers of the server begin: uvicorn looks at each header by itself, which takes longer than all else it does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+_TAB: Final = 9
+_CONTROLS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
+_TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+"""What the name of a header is made of, in lower case (RFC 9110, 5.1)."""
+_LINE_END_BYTES: Final = 2
+
+
+class Cycle(RequestResponseCycle):
+    """A request and its answer, whose head is checked and written as a whole. There is no access log."""
+
+    def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # whatever can be awaited will do
+        """See ASGI. What comes behind the head is uvicorn's."""
+        if self.response_started or message["type"] != "http.response.start":
+            return super().send(message)
+        return self._begin(message)
+
+    async def _begin(self, message: Any) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        status: int = message["status"]
+        headers = [(name.lower(), value) for name, value in self.default_headers]
+        headers += [(name.lower(), value) for name, value in message.get("headers", ())]
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        named = dict(headers)
+        _check(lines, headers)
+        if named.get(b"transfer-encoding", b"").lower() == b"chunked":
+            self.chunked_encoding = True
+        elif b"content-length" in named:
+            self.chunked_encoding = False
+            self.expected_content_length = int(named[b"content-length"])
+        elif self.scope["method"] != "HEAD" and status not in (204, 304):
+            self.chunked_encoding = True
+            lines += b"transfer-encoding: chunked\r\n"
+        if b"connection" in named and b"close" in [part.strip() for part in named[b"connection"].lower().split(b",")]:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines += b"connection: close\r\n"
+        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
+
+
+def _check(lines: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Refuse what could be read as more or other headers than these.
+
+    Raises:
+        RuntimeError: as uvicorn does.
+    """
+    names = b"".join([name for name, _ in headers])
+    controls = len(lines) - len(lines.translate(None, _CONTROLS))
+    if controls != _LINE_END_BYTES * len(headers) or names.translate(None, _TOKEN):
+        raise RuntimeError("An answer has a header that cannot be sent.")
