@@ -53,7 +53,8 @@ class Budget(msgspec.Struct, frozen=True):
         return line * self.prepare // max(1, self.soft)
 
     def calibrated(self, raw_tokens: int) -> int:
-        return round(raw_tokens * self.ratio)
+        ratio = self.ratio
+        return raw_tokens if ratio == 1 else round(raw_tokens * ratio)
 
     def raw(self, tokens: int) -> int:
         """The largest raw count that stays within `tokens` once it is calibrated."""

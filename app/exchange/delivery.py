@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, await_end, finished_whole
 from app.exchange.remember import Given, Remember, Writing
-from app.exchange.report import ContextStatus, Report, passed_on, status_of
+from app.exchange.report import Report, passed_on, status_of
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks, ended
@@ -67,22 +67,22 @@ class Delivery:
         """Models of whose providers the log says that they may cut prompts: once is enough."""
         self._metrics = metrics
 
-    async def whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
+    def whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> Coroutine[Any, Any, WholeAnswer]:
         """A whole answer: stored, then given our fields. Lets go of what the turn holds."""
         if turn.recalled is None:
-            return await self._whole(turn, view, asked, held)
-        return await self._tasks.finish(self._whole(turn, view, asked, held.handed_on()))
+            return self._whole(turn, view, asked, held)
+        return self._tasks.finish(self._whole(turn, view, asked, held.handed_on()))
 
     async def _whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
         try:
             collector, body = await self._read(turn, view, asked)
             report, reported = report_of(turn, view), _reported(turn, collector.usage)
-            if cut := _cut_by_provider(view, reported):
+            if cut := _cut_by_provider(report, reported):
                 report = report.warned(cut)
-            note_view(turn.request, view, report)
+            note_view(turn.request, report)
             context = report.context(reported)
             try:
-                conversation = await self._store_answer(turn, view, collector, report.status, context, reported)
+                conversation = await self._store_answer(turn, view, collector, report, context, reported)
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
             except StoreUnavailable:
@@ -91,7 +91,7 @@ class Delivery:
                 report = report.warned("The answer could not be stored.", status="degraded")
                 context = report.context(reported)
             finally:
-                self._count(view, asked, report, collector.usage, is_whole=True)
+                self._count(asked, report, collector.usage, is_whole=True)
         finally:
             await held.let_go()
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
@@ -114,7 +114,7 @@ class Delivery:
         """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up. Lets go of
         what the turn holds."""
         assert isinstance(asked.reply, Begun)
-        note_view(turn.request, view, report)
+        note_view(turn.request, report)
         relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
         is_over = False
         pieces = asked.reply.pieces
@@ -177,26 +177,24 @@ class Delivery:
         collector.id = relay.completion_id
         if collector.has_content or (collector.complete and relay.failure is None):
             incomplete = not collector.complete or relay.failure is not None
-            self._count(view, asked, report, collector.usage, is_whole=not incomplete)
+            self._count(asked, report, collector.usage, is_whole=not incomplete)
             reported = _reported(turn, collector.usage)
             context = report.context(reported)
-            await self._store_answer(turn, view, collector, report.status, context, reported, incomplete=incomplete)
+            await self._store_answer(turn, view, collector, report, context, reported, incomplete=incomplete)
         else:
             await self._tasks.seen_through(self._remember.nothing(turn.place))
 
-    def _count(
-        self, view: View, asked: Asked, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
-    ) -> None:
+    def _count(self, asked: Asked, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool) -> None:
         """Tell what an answer came to; once for each, stored or not."""
         if self._metrics.is_on:
-            self._metrics.answered(facts_of_turn(asked.deployment, view, report, usage, is_whole=is_whole))
+            self._metrics.answered(facts_of_turn(asked.deployment, report, usage, is_whole=is_whole))
 
     async def _store_answer(
         self,
         turn: Turn,
         view: View,
         collector: Collector,
-        status: ContextStatus,
+        report: Report,
         context: Mapping[str, Any],
         reported: Input | None,
         *,
@@ -211,9 +209,9 @@ class Delivery:
             "model": collector.model,
             "finish_reason": collector.finish_reason,
             "usage": collector.usage,
-            "context_status": status,
+            "context_status": report.status,
             "context": context,
-            SEEN: facts_of(view, turn.place),
+            SEEN: facts_of(view, turn.place, log_tokens=report.log_tokens),
             ASKED: asked_facts(turn.request),
         }
         if alternatives:
@@ -222,7 +220,7 @@ class Delivery:
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._learned(turn, view, reported),
+            state=self._learned(turn, view, report, reported),
             chunk_count=len(view.outline.chunks),
         )
         work = self._kept(turn, view, given)
@@ -251,7 +249,7 @@ class Delivery:
         self._preparing.after(turn, view, conversation)
         return conversation
 
-    def _learned(self, turn: Turn, view: View, reported: Input | None) -> dict[str, Any]:
+    def _learned(self, turn: Turn, view: View, report: Report, reported: Input | None) -> dict[str, Any]:
         """What changes in the conversation's state with this answer.
 
         Args:
@@ -265,7 +263,7 @@ class Delivery:
         if reported is None:
             return learned
         model_key = turn.model_key
-        if model_key not in self._told_of and (cut := _cut_by_provider(view, reported)):
+        if model_key not in self._told_of and (cut := _cut_by_provider(report, reported)):
             self._told_of.add(model_key)
             log.warning("%s: %s", model_key, cut)
         instructions_tokens = turn.place.instructions_tokens
@@ -282,16 +280,18 @@ class Delivery:
 
 def report_of(turn: Turn, view: View) -> Report:
     """What an answer to this turn says of itself."""
-    place, plan, pins = turn.place, view.plan, view.outline.pins
+    place, plan, outline, budget = turn.place, view.plan, view.outline, view.budget
+    pins = outline.pins
     return Report(
         status=status_of(place, plan, stateless=not place.keeps and turn.request.store),
         conversation_id=place.conversation.id if place.keeps else None,
         policy=turn.policy.name,
         plan=plan,
-        budget=view.budget,
-        prompt_tokens=view.budget.calibrated(plan.prompt_tokens),
-        next_seq=view.outline.next_seq,
-        compaction=_compaction(view),
+        budget=budget,
+        prompt_tokens=budget.calibrated(plan.prompt_tokens),
+        next_seq=outline.next_seq,
+        compaction=_compaction(view) if plan.chunks else view.compaction,
+        log_tokens=budget.calibrated(outline.instructions_tokens + outline.log_tokens),
         pinned=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
         recovered=view.recovered,
         warnings=view.warnings,
@@ -315,12 +315,10 @@ def _reported(turn: Turn, usage: Mapping[str, Any] | None) -> Input | None:
     return input_of(usage if turn.recalled is None else turn.recalled.usage_of_view(usage))
 
 
-def _cut_by_provider(view: View, reported: Input | None) -> str | None:
+def _cut_by_provider(report: Report, reported: Input | None) -> str | None:
     """What to say where a provider seems to have left out most of a long prompt. Ollama does so without a word."""
-    if reported is None:
-        return None
-    sent = view.budget.calibrated(view.plan.prompt_tokens)
-    if sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
+    sent = report.prompt_tokens
+    if reported is None or sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
         return None
     return (
         f"The provider counted {reported.tokens} tokens in a prompt of {sent}. If it cut the prompt, its window is "
@@ -329,9 +327,10 @@ def _cut_by_provider(view: View, reported: Input | None) -> str | None:
 
 
 def _compaction(view: View) -> Mapping[str, Any]:
-    """`context.compaction`: what ran for this answer, or what was made ahead and is used for the first time."""
+    """`context.compaction` of a view with summaries: what ran for this answer, or what was made ahead and is used for
+    the first time."""
     plan, last = view.plan, view.outline.last
-    if view.compaction.get("ran") or not plan.chunks or plan.boundary_seq <= last.boundary.to_seq:
+    if view.compaction.get("ran") or plan.boundary_seq <= last.boundary.to_seq:
         return view.compaction
     newest = plan.chunks[-1]
     return {"ran": False, "prepared": True, "duration_ms": 0, "model": newest.model or None, "usage": newest.usage}

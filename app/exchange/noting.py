@@ -9,7 +9,6 @@ from typing import Any
 from app.context.usage import input_of, output_of
 from app.exchange.report import Report
 from app.exchange.request import ChatRequest
-from app.exchange.views import View
 from app.observability.metrics import TurnFacts
 from app.observability.requests import request_facts
 from app.observability.tracing import STREAMED, current_span
@@ -17,14 +16,14 @@ from app.upstream.base import Deployment
 from app.upstream.prices import cost_usd, input_usd, price_of
 
 
-def note_view(request: ChatRequest, view: View, report: Report) -> None:
+def note_view(request: ChatRequest, report: Report) -> None:
     """Note what the model is shown: numbers and names."""
     facts = request_facts()
     if facts is None:
         return
     facts.context_status = report.status
     facts.conversation_id = report.conversation_id
-    prompt_tokens, log_tokens = report.prompt_tokens, _log_tokens(view)
+    prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
     facts.prompt_tokens = prompt_tokens
     facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
     facts.compaction_ms = report.compaction.get("duration_ms") or None
@@ -34,10 +33,10 @@ def note_view(request: ChatRequest, view: View, report: Report) -> None:
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,
-                "concertina.context.pressure": _pressure(view, prompt_tokens),
+                "concertina.context.pressure": _pressure(report),
                 "concertina.context.prompt_tokens": prompt_tokens,
                 "concertina.context.saved_tokens": facts.saved_tokens,
-                "concertina.context.window": view.budget.window,
+                "concertina.context.window": report.budget.window,
                 "gen_ai.request.model": request.model,
                 STREAMED: request.stream,
             }
@@ -45,7 +44,7 @@ def note_view(request: ChatRequest, view: View, report: Report) -> None:
 
 
 def facts_of_turn(
-    deployment: Deployment, view: View, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
+    deployment: Deployment, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
 ) -> TurnFacts:
     """An answer in numbers: tokens that were sent and saved, and what that cost by list price. Pure.
 
@@ -54,7 +53,7 @@ def facts_of_turn(
         report: what the client was told.
         usage: as reported for all that was asked for this answer.
     """
-    sent_tokens, log_tokens = report.prompt_tokens, _log_tokens(view)
+    sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
     price, prompt, completion_tokens = price_of(deployment), input_of(usage), output_of(usage)
     facts = TurnFacts(
         provider=deployment.provider.name,
@@ -63,8 +62,8 @@ def facts_of_turn(
         status=report.status,
         prompt_tokens=sent_tokens,
         log_tokens=log_tokens,
-        pressure=_pressure(view, sent_tokens),
-        saved_usd=input_usd(price, max(0, log_tokens - sent_tokens)),
+        pressure=_pressure(report),
+        saved_usd=input_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
         is_whole=is_whole,
         recovered=report.recovered,
     )
@@ -80,10 +79,5 @@ def facts_of_turn(
     return facts
 
 
-def _log_tokens(view: View) -> int:
-    """What would have been sent without us."""
-    return view.budget.calibrated(view.outline.instructions_tokens + view.outline.log_tokens)
-
-
-def _pressure(view: View, prompt_tokens: int) -> float:
-    return prompt_tokens / max(1, view.budget.pruning)
+def _pressure(report: Report) -> float:
+    return report.prompt_tokens / max(1, report.budget.pruning)

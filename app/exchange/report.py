@@ -35,6 +35,8 @@ class Report(msgspec.Struct, frozen=True):
     """Of the plan, calibrated."""
     next_seq: int
     compaction: Mapping[str, Any]
+    log_tokens: int = 0
+    """Of the whole history, calibrated: what would have been sent without us."""
     pinned: int = 0
     """Messages of the conversation that are pinned, wherever in the view they stand."""
     recovered: bool = False

@@ -41,14 +41,18 @@ class Seen:
     form than before, or where a message or a summary was erased since."""
 
 
-def facts_of(view: View, place: Recollection) -> dict[str, Any]:
-    """What has to be kept of a view so that it can be put together again."""
+def facts_of(view: View, place: Recollection, *, log_tokens: int) -> dict[str, Any]:
+    """What has to be kept of a view so that it can be put together again.
+
+    Args:
+        log_tokens: see `LOG_TOKENS`.
+    """
     plan = view.plan
     outline, budget = view.outline, view.budget
     facts: dict[str, Any] = {
         "next_seq": outline.next_seq,
         THRESHOLD: budget.soft,
-        LOG_TOKENS: budget.calibrated(outline.instructions_tokens + outline.log_tokens),
+        LOG_TOKENS: log_tokens,
     }
     if view.messages is None:
         return facts

@@ -133,7 +133,7 @@ class Exchange:
         told = {}
         if view is not None:
             report = report_of(turn, view)
-            note_view(turn.request, view, report)
+            note_view(turn.request, report)
             told = report.headers(turn.request.request_id)
         if turn.place.keeps and not turn.place.creates:
             return {**told, "x-conversation-id": turn.place.conversation.id}
