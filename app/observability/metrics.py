@@ -23,24 +23,30 @@ from app.observability.numbers import Numbers, Reading
 log = logging.getLogger(__name__)
 
 MOST_MODELS: Final = 100
+MOST_KEPT: Final = 500
+"""Of places that are found once: models, by how their answers may end."""
 OTHER: Final = "other"
 """Stands for models beyond `MOST_MODELS`, and for names that nothing is known by."""
 
 
 class Counted:
-    """One series of a counter or gauge."""
+    """One series of a counter or gauge.
 
-    __slots__ = ("_place", "_values")
+    Attributes:
+        place: of its cell, for who adds to several at once.
+    """
+
+    __slots__ = ("_values", "place")
 
     def __init__(self, values: memoryview[float], place: int) -> None:
         self._values = values
-        self._place = place
+        self.place = place
 
     def add(self, number: float = 1.0) -> None:
-        self._values[self._place] += number
+        self._values[self.place] += number
 
     def set(self, number: float) -> None:
-        self._values[self._place] = number
+        self._values[self.place] = number
 
 
 class Observed:
@@ -118,7 +124,7 @@ class Metrics:
         self._counted: dict[tuple[Family, tuple[str, ...]], Counted] = {}
         self._observed: dict[tuple[Family, tuple[str, ...]], Observed] = {}
         self._models: dict[str, str] = {name: name for name in models}
-        self._by_model: dict[tuple[str, str], _OfModel] = {}
+        self._by_model: dict[tuple[str, str, str, str], _OfModel] = {}
         self._watched: list[tuple[Counted, Callable[[], float]]] = []
         self.now = clock
         self.in_flight = self.counted(f.IN_FLIGHT)
@@ -192,18 +198,20 @@ class Metrics:
 
     def answered(self, facts: TurnFacts) -> None:
         """A model has answered."""
-        self.counted(f.TURNS, facts.status, facts.policy).add()
+        key = (facts.provider, facts.model, facts.status, facts.policy)
+        of = self._by_model.get(key) or self._of_model(key)
+        values = self._cells.values
+        values[of.turns] += 1
         self._pressure.add(facts.pressure)
-        of = self._by_model.get((facts.provider, facts.model)) or self._of_model(facts.provider, facts.model)
-        of.estimated.add(facts.prompt_tokens)
-        of.log.add(facts.log_tokens)
+        values[of.estimated] += facts.prompt_tokens
+        values[of.log] += facts.log_tokens
         if facts.log_tokens > facts.prompt_tokens:
-            of.saved.add(facts.log_tokens - facts.prompt_tokens)
+            values[of.saved] += facts.log_tokens - facts.prompt_tokens
         if facts.reported_tokens is not None:
-            of.reported.add(facts.reported_tokens)
+            values[of.reported] += facts.reported_tokens
             if facts.cached_tokens:
-                of.cached.add(facts.cached_tokens)
-            of.completion.add(facts.completion_tokens or 0)
+                values[of.cached] += facts.cached_tokens
+            values[of.completion] += facts.completion_tokens or 0
         if facts.cost_usd is not None:
             of.cost.add(facts.cost_usd)
         else:
@@ -225,26 +233,28 @@ class Metrics:
         else:
             self.counted(f.UNPRICED, "price" if facts.is_reported else "usage").add()
 
-    def _of_model(self, provider: str, model: str) -> _OfModel:
+    def _of_model(self, key: tuple[str, str, str, str]) -> _OfModel:
         """Series of a model that are not looked up yet."""
-        found = _OfModel(self, provider, self.model(model))
-        if len(self._by_model) < MOST_MODELS:
-            self._by_model[provider, model] = found
+        provider, model, status, policy = key
+        found = _OfModel(self, provider, self.model(model), (status, policy))
+        if len(self._by_model) < MOST_KEPT:
+            self._by_model[key] = found
         return found
 
 
 class _OfModel:
-    """The series of one model that each of its answers adds to."""
+    """Where each answer of one model that ended alike is counted: places of cells, found once."""
 
-    def __init__(self, metrics: Metrics, provider: str, model: str) -> None:
+    def __init__(self, metrics: Metrics, provider: str, model: str, ended: tuple[str, str]) -> None:
         self._metrics = metrics
         self._of = of = (provider, model)
-        self.estimated = metrics.counted(f.PROMPT_TOKENS, "estimated", *of)
-        self.reported = metrics.counted(f.PROMPT_TOKENS, "reported", *of)
-        self.log = metrics.counted(f.PROMPT_TOKENS, "log", *of)
-        self.saved = metrics.counted(f.PROMPT_TOKENS, "saved", *of)
-        self.cached = metrics.counted(f.PROMPT_TOKENS, "cached", *of)
-        self.completion = metrics.counted(f.COMPLETION_TOKENS, *of)
+        self.turns = metrics.counted(f.TURNS, *ended).place
+        self.estimated = metrics.counted(f.PROMPT_TOKENS, "estimated", *of).place
+        self.reported = metrics.counted(f.PROMPT_TOKENS, "reported", *of).place
+        self.log = metrics.counted(f.PROMPT_TOKENS, "log", *of).place
+        self.saved = metrics.counted(f.PROMPT_TOKENS, "saved", *of).place
+        self.cached = metrics.counted(f.PROMPT_TOKENS, "cached", *of).place
+        self.completion = metrics.counted(f.COMPLETION_TOKENS, *of).place
 
     @functools.cached_property
     def cost(self) -> Counted:

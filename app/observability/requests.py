@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
@@ -66,9 +67,8 @@ def begin_facts() -> RequestFacts:
     return facts
 
 
-def request_facts() -> RequestFacts | None:
-    """The facts of the request that this task works for; None where nobody wants to know."""
-    return _current.get()
+request_facts: Final[Callable[[], RequestFacts | None]] = _current.get
+"""The facts of the request that this task works for; None where nobody wants to know."""
 
 
 def note_request(model: str, *, stream: bool) -> None:

@@ -86,9 +86,8 @@ NO_SPAN: Final = Span()
 _current: ContextVar[Span] = ContextVar("current_span", default=NO_SPAN)
 
 
-def current_span() -> Span:
-    """The innermost span that this task works in."""
-    return _current.get()
+current_span: Final[Callable[[], Span]] = _current.get
+"""The innermost span that this task works in. Bound, since every request asks half a dozen times."""
 
 
 def make_current(span: Span) -> Token[Span]:

@@ -28,6 +28,12 @@ class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     audio: None = None
 
 
+class _Message(_Delta):
+    """Of an answer that comes as a whole."""
+
+    annotations: list[Any] | None = None
+
+
 class _Choice(msgspec.Struct, gc=False):
     index: int = 0
     delta: _Delta | None = None
@@ -35,8 +41,14 @@ class _Choice(msgspec.Struct, gc=False):
     message: None = None
 
 
-class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
+class _WholeChoice(msgspec.Struct, gc=False):
+    index: int = 0
+    message: _Message | None = None
+    finish_reason: str | None = None
+    delta: None = None
+
+
+class _Around(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
     error: None = None
     id: str | None = None
@@ -45,7 +57,16 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: dict[str, Any] | None = None
 
 
+class _Chunk(_Around):
+    choices: list[_Choice] | None = None
+
+
+class _Whole(_Around):
+    choices: list[_WholeChoice] | None = None
+
+
 _decode = msgspec.json.Decoder(_Chunk).decode
+_decode_whole = msgspec.json.Decoder(_Whole).decode
 
 
 class Collector:
@@ -88,12 +109,8 @@ class Collector:
         if chunk.object == "error":
             self._add_general(_decode_leniently(data), data)
             return
-        if self.id is None:
-            self._identify(chunk.id, chunk.model)
-        if chunk.usage:
-            self.usage = chunk.usage
-        elif chunk.x_groq is not None:
-            self._take_groq_usage(chunk.x_groq)
+        if self.id is None or chunk.usage or chunk.x_groq is not None:
+            self._add_around(chunk)
         for choice in chunk.choices or ():
             so_far = self._choice(choice.index) if choice.index else self._first
             if choice.delta is not None:
@@ -113,7 +130,23 @@ class Collector:
             UpstreamUnavailable: it is not a JSON object.
         """
         self.chunks += 1
-        self._add_general(_decode_leniently(body), body)
+        try:
+            whole = _decode_whole(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._add_general(_decode_leniently(body), body)
+            return
+        if whole.object == "error":
+            self._add_general(_decode_leniently(body), body)
+            return
+        self._add_around(whole)
+        for choice in whole.choices or ():
+            so_far = self._choice(choice.index) if choice.index else self._first
+            if (message := choice.message) is not None:
+                so_far.add_typed(message)
+                if message.annotations is not None:
+                    so_far.lists.setdefault("annotations", []).extend(message.annotations)
+            if choice.finish_reason:
+                self._finish(so_far, choice.finish_reason)
 
     @property
     def finish_reason(self) -> str | None:
@@ -128,7 +161,8 @@ class Collector:
     @property
     def has_content(self) -> bool:
         """Whether anything that a user or a program would see has come: text, a refusal, a tool call, audio."""
-        return any(choice.has_content for choice in (self._first, *self._choices.values()))
+        has_content = self._first.has_content
+        return has_content or (bool(self._choices) and any(choice.has_content for choice in self._choices.values()))
 
     def message(self) -> dict[str, Any]:
         """The assistant message of choice 0 as a client sends it back."""
@@ -136,7 +170,18 @@ class Collector:
 
     def messages(self) -> list[dict[str, Any]]:
         """The assistant messages of all choices, by index."""
-        return [self.message(), *(self._choices[index].message() for index in sorted(self._choices))]
+        first = self.message()
+        if not self._choices:  # as nearly every answer
+            return [first]
+        return [first, *(self._choices[index].message() for index in sorted(self._choices))]
+
+    def _add_around(self, chunk: _Around) -> None:
+        if self.id is None:
+            self._identify(chunk.id, chunk.model)
+        if chunk.usage:
+            self.usage = chunk.usage
+        elif chunk.x_groq is not None:
+            self._take_groq_usage(chunk.x_groq)
 
     def _choice(self, index: int) -> _ChoiceSoFar:
         if index == 0:
@@ -149,6 +194,9 @@ class Collector:
 
     def _finish(self, so_far: _ChoiceSoFar, reason: str) -> None:
         so_far.finish_reason = reason
+        if not self._choices:
+            self.complete = True
+            return
         self.complete = all(choice.finish_reason is not None for choice in (self._first, *self._choices.values()))
 
     def _identify(self, completion_id: object, model: object) -> None:
