@@ -28,9 +28,9 @@ Results = dict[str, list[dict[str, Any]]]
 
 def main() -> int:
     options = _options()
-    console = Console()
+    console = Console(record=True)
     if not console.is_terminal:
-        console = Console(width=TABLE_COLUMNS)
+        console = Console(width=TABLE_COLUMNS, record=True)
     if sys.platform != "linux":
         console.print("CPU time is read from Linux's /proc; there is none here.")
         return 1
@@ -40,8 +40,7 @@ def main() -> int:
         console.print(f"--only names none of {', '.join(target.name for target in TARGETS)}")
         return 2
     facts = report.machine()
-    load = ", ".join(f"{one:.2f}" for one in facts["load_average"])
-    console.print(f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, load {load}")
+    console.print(report.told(facts))
     results, failures = _run(console, targets, tuple(options.scenarios), rounds, QUICK_SCALE if options.quick else 1.0)
     summary = report.figures(results, floor=PASS.name)
     report.show(console, summary)
@@ -50,7 +49,9 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     written = {"machine": facts, "summary": summary, "rounds": results, "failures": failures}
     options.out.write_bytes(orjson.dumps(written, option=orjson.OPT_INDENT_2))
-    console.print(f"written to {options.out}")
+    readable = options.out.with_suffix(".txt")
+    readable.write_text(console.export_text())
+    console.print(f"written to {options.out} and {readable}")
     return 1 if failures else 0
 
 

@@ -22,14 +22,14 @@ import msgspec
 import orjson
 import uvloop
 
-from tests.benchmarks.messages import History, question
+from tests.benchmarks.messages import KEY, History, question
 
 ASKED_PER_SECOND_AT_MOST = 100_000
 DEADLINE_SECONDS = 90.0
 STREAM_END = b"data: [DONE]\n\n"
 _HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
-    b"Authorization: Bearer sk-benchmark-0123456789abcdef\r\nAccept: */*\r\nContent-Length: %d\r\n\r\n"
+    b"Authorization: Bearer %b\r\nAccept: */*\r\nContent-Length: %d\r\n\r\n"
 )
 
 
@@ -176,7 +176,7 @@ class Client(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._results.sent_bytes += len(body)
         self._asked_at = time.perf_counter()
-        self._transport.writelines([_HEAD % (self._port, len(body)), body])
+        self._transport.writelines([_HEAD % (self._port, KEY.encode(), len(body)), body])
 
     def _end(self, fault: str | None) -> None:
         if self._ended:

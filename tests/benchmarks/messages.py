@@ -8,6 +8,8 @@ from functools import cache
 
 import orjson
 
+KEY = "sk-benchmark-0123456789abcdef"
+"""What clients send as their key."""
 VOCABULARY = (
     "the gateway keeps every message of a conversation and folds what is old when the window of the model gets narrow "
     "so that a client may send its whole history again on each turn without thinking of limits tokens latency cache "

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_SECONDS = 10.0
@@ -106,20 +106,26 @@ def settled(root: int) -> Cpu:
     return before
 
 
+MODULE: Final = (sys.executable, "-m")
+"""Runs a module of Python's."""
+
+
 class Process:
-    """A Python module in a process of its own, pinned to a core, its output in a file or on a pipe.
+    """A Python module or another program in a process of its own, pinned to a core, its output in a file or on a pipe.
 
     Args:
-        arguments: after `python -m`.
+        arguments: after those of the `runner`.
         log: where its output goes; without it, stdin and stdout are pipes.
     """
 
-    def __init__(self, arguments: Sequence[str], *, core: int | None, log: Path | None = None) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, core: int | None, log: Path | None = None, runner: Sequence[str] = MODULE
+    ) -> None:
         self.started_at = time.perf_counter()
         self.log = log
         self._file: IO[bytes] | None = log.open("wb") if log is not None else None
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [*runner, *arguments],
             stdin=subprocess.DEVNULL if log is not None else subprocess.PIPE,
             stdout=self._file or subprocess.PIPE,
             stderr=self._file,

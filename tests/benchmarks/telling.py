@@ -120,7 +120,7 @@ async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> 
         "providers": {"p": {"base_url": "http://provider.invalid/v1", "api_key": "sk-x"}},
         "models": {MODEL: {"provider": "p"}},
     }
-    app = create_app(load(environ={}, arguments={(name,): value for name, value in values.items()}))
+    app: Watched = create_app(load(environ={}, arguments={(name,): value for name, value in values.items()}))
     lifespan = LifespanOn(uvicorn.Config(app))
     await lifespan.startup()
     stack.push_async_callback(lifespan.shutdown)
