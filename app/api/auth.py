@@ -15,6 +15,8 @@ from starlette.requests import Request
 
 from app.api.known_keys import KnownKeys
 from app.api.tenants import tenant_of, tenant_of_end_user
+from app.api.visitors import READ_HEADERS as VISITOR_HEADERS
+from app.api.visitors import Visitors
 from app.conversation.keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.exchange.body import rebuilt
@@ -51,6 +53,10 @@ class AuthRules:
     cache_seconds: float = 5.0
     end_user_header: str | None = None
     """Lower case. None: end users of an application are not told apart."""
+    is_local: bool = False
+    """Only this machine reaches the gateway."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which it is reached, in mode `open`; none: see `visitors`."""
 
 
 class Auth:
@@ -79,6 +85,7 @@ class Auth:
         self._now = now
         self._random_bytes = random_bytes
         self._callers: dict[_Shown, Caller] = {}
+        self._visitors = Visitors(is_local=rules.is_local, allowed_hosts=rules.allowed_hosts)
 
     async def open(self) -> None:
         """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
@@ -101,10 +108,11 @@ class Auth:
         """What the caller behind a request may do, be it little. In mode `open` nobody may manage keys.
 
         Raises:
-            InvalidApiKey, StoreUnavailable: as `caller`.
+            InvalidApiKey, InsufficientPermissions, StoreUnavailable: as `caller`.
         """
         if self._rules.mode == "keys":
             return list((await self._holder(headers, None)).scopes)
+        self._visitors.check(headers, has_credential=not CREDENTIAL_HEADERS.isdisjoint(headers))
         return [scope for scope in SCOPES if scope != "admin"]
 
     async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
@@ -116,7 +124,7 @@ class Auth:
 
         Raises:
             InvalidApiKey: there is no such key, or it is no longer valid.
-            InsufficientPermissions: its key does not allow that.
+            InsufficientPermissions: its key does not allow that; without keys, it is somebody's page that asks.
             StoreUnavailable: whether there is such a key cannot be told.
         """
         if self._rules.mode == "keys":
@@ -128,6 +136,7 @@ class Auth:
             )
         end_user = headers.get(self._end_user_header) if self._end_user_header else None
         shown = (headers.get("authorization"), headers.get("api-key"), end_user)
+        self._visitors.check(headers, has_credential=bool(shown[0] or shown[1]))
         return self._callers.get(shown) or self._presented(shown)
 
     def requires(self, needs: Scope) -> Callable[[Request], Awaitable[Caller]]:
@@ -164,7 +173,8 @@ class Auth:
     @property
     def read_headers(self) -> frozenset[str]:
         """Headers that say who asks. Lower case."""
-        return CREDENTIAL_HEADERS | ({self._end_user_header} if self._end_user_header else set())
+        read = CREDENTIAL_HEADERS | ({self._end_user_header} if self._end_user_header else set())
+        return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
 
     def is_own_header(self, name: str) -> bool:
         """Whether a header tells the gateway something that is no provider's business. Lower case."""

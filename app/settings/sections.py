@@ -16,7 +16,7 @@ from app.settings.limits import Limits
 from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
 from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
 from app.settings.secret_key import EncryptionKey
-from app.settings.values import HeaderName, HeaderValue, Name, Seconds, Section, Tokens
+from app.settings.values import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens
 
 __all__ = [
     "EVERY_MODEL",
@@ -99,6 +99,11 @@ class Auth(Section):
     """A secret of at least 16 characters that goes into the digests by which tenants are told apart. Left out, one
     is made at the first start and kept in the database, for all processes on it. With another one nobody finds
     their conversations again: do not change it."""
+    allowed_hosts: tuple[HostName, ...] = ()
+    """In mode `open`: the names, without ports, by which the gateway is reached and whose web pages may use it. Others
+    are answered with 403. Left out, a gateway that listens on loopback is reached by addresses and by names that
+    nobody can register, another one by any; of pages of other sites neither takes a request without a key
+    ([why](threat-model.md#a-browser-on-the-same-machine))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """How long a key is trusted before the database is asked again. Revoking a key takes that long to reach every
     process."""

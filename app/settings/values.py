@@ -27,6 +27,9 @@ def _on_one_line(secret: SecretStr) -> SecretStr:
 HeaderValue = Annotated[SecretStr, AfterValidator(_on_one_line)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+"""Of a machine, without a port."""
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
