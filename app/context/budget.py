@@ -50,7 +50,11 @@ class Budget(msgspec.Struct, frozen=True):
 
     def prepare_below(self, line: int) -> int:
         """`prepare` for another line than `soft`, as far below it."""
-        return line * self.prepare // max(1, self.soft)
+        return line * self.prepare // (self.soft or 1)
+
+    def pressure(self, tokens: int) -> float:
+        """How full a view of so many tokens makes the window: 1 where only the reserve is left."""
+        return tokens / (self.pruning or 1)
 
     def calibrated(self, raw_tokens: int) -> int:
         ratio = self.ratio

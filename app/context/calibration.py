@@ -98,8 +98,9 @@ class Calibration(msgspec.Struct, frozen=True):
         turn = Turn(messages_tokens, instructions_tokens, reported_tokens)
         if before is not None and (implied := _implied_overhead(before, turn)) is not None:
             turn = replace(turn, overhead_tokens=implied)
-        learned = Calibration(base.reported_tokens, base.estimated_tokens, _better(base.overhead, before, turn), turn)
-        if (better := learned.overhead_tokens(instructions_tokens)) != overhead:
+        known = base.overhead if turn.overhead_tokens is None else _better(base.overhead, before, turn)
+        learned = Calibration(base.reported_tokens, base.estimated_tokens, known, turn)
+        if known is not base.overhead and (better := learned.overhead_tokens(instructions_tokens)) != overhead:
             overhead, learned = better, replace(learned, reported_tokens=0.0, estimated_tokens=0.0)
         if _says_nothing(turn, overhead):
             return learned

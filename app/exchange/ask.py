@@ -88,11 +88,13 @@ class Ask:
                 headers=turn.request.forwarded,
             )
             reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
-            overflow = None if said is None else _overflow(reply.status, said, view)
+            if said is None:
+                return Asked(reply, opened.deployment), view
+            overflow = _overflow(reply.status, said, view)
             if overflow is None or attempt == RECOVERIES:
                 if is_answer(reply, stream=turn.request.stream):
                     return Asked(reply, opened.deployment), view
-                raise _refusal(reply, said or b"", turn.model_key)
+                raise _refusal(reply, said, turn.model_key)
             await reply.aclose()
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")

@@ -24,7 +24,8 @@ async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | Rea
     """An answer as far as its first event, or read whole where it is not a stream.
 
     Returns:
-        The reply to go on with, and what it says instead of an answer: a body, or the first event's data.
+        The reply to go on with, and what it says instead of an answer: a body, or the first event's data; None where
+        it is an answer.
 
     Raises:
         UpstreamUnavailable: it ended or broke off before that.

@@ -11,7 +11,7 @@ from app.exchange.request import ChatRequest
 from app.upstream.base import NO_QUIRKS, Deployment
 from app.upstream.quirks import apply_quirks
 
-OWN_FIELDS: Final = ("conversation_id", "conversation", "context", "store")
+OWN_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
 OUTPUT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
 
@@ -46,7 +46,9 @@ def rebuilt(fields: Mapping[str, bytes]) -> bytes:
 
 
 def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tokens: int | None) -> dict[str, bytes]:
-    fields = {name: raw for name, raw in request.fields.items() if name not in OWN_FIELDS}
+    fields = dict(request.fields)
+    if not OWN_FIELDS.isdisjoint(fields):
+        fields = {name: raw for name, raw in fields.items() if name not in OWN_FIELDS}
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)
     if request.keeps_completion:

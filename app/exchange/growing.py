@@ -97,10 +97,11 @@ def _placed(
     seq = before.head_seq
     for message, position in zip(messages, positions, strict=True):
         seq += 1
-        tokens = count(message.body)
+        body = message.body
+        tokens = count(body)
         total += tokens
         # A message that the chain looks through cannot be told from the one before it.
-        if not answered and seq >= answers_from_seq and position.link != link and message.role == "assistant":
+        if not answered and seq >= answers_from_seq and position.link != link and body.get("role") == "assistant":
             answered = True
         link = position.link
         entries.append(

@@ -53,7 +53,11 @@ class History:
     def holds_answer(self) -> bool:
         """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
         if self._holds_answer is None:
-            self._holds_answer = ANSWER in self._first.raw or any(ANSWER in bytes(raw) for raw in self.raws[1:])
+            self._holds_answer = ANSWER in self._first.raw
+            for raw in () if self._holds_answer else self.raws[1:]:
+                if ANSWER in bytes(raw):
+                    self._holds_answer = True
+                    break
         return self._holds_answer
 
     @property

@@ -60,17 +60,16 @@ class Report(msgspec.Struct, frozen=True):
             reported: what the provider said of this view, once that is known.
         """
         plan, budget, prompt_tokens = self.plan, self.budget, self.prompt_tokens
-        limit = budget.window - budget.reserve
-        quotations = plan.quotations
+        quotations, edited = plan.quotations, len(plan.edits)
         return {
             "policy": self.policy,
             "window": budget.window,
             "prompt_tokens": prompt_tokens,
-            "limit": limit,
-            "pressure": round(prompt_tokens / max(1, limit), 4),
+            "limit": budget.pruning,
+            "pressure": round(budget.pressure(prompt_tokens), 4),
             "summaries": [_summary(chunk) for chunk in plan.chunks] if plan.chunks else [],
-            "verbatim_messages": self.next_seq - plan.boundary_seq - len(plan.edits) + _shown_early(plan),
-            "trimmed_messages": len(plan.edits),
+            "verbatim_messages": self.next_seq - plan.boundary.to_seq - edited + _shown_early(plan),
+            "trimmed_messages": edited,
             "dropped_messages": plan.dropped,
             "quoted": [
                 {"seq": passage.seq, "before_seq": one.before_seq} for one in quotations for passage in one.passages

@@ -179,10 +179,10 @@ class Views:
             pins=fitting(pins_of(marks), turn.policy, budget) if marks else (),
             last=last,
         )
-        decided = await self._plan(turn, outline, budget, summarize)
+        decided = await self._plan(turn, outline, budget, summarize, is_over=over)
         if (start := decided.needs_tail) is not None:
             outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
-            decided = await self._plan(turn, outline, budget, summarize)
+            decided = await self._plan(turn, outline, budget, summarize, is_over=over)
         return View(outline, decided, budget, None, warnings=_warnings(place, outline) if marks else ())
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
@@ -227,12 +227,14 @@ class Views:
             return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
         return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
 
-    async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
-        """The plan; made in a thread where there is much to cut, or long text to shorten."""
-        if outline.tail is not None and _takes_long(outline):
-            over = budget.calibrated(outline.instructions_tokens + outline.log_tokens) > budget.soft
-            if over:
-                return await asyncio.to_thread(self._decided, turn, outline, budget, summarize)
+    async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize, *, is_over: bool) -> Plan:
+        """The plan; made in a thread where there is much to cut, or long text to shorten.
+
+        Args:
+            is_over: whether all of the log would be above the soft line.
+        """
+        if is_over and outline.tail is not None and _takes_long(outline):
+            return await asyncio.to_thread(self._decided, turn, outline, budget, summarize)
         return self._decided(turn, outline, budget, summarize)
 
     def _decided(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize) -> Plan:
