@@ -26,6 +26,8 @@ LEASE: Final = SWEEP
 BATCH: Final = 100
 PAUSE_SECONDS: Final = 0.05
 """After each batch, so that requests come first."""
+GRACE: Final = timedelta(hours=1)
+"""A summary this old belongs to no request under way, and to none that will be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Swept:
     in_use: int = 0
     """Were old enough and are left for the next time."""
     request_keys: int = 0
+    summaries: int = 0
+    """Were made for requests that failed before anything of them was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Retention:
             await self._sleep(self._sweep_seconds * (0.9 + 0.2 * self._random()))
 
     async def sweep(self) -> Swept:
-        """Erase what is old by the rules, and forget idempotency keys whose time is over.
+        """Erase what is old by the rules and summaries that belong to nothing, and forget idempotency keys whose time
+        is over.
 
         Raises:
             ConversationBusy: another process is at it.
@@ -117,10 +122,17 @@ class Retention:
                         erased += 1
                     else:
                         in_use += 1
-            swept = Swept(erased, in_use, await self._store.purge_requests())
+            swept = Swept(erased, in_use, await self._store.purge_requests(), await self.purge_summaries())
         if erased or in_use:
             log.info("%d old conversations erased, %d in use and left", erased, in_use)
+        if swept.summaries:
+            log.info("%d summaries erased whose requests had failed", swept.summaries)
         return swept
+
+    async def purge_summaries(self) -> int:
+        """Erase summaries that were made for a request of which nothing was stored then, as when its process died; how
+        many. No rule and no erasure of a conversation would come upon them."""
+        return await self._store.purge_chunks(made_before=self._clock() - GRACE)
 
     async def rules(self) -> list[Rule]:
         """The rules that hold now: of each tenant's valid keys the shortest, and the general one for the others."""

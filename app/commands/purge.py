@@ -74,6 +74,7 @@ async def _purge(
             if not arguments.dry_run:
                 telling.note("freeing the space")
                 await store.purge_requests()
+                await retention.purge_summaries()
                 await store.scrub()
         finally:
             await leases.aclose()

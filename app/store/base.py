@@ -225,7 +225,8 @@ class Store(Protocol):
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         """Erase a conversation's row, own messages and their index, chunks made in it, leases and the client's ids for
         it, and its stored completions. Messages that a branch still shares, and chunks that end at one, pass to that
-        branch. Whether there was one."""
+        branch. Chunks of the family go along that were made for a conversation that is not there, up to a message that
+        is in no log. Whether there was one."""
 
     async def chunks(
         self,
@@ -362,6 +363,10 @@ class Store(Protocol):
 
     async def purge_requests(self) -> int:
         """Forget idempotency keys whose time is over; how many."""
+
+    async def purge_chunks(self, *, made_before: datetime) -> int:
+        """Delete chunks, with their revisions and what folds them, that nothing would ever erase: made before then for
+        a conversation that is not there, up to a message that is in no log. How many were found."""
 
     async def scrub(self) -> None:
         """Rewrite the database's file without what deleted and overwritten rows have left in it, where that is for us

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from app.conversation.messages import Chunk
 from app.store.base import HeadMoved
 from app.store.revising import REVISED, revised, succeeding
 from app.store.rows import CHUNK_COLUMNS, as_optional_json, chunk_of, chunk_values
-from app.store.scripts import Dialect, Script
+from app.store.scripts import Dialect, Rows, Script
 from app.store.statements import CHUNK_ROW
 
 _COLUMNS: Final = ", ".join(CHUNK_COLUMNS)
@@ -32,6 +33,23 @@ _OLDER: Final = f"""
     SELECT {", ".join(REVISED)} FROM chunk_revisions
     WHERE root = :root AND chunk_id = :id AND tenant = :tenant ORDER BY revision"""
 _FORGET: Final = "DELETE FROM chunk_revisions WHERE root = :root AND chunk_id = :id AND tenant = :tenant"
+_STRAY: Final = """
+    NOT EXISTS (SELECT 1 FROM messages m WHERE m.root = k.root AND m.link = k.to_link)
+    AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.root = k.root AND c.id = k.conversation_id)"""
+"""A chunk of which the request that it was made for has stored nothing, nor has any other."""
+_LOOKED_AT: Final = f"""
+    SELECT k.root, k.id, k.tenant, k.created_at < :made_before AND {_STRAY} FROM chunks k
+    WHERE (k.root, k.id) > (:after_root, :after_id) ORDER BY k.root, k.id LIMIT :limit"""
+LOOKED_AT: Final = 500
+"""Chunks that one look for strays goes over."""
+
+
+class Place(NamedTuple):
+    """Where a chunk is kept."""
+
+    root: str
+    id: str
+    tenant: str
 
 
 def add(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
@@ -95,6 +113,56 @@ def delete(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[bo
         )
         doomed += [row[0] for row in folds]
     return bool(rows)
+
+
+async def purge(
+    dialect: Dialect,
+    look: Callable[[str, tuple[Any, ...]], Awaitable[Rows]],
+    delete_all: Callable[[Sequence[Place]], Awaitable[int]],
+    made_before: datetime,
+) -> int:
+    """As `Store.purge_chunks`: looks at all chunks, some at a time, and deletes what strays among them.
+
+    Args:
+        look: runs a statement that only reads.
+        delete_all: runs `delete_strays`.
+    """
+    found, after = 0, ("", "")
+    while True:
+        asked = dialect.say(
+            _LOOKED_AT,
+            made_before=dialect.moment(made_before),
+            after_root=after[0],
+            after_id=after[1],
+            limit=LOOKED_AT,
+        )
+        rows = await look(*asked)
+        if strays := [Place(root, id_, tenant) for root, id_, tenant, strays in rows if strays]:
+            found += await delete_all(strays)
+        if len(rows) < LOOKED_AT:
+            return found
+        after = rows[-1][0], rows[-1][1]
+
+
+def delete_strays(dialect: Dialect, places: Sequence[Place]) -> Script[int]:
+    """Delete those of some chunks that still stray; how many."""
+    count = 0
+    for root, chunk_id, tenant in places:
+        strays = yield dialect.say(
+            f"SELECT 1 FROM chunks k WHERE {_HERE} AND {_STRAY}", root=root, id=chunk_id, tenant=tenant
+        )
+        if strays:
+            count += yield from delete(dialect, tenant, root, chunk_id)
+    return count
+
+
+def delete_strays_of(dialect: Dialect, tenant: str, root: str) -> Script[None]:
+    """Delete whatever strays in a family."""
+    strays = yield dialect.say(
+        f"SELECT k.id FROM chunks k WHERE k.root = :root AND k.tenant = :tenant AND {_STRAY}", root=root, tenant=tenant
+    )
+    for (chunk_id,) in strays:
+        yield from delete(dialect, tenant, root, chunk_id)
 
 
 def remove(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -246,6 +247,9 @@ class EncryptedStore:
 
     async def purge_requests(self) -> int:
         return await self.inner.purge_requests()
+
+    async def purge_chunks(self, *, made_before: datetime) -> int:
+        return await self.inner.purge_chunks(made_before=made_before)
 
     async def scrub(self) -> None:
         await self.inner.scrub()

@@ -64,6 +64,7 @@ def delete(dialect: Dialect, words: Words, doomed: Conversation) -> Script[bool]
         sql.hand_over_chunks,
     ):
         yield statement, here
+    yield from chunk_scripts.delete_strays_of(dialect, doomed.tenant, root)
     yield dialect.say(_ERASE_REVISIONS, root=root)
     return True
 

@@ -373,20 +373,34 @@ class MemoryStore(MemoryChunks, MemoryDesk):
             for (lease_root, key), held in self._leases.items()
             if lease_root != root or not key.startswith(doomed.id)
         }
-        self._settle_chunks(root, doomed.id)
+        await self._settle_chunks(root, doomed.id)
         self._settle_completions(root, doomed.id, plan)
         return True
 
-    def _settle_chunks(self, root: str, erased: str) -> None:
-        """Chunks made in an erased conversation pass to who keeps the message they end at, or go with it."""
+    async def _settle_chunks(self, root: str, erased: str) -> None:
+        """Chunks made in an erased conversation pass to who keeps the message they end at. Without one they stray, and
+        go with all others of the family that do."""
         for tenant, chunk in self._all_chunks(root):
-            if chunk.conversation_id != erased:
-                continue
             keepers = [conversation_id for conversation_id, _ in self._by_link.get((root, chunk.to_link), ())]
-            if keepers:
+            if chunk.conversation_id == erased and keepers:
                 self._put_chunk(tenant, root, replace(chunk, conversation_id=min(keepers)))
-            else:
-                self._drop_chunk(tenant, root, chunk)
+        for tenant, chunk in self._all_chunks(root):
+            if self._strays(root, chunk):
+                await self.delete_chunk(tenant=tenant, root=root, chunk_id=chunk.id)
+
+    async def purge_chunks(self, *, made_before: datetime) -> int:
+        strays = [
+            (tenant, root, chunk.id)
+            for (tenant, root), chunks in self._chunks.items()
+            for chunk in chunks.values()
+            if chunk.created_at < made_before and self._strays(root, chunk)
+        ]
+        for tenant, root, chunk_id in strays:
+            await self.delete_chunk(tenant=tenant, root=root, chunk_id=chunk_id)
+        return len(strays)
+
+    def _strays(self, root: str, chunk: Chunk) -> bool:
+        return (root, chunk.conversation_id) not in self._conversations and not self._by_link.get((root, chunk.to_link))
 
     async def chunks(
         self,

@@ -298,6 +298,12 @@ class PostgresStore(Desk):
     async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
         return await self._run(chunk_scripts.delete(POSTGRES, tenant, root, chunk_id))
 
+    async def purge_chunks(self, *, made_before: datetime) -> int:
+        return await chunk_scripts.purge(POSTGRES, self._ask, self._delete_strays, made_before)
+
+    async def _delete_strays(self, places: Sequence[chunk_scripts.Place]) -> int:
+        return await self._run(chunk_scripts.delete_strays(POSTGRES, places))
+
     async def chunks(
         self,
         *,

@@ -177,6 +177,18 @@ class SqliteStore(Desk):
             await self._forget_log()
         return was_there
 
+    async def purge_chunks(self, *, made_before: datetime) -> int:
+        found = await chunk_scripts.purge(SQLITE, self._look, self._delete_strays, made_before)
+        if found:
+            await self._forget_log()
+        return found
+
+    def _look(self, sql: str, arguments: tuple[Any, ...]) -> asyncio.Future[Rows]:
+        return self._ranges.run(lambda connection: connection.execute(sql, arguments).fetchall())
+
+    def _delete_strays(self, places: Sequence[chunk_scripts.Place]) -> asyncio.Future[int]:
+        return self._run(lambda: chunk_scripts.delete_strays(SQLITE, places))
+
     async def chunks(
         self,
         *,

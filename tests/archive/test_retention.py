@@ -17,7 +17,19 @@ from app.store.ciphers import Cipher
 from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.memory import MemoryStore
-from tests.store.logs import Clock, begin, bodies, branch_off, fresh_tenant, go_on, lease_on
+from tests.store.logs import (
+    Clock,
+    begin,
+    bodies,
+    branch_off,
+    chunk_over,
+    conversation_of,
+    fresh_tenant,
+    go_on,
+    lease_on,
+    links,
+    log_of,
+)
 
 DAY = 24 * 3600.0
 TALK = ["user hi", "assistant hello", "user how are you", "assistant fine"]
@@ -203,6 +215,23 @@ async def test_idempotency_keys_whose_time_is_over_are_forgotten(store: MemorySt
     await store.claim_request(tenant="t", key="k", digest=b"d", holder="h", seconds=60.0, kept_seconds=60.0)
     clock.forward(DAY)
     assert await retention_of(store, clock, days=None).sweep() == Swept(request_keys=1)
+
+
+async def test_summaries_whose_requests_failed_are_erased_after_an_hour_whatever_the_rules(
+    store: MemoryStore, clock: Clock
+) -> None:
+    tenant = fresh_tenant()
+    log = log_of(tenant, TALK)
+    unstored = conversation_of(tenant, log)
+    chunk = chunk_over(unstored, log, 0, 2, created_at=clock.now)
+    fence = await lease_on(store, unstored.root)
+    await store.add_chunk(tenant=tenant, root=unstored.root, chunk=chunk, fence=fence)
+    retention = retention_of(store, clock, days=None)
+    clock.forward(3600)
+    assert await retention.sweep() == Swept()
+    clock.forward(1)
+    assert await retention.sweep() == Swept(summaries=1)
+    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
 
 
 class Outage(MemoryStore):

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.store import chunk_scripts
 from app.store.base import HeadMoved, Store
 from app.store.lineage import Erasure, erasure
 from app.store.memory import MemoryStore
 from app.store.rows import Lineage
 from tests.store.logs import (
+    NOON,
     begin,
     branch_off,
     chunk_over,
+    conversation_of,
     fresh_tenant,
     go_on,
     lease_on,
     links,
+    log_of,
     skeletons,
 )
 
@@ -126,6 +131,85 @@ async def test_a_chunk_stays_while_a_branch_has_the_message_it_ends_at(store: St
     assert (kept.id, kept.conversation_id) == (shared.id, branch.id)
     await store.delete(tenant=tenant, conversation_id=branch.id)
     assert await store.chunks(tenant=tenant, root=trunk.root, links=links(log)) == []
+
+
+async def strays_of(store: Store, tenant: str) -> tuple[Conversation, list[LogMessage], list[Chunk]]:
+    """Three summaries of a history that nothing else was stored of: two, and one that folds them."""
+    log = log_of(tenant, CHAT)
+    unstored = conversation_of(tenant, log)
+    early, late = chunk_over(unstored, log, 0, 4), chunk_over(unstored, log, 4, 6)
+    chunks = [early, late, chunk_over(unstored, log, 0, 6, folds=(early.id, late.id))]
+    fence = await lease_on(store, unstored.root)
+    for chunk in chunks:
+        await store.add_chunk(tenant=tenant, root=unstored.root, chunk=chunk, fence=fence)
+    await store.revise(tenant=tenant, root=unstored.root, chunk=replace(early, text="another", revision=2))
+    return unstored, log, chunks
+
+
+async def test_summaries_of_what_was_never_stored_are_purged_when_they_are_old(store: Store) -> None:
+    tenant = fresh_tenant()
+    unstored, log, chunks = await strays_of(store, tenant)
+    root = unstored.root
+
+    await store.purge_chunks(made_before=min(chunk.created_at for chunk in chunks))
+    assert len(await store.chunks(tenant=tenant, root=root, links=links(log))) == 3
+    assert await store.purge_chunks(made_before=max(chunk.created_at for chunk in chunks) + timedelta(seconds=1)) > 0
+
+    assert await store.chunks(tenant=tenant, root=root, links=links(log)) == []
+    assert await store.revisions(tenant=tenant, root=root, chunk_id=chunks[0].id) == []
+
+
+async def test_summaries_are_purged_over_any_number_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_scripts, "LOOKED_AT", 2)
+    strays = [await strays_of(store, fresh_tenant()) for _ in range(3)]
+    tenant = fresh_tenant()
+    kept, kept_log = await begin(store, tenant, CHAT)
+    fence = await lease_on(store, kept.root)
+    await store.add_chunk(tenant=tenant, root=kept.root, chunk=chunk_over(kept, kept_log, 0, 4), fence=fence)
+
+    await store.purge_chunks(made_before=NOON + timedelta(days=1))
+
+    for unstored, log, _ in strays:
+        assert await store.chunks(tenant=unstored.tenant, root=unstored.root, links=links(log)) == []
+    assert len(await store.chunks(tenant=tenant, root=kept.root, links=links(kept_log))) == 1
+
+
+async def test_a_summary_stays_that_has_a_conversation_or_whose_end_is_stored(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, CHAT[:4])
+    ahead = log_of(tenant, CHAT[4:], after=log[-1])
+    fence = await lease_on(store, conversation.root)
+    unknown = conversation_of(tenant, log)
+    of_its_own = chunk_over(conversation, [*log, *ahead], 4, 6)
+    of_another = chunk_over(unknown, log, 0, 2)
+    for chunk in (of_its_own, of_another):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+
+    await store.purge_chunks(made_before=NOON + timedelta(days=1))
+
+    found = await store.chunks(tenant=tenant, root=conversation.root, links=links([*log, *ahead]))
+    assert {chunk.id for chunk in found} == {of_its_own.id, of_another.id}
+
+
+async def test_summaries_of_what_was_never_stored_go_with_their_family(store: Store) -> None:
+    tenant = fresh_tenant()
+    unstored, log, _ = await strays_of(store, tenant)
+    other, _ = await begin(store, tenant, CHAT[:1])
+    assert other.root == unstored.root
+    await store.delete(tenant=tenant, conversation_id=other.id)
+    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
+
+
+async def test_a_summary_goes_with_the_message_it_ends_at_whoever_it_was_made_for(store: Store) -> None:
+    tenant = fresh_tenant()
+    unstored, log, _ = await strays_of(store, tenant)
+    retried, _ = await begin(store, tenant, CHAT)
+    branch, branch_log = await branch_off(store, retried, log, 4, ["assistant other"])
+    await store.delete(tenant=tenant, conversation_id=retried.id)
+    (kept,) = await store.chunks(tenant=tenant, root=unstored.root, links=links([*log, *branch_log]))
+    assert kept.to_seq == 4
+    await store.delete(tenant=tenant, conversation_id=branch.id)
+    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
 
 
 async def test_parallel_erasures_in_one_family_leave_the_rest_whole(store: Store) -> None:
