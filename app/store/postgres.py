@@ -82,6 +82,7 @@ class PostgresStore(Desk):
             raise StoreUnavailable(
                 f"The database's schema is {version!r}, expected {SCHEMA_VERSION!r}.", hint="Run `concertina migrate`."
             )
+        await self._connections.look_for_pooler()
 
     async def close(self) -> None:
         await self._appends.close()

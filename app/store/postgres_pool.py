@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +14,17 @@ from asyncpg import exceptions as driver
 
 from app.errors import StoreUnavailable
 
+log = logging.getLogger(__name__)
+
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 RELEASE_SECONDS: Final = 1.0
 """A connection whose statement was cancelled gets this long to say so before it is cut off."""
 
+_STATEMENT_IS_ELSEWHERE: Final = (driver.InvalidSQLStatementNameError, driver.DuplicatePreparedStatementError)
+"""Another connection of the server than the one that prepared it: only a pooler does that."""
 _UNAVAILABLE: Final = (
+    *_STATEMENT_IS_ELSEWHERE,
     OSError,  # refused, no such socket, and every time-out
     driver.PostgresConnectionError,
     driver.InterfaceError,  # the connection went away under us
@@ -38,6 +44,14 @@ def unavailable(error: Exception) -> Exception:
     """A driver's error as `StoreUnavailable` if it says "not now"; a fault of our own statements unchanged."""
     if not isinstance(error, _UNAVAILABLE) or isinstance(error, driver.DataError):
         return error
+    if isinstance(error, _STATEMENT_IS_ELSEWHERE):
+        pooled = StoreUnavailable(
+            "The database cannot be used: a pooler shares its connections out, and prepared statements get lost.",
+            hint="Set `database.statement_cache_size: 0`.",
+            retry_after_seconds=1.0,
+        )
+        pooled.__cause__ = error
+        return pooled
     reason = str(error) or type(error).__name__
     ours = StoreUnavailable(f"The database cannot be used: {reason}.", retry_after_seconds=1.0)
     ours.__cause__ = error
@@ -112,6 +126,21 @@ class Connections:
         else:
             await self._ask(lambda connection: connection.executemany(sql, rows))
 
+    async def look_for_pooler(self) -> None:
+        """Warn of one that may lose prepared statements: a server names its process otherwise than a pooler does.
+
+        Raises:
+            StoreUnavailable: as for `fetch`.
+        """
+        if not self._options.statement_cache_size:
+            return
+        told, is_there = await self._ask(_processes)
+        if told != is_there:
+            log.warning(
+                "a pooler stands before PostgreSQL: unless it keeps sessions or prepared statements, "
+                "set `database.statement_cache_size: 0`"
+            )
+
     async def _ask(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         pool = self._open_pool()
         try:
@@ -175,6 +204,12 @@ async def _settle_plans(connection: Any) -> None:
     and what it plans while the tables are nearly empty reads them from end to end until somebody analyzes them.
     """
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
+
+
+async def _processes(connection: Any) -> tuple[int, int]:
+    """The server process that was named at the connection's begin, and the one that answers now."""
+    async with connection.transaction():
+        return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")
 
 
 async def _keep_session(connection: Any) -> None:
