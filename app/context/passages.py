@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter as Multiset
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from app.context.asking import UNIT_END
 from app.context.quoting import quotable_text
 from app.conversation.messages import LogMessage
 from app.conversation.terms import MAX_MESSAGE_CHARS, terms_of
@@ -41,6 +40,9 @@ LONGEST_UNIT_CHARS: Final = 400
 SHORT_MESSAGE_CHARS: Final = 240
 """Messages up to this are not taken apart."""
 
+_UNIT_END: Final = re.compile(r"[.!?。！？\n](?:(?<=[.!?])\s+|(?<=[。！？])|(?<=\n)\n*)")
+"""Ends where `asking.UNIT_END` does, and is found ten times as fast: it begins with a character of a set."""
+
 Key = TypeVar("Key")
 Place = tuple[int, int]
 """A message's seq, and which of its sentences."""
@@ -62,38 +64,54 @@ class Unit:
         return self.weight * sum(self.held.values())
 
 
+class Terms(NamedTuple):
+    """What a text holds of the terms that are asked for."""
+
+    times: Multiset[str]
+    length: int
+    """How many terms it has altogether."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A candidate, read."""
 
     entry: LogMessage
+    seq: int
+    role: str
     text: str
     spans: tuple[tuple[int, int], ...]
-    terms: tuple[Multiset[str], ...]
+    terms: tuple[Terms, ...]
     """Of each span."""
-
-    @property
-    def seq(self) -> int:
-        return self.entry.seq
-
-    @property
-    def role(self) -> str:
-        return self.entry.message.role
+    whole: Terms
+    """Of all spans."""
 
 
-def read(entry: LogMessage) -> Source:
+def read(entry: LogMessage, asked: Container[str]) -> Source:
+    """A message as its spans, with what they hold of the terms that are asked for."""
     text = quotable_text(entry.message)
+    if len(text) <= SHORT_MESSAGE_CHARS:
+        whole = _held_in(text, asked)
+        return Source(entry, entry.seq, entry.message.role, text, ((0, len(text)),), (whole,), whole)
     spans = tuple(_units(text[:MAX_MESSAGE_CHARS]))
-    return Source(entry, text, spans, tuple(Multiset(terms_of(text[start:end])) for start, end in spans))
+    terms = tuple(_held_in(text[start:end], asked) for start, end in spans)
+    times: Multiset[str] = Multiset()
+    for one in terms:
+        times.update(one.times)
+    return Source(
+        entry, entry.seq, entry.message.role, text, spans, terms, Terms(times, sum(one.length for one in terms))
+    )
+
+
+def _held_in(text: str, asked: Container[str]) -> Terms:
+    terms = terms_of(text)
+    return Terms(Multiset(filter(asked.__contains__, terms)), len(terms))
 
 
 def _units(text: str) -> Iterator[tuple[int, int]]:
-    """Sentences and lines, the longest cut at spaces; a short text is one."""
-    if len(text) <= SHORT_MESSAGE_CHARS:
-        yield (0, len(text))
-        return
+    """Sentences and lines, the longest cut at spaces."""
     start = 0
-    for end in [*(found.end() for found in UNIT_END.finditer(text)), len(text)]:
+    for end in [*(found.end() for found in _UNIT_END.finditer(text)), len(text)]:
         while end - start > LONGEST_UNIT_CHARS:
             space = text.rfind(" ", start + LONGEST_UNIT_CHARS // 2, start + LONGEST_UNIT_CHARS)
             cut = space + 1 if space > 0 else start + LONGEST_UNIT_CHARS
@@ -116,7 +134,6 @@ def answering(look: re.Pattern[str] | None, sources: Mapping[int, Source]) -> di
 
 def weighed(
     sources: Mapping[int, Source],
-    wholes: Mapping[int, Multiset[str]],
     rarity: Mapping[str, float],
     answering: Mapping[Place, float],
     *,
@@ -125,13 +142,12 @@ def weighed(
     """All sentences that may be quoted, with what they hold.
 
     Args:
-        wholes: the terms of each message.
         rarity: of the terms that are asked for.
         answering: sentences that hold what looks like an answer, and how rare that is.
         of_speaker: whether the question is about who asks it.
     """
     rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
-    whole_held = _bm25(rarity, wholes)
+    whole_held = _bm25(rarity, {seq: source.whole for seq, source in sources.items()})
     unit_held = _bm25(
         rarity, {(seq, at): terms for seq, source in sources.items() for at, terms in enumerate(source.terms)}
     )
@@ -163,17 +179,16 @@ def _add(held: dict[str, float], more: Mapping[str, float], share: float) -> Non
         held[term] = held.get(term, 0.0) + share * worth
 
 
-def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Multiset[str]]) -> dict[Key, dict[str, float]]:
+def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Terms]) -> dict[Key, dict[str, float]]:
     """What each of the terms is worth in each text."""
-    lengths = {key: terms.total() for key, terms in texts.items()}
-    average = max(1.0, sum(lengths.values()) / max(1, len(lengths)))
+    average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
     held = {}
-    for key, terms in texts.items():
-        damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths[key] / average)
+    for key, (times, length) in texts.items():
+        damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / average)
         held[key] = {
-            term: worth * terms[term] * (SATURATION + 1) / (terms[term] + damped)
-            for term, worth in rarity.items()
-            if term in terms
+            term: rarity[term] * often * (SATURATION + 1) / (often + damped)
+            for term, often in times.items()
+            if term in rarity
         }
     return held
 

@@ -19,6 +19,7 @@ from app.context.passages import Place, Source, Unit, answering, read, weighed
 from app.context.quoting import quoting
 from app.context.view import Counter
 from app.conversation.messages import LogMessage
+from app.conversation.terms import MAX_MESSAGE_CHARS
 
 COMMON_RARITY: Final = 1.5
 """The inverse document frequency of a word in every fifth message: what is not rarer tells nothing by itself."""
@@ -34,6 +35,8 @@ of the question, the second tells less than one that holds the others."""
 SPEAKER_TOKENS: Final = 16
 """What the line that names a speaker costs, generously."""
 GAP_TOKENS: Final = 3
+READ_CHARS: Final = 512 * 1024
+"""Of candidates, what is read: up to a hundred milliseconds. The best come first, those beside them last."""
 LEAST_TOKENS: Final = 8
 """With less room left, nothing more is looked at."""
 
@@ -62,22 +65,25 @@ def choose_quotes(
 
     Args:
         question: the text of that message.
-        candidates: what `Store.search` found for its terms.
+        candidates: what `Store.search` found for its terms, best first.
         room_tokens: the most that the quoting message may take, itself included. Raw counts.
         folded_messages: how many messages the search ranged over.
         visible: seqs that the view shows anyway.
     """
     asked = asked_terms(question)
-    hits = [found for found in candidates if found.score is not None and found.message.seq not in visible]
-    if not asked or not hits:
+    if not asked:
         return None
-    sources = {found.message.seq: read(found.message) for found in candidates if found.message.seq not in visible}
-    wholes = {seq: sum(source.terms, Multiset()) for seq, source in sources.items()}
-    rarity = _rarities(asked, [(wholes[found.message.seq], found.score or 0.0) for found in hits], folded_messages)
+    looked_at = _looked_at(candidates, visible)
+    terms = frozenset(asked)
+    sources = {found.message.seq: read(found.message, terms) for found in looked_at}
+    hits = [(sources[found.message.seq].whole.times, found.score) for found in looked_at if found.score is not None]
+    if not hits:
+        return None
+    rarity = _rarities(hits, folded_messages)
     looks = answering(look_of_answer(question), sources)
     if not _bears(rarity, sources.values(), looks, folded_messages):
         return None
-    units = weighed(sources, wholes, rarity, looks, of_speaker=is_of_speaker(question))
+    units = weighed(sources, rarity, looks, of_speaker=is_of_speaker(question))
     chosen = _filled(units, sources, room_tokens, count)
     while chosen:
         quotation = _quotation(chosen, sources, before_seq, count)
@@ -85,6 +91,18 @@ def choose_quotes(
             return quotation
         chosen = chosen[:-1]
     return None
+
+
+def _looked_at(candidates: Iterable[Candidate], visible: Container[int]) -> list[Candidate]:
+    """Those that the view does not show anyway, the best first, as far as `READ_CHARS` go."""
+    looked_at, left = [], READ_CHARS
+    for found in candidates:
+        if left <= 0:
+            break
+        if found.message.seq not in visible:
+            looked_at.append(found)
+            left -= min(len(found.message.message.raw), MAX_MESSAGE_CHARS)
+    return looked_at
 
 
 def _bears(
@@ -106,36 +124,41 @@ def _bears(
     once = math.log(1 + (folded_messages - 0.5) / 1.5) - COMMON_RARITY
     most = 0.0
     for source in sources:
-        shared = set().union(*source.terms) & telling.keys()
+        shared = source.whole.times.keys() & telling.keys()
+        if not shared:
+            continue
         beside = (
-            looks.get((source.seq, at), 0.0) for at, terms in enumerate(source.terms) if not shared.isdisjoint(terms)
+            looks.get((source.seq, at), 0.0)
+            for at, terms in enumerate(source.terms)
+            if not shared.isdisjoint(terms.times)
         )
         worth = sum(telling[term] for term in shared)
         most = max(most, worth + max(0.0, max(beside, default=0.0) - COMMON_RARITY))
     return most > 0 and most >= RELEVANT_SHARE * once
 
 
-def _rarities(
-    asked: Sequence[str], hits: Sequence[tuple[Multiset[str], float]], folded_messages: int
-) -> dict[str, float]:
+def _rarities(hits: Sequence[tuple[Mapping[str, int], float]], folded_messages: int) -> dict[str, float]:
     """How rare each term is in all that was searched: its inverse document frequency.
 
     Candidates are only the best of what was found, and terms that they all hold look rarer by them than they are. But
     the score of each is the sum of its terms' true rarities, to which the estimates are brought in line.
+
+    Args:
+        hits: what each of those that were found holds of the terms that are asked for, and its score.
     """
-    rarities = {}
-    for term in asked:
-        holding = sum(term in terms for terms, _ in hits)
-        if holding:
-            rarities[term] = math.log(1 + (max(folded_messages, len(hits)) - holding + 0.5) / (holding + 0.5))
-    held = [([term for term in rarities if term in terms], score) for terms, score in hits]
+    messages = max(folded_messages, len(hits))
+    holding = Multiset(term for times, _ in hits for term in times)
+    rarities = {
+        term: math.log(1 + (messages - matching + 0.5) / (matching + 0.5)) for term, matching in holding.items()
+    }
     for _ in range(FITTING_ROUNDS):
-        ratios: dict[str, list[float]] = {term: [] for term in rarities}
-        for terms, score in held:
-            total = sum(rarities[term] for term in terms)
-            for term in terms:
-                ratios[term].append(min(1.0, score / total) if total else 1.0)
-        rarities = {term: worth * sum(ratios[term]) / len(ratios[term]) for term, worth in rarities.items()}
+        ratios = dict.fromkeys(rarities, 0.0)
+        for times, score in hits:
+            total = sum(map(rarities.__getitem__, times))
+            ratio = min(1.0, score / total) if total else 1.0
+            for term in times:
+                ratios[term] += ratio
+        rarities = {term: worth * ratios[term] / holding[term] for term, worth in rarities.items()}
     return rarities
 
 

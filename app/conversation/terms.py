@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -56,7 +57,10 @@ COMMON_WORDS: Final = """
 
 def terms_of(text: str) -> list[str]:
     """The terms of a text, in order, as often as they occur."""
-    return list(_terms(text))
+    words = _WORD.findall(_normal(text))
+    if max(map(len, words), default=0) > MAX_TERM_CHARS:
+        return list(_terms_of_words(words))
+    return list(chain.from_iterable(map(_known_terms, words)))
 
 
 def query_terms(text: str) -> list[str]:
@@ -64,7 +68,7 @@ def query_terms(text: str) -> list[str]:
 
     Of a long text its beginning and its end: what is asked stands there, and what is pasted between them.
     """
-    asked = list(dict.fromkeys(term for term in _terms(text) if term not in _COMMON_TERMS))
+    asked = list(dict.fromkeys(term for term in terms_of(text) if term not in _COMMON_TERMS))
     if len(asked) <= MAX_QUERY_TERMS:
         return asked
     half = MAX_QUERY_TERMS // 2
@@ -113,8 +117,8 @@ def _leaves(document: Any) -> Iterator[str]:
             yield str(value)
 
 
-def _terms(text: str) -> Iterator[str]:
-    for word in _WORD.findall(_normal(text)):
+def _terms_of_words(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
         yield from _known_terms(word) if len(word) <= MAX_TERM_CHARS else _terms_of_word(word)
 
 
@@ -137,7 +141,9 @@ def _normal(text: str) -> str:
     if not text.isascii():
         text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
         text = unicodedata.normalize("NFC", text)
-    return _DIGIT_GROUP.sub("", _CONTRACTION.sub("", text))
+    if "'" in text or "\u2019" in text:
+        text = _CONTRACTION.sub("", text)
+    return _DIGIT_GROUP.sub("", text) if "," in text else text
 
 
 def _part_terms(part: str) -> Iterable[str]:

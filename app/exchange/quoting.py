@@ -29,7 +29,7 @@ from app.store.search import found_in
 
 log = logging.getLogger(__name__)
 
-CANDIDATES: Final = 128
+CANDIDATES: Final = 32
 """How many messages a search may bring up, besides those next to them."""
 QUESTION_CHARS: Final = 4_000
 """Of the newest message, what is searched for: the end of a long one, where the question stands."""

@@ -30,7 +30,7 @@ from app.store.lineage import deepest_first, erasure, expected_count, own_from, 
 from app.store.memory_chunks import MemoryChunks, Place
 from app.store.memory_desk import MemoryDesk
 from app.store.redacting import REDACTED, Change, beginning_at, covers, marked, sharing, shift_of, shifts, total
-from app.store.search import found_in, score, told
+from app.store.search import bounded, found_in, score, told
 
 _Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where it is kept: (conversation id, seq), oldest first."""
@@ -131,6 +131,9 @@ class MemoryStore(MemoryChunks, MemoryDesk):
         self._conversations[here] = replace(self._conversations[here], external_id=external_id)
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        return self._read(conversation, from_seq, to_seq)
+
+    def _read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         current = self._conversations.get((conversation.root, conversation.id), conversation)
         end = min(to_seq, conversation.head_seq + 1)
         return [
@@ -170,14 +173,17 @@ class MemoryStore(MemoryChunks, MemoryDesk):
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[Found]:
         asked, root = frozenset(terms), conversation.root
-        log = {entry.seq: entry for entry in await self.read(conversation, from_seq, before_seq)}
+        log = {entry.seq: entry for entry in self._read(conversation, from_seq, before_seq)}
+        parts = stretches(conversation.path, max(from_seq, 0), before_seq)
         holding = {
             seq: asked & self._terms.get((root, stretch.conversation_id), {}).get(seq, frozenset())
-            for stretch in stretches(conversation.path, max(from_seq, 0), before_seq)
+            for stretch in parts
             for seq in range(stretch.from_seq, stretch.to_seq)
             if seq in log
         }
-        return found_in(log, holding, messages=expected_count(conversation, from_seq, before_seq), limit=limit)
+        shown, matching = bounded(holding, [(part.from_seq, part.to_seq) for part in parts])
+        count = expected_count(conversation, from_seq, before_seq)
+        return found_in(log, shown, messages=count, limit=limit, matching=matching)
 
     async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
         held = {

@@ -14,8 +14,19 @@ from typing import Final
 
 from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
 from app.store.scripts import POSTGRES, Script
-from app.store.search import RANKED_HITS, TERM_BITS, scope_of, scope_prefix, tenant_scope_of
+from app.store.search import (
+    DENSE_HITS,
+    MOST_HITS,
+    NEWEST,
+    RANKED_HITS,
+    TERM_BITS,
+    scope_of,
+    scope_prefix,
+    tenant_scope_of,
+)
 from app.store.statements import numbered
+
+_TERM_MASK: Final = (1 << TERM_BITS) - 1
 
 # The conversations are locked so that none is erased, and no message of theirs redacted, between the look at its
 # messages and the insert. Rows: which messages are stored, whether they were redacted.
@@ -74,27 +85,73 @@ POST_SCOPES: Final = numbered(
     "$",
 )
 
-# OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations.
+
+def _ranked(root: str, messages: str, limit: str) -> str:
+    """Common table expressions from `stretch`, which names stretches of a log, to `best`: the messages of them that
+    tell most (`store.search.bounded`).
+
+    OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations. It is read in the
+    order of the table and no further than needed, so what is common is first looked for among the newest messages.
+
+    Args:
+        root: an expression for the root.
+        messages: one for how many messages are searched.
+        limit: one for how many are wanted.
+    """
+    return f"""
+    recent AS MATERIALIZED (
+        SELECT s.id, t.term & {_TERM_MASK} AS term, p.seq
+        FROM stretch s
+        CROSS JOIN LATERAL (
+            SELECT seq, terms FROM message_terms
+            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST} AND seq < s.to_seq OFFSET 0) p
+        CROSS JOIN LATERAL unnest(p.terms) AS t (term)
+        WHERE s.to_seq - s.from_seq > {MOST_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
+    asked AS MATERIALIZED (
+        SELECT s.*, q.term, coalesce(r.late, 0) AS late
+        FROM stretch s CROSS JOIN unnest(:terms::bigint[]) AS q (term)
+        LEFT JOIN (SELECT id, term, count(*) AS late FROM recent GROUP BY id, term) r USING (id, term)),
+    early AS MATERIALIZED (
+        SELECT a.id, a.term, p.seq
+        FROM asked a
+        CROSS JOIN LATERAL (
+            SELECT seq
+            FROM (
+                SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
+            WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
+            LIMIT {MOST_HITS} + 1) p
+        WHERE a.late < {DENSE_HITS}),
+    counted AS MATERIALIZED (
+        SELECT id, term, late, to_seq - from_seq AS length, coalesce(upto, 0) AS upto,
+               late >= {DENSE_HITS} OR coalesce(upto, 0) > {MOST_HITS} AS is_common
+        FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, sum(matching)::bigint AS matching,
+                   sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
+            FROM (
+                SELECT term, CASE WHEN is_common THEN late ELSE upto END AS held,
+                       CASE WHEN is_common THEN greatest(least(upto, {MOST_HITS}), late * length / {NEWEST}) ELSE upto
+                       END AS matching
+                FROM counted WHERE late > 0 OR upto > 0) m
+            GROUP BY term) c
+        WHERE hits < {RANKED_HITS}),
+    best AS MATERIALIZED (
+        SELECT seq, sum(weight)::bigint AS weights
+        FROM (
+            SELECT id, term, seq, false AS is_common FROM early
+            UNION ALL SELECT id, term, seq, true FROM recent) h
+        JOIN counted USING (id, term, is_common) JOIN telling USING (term)
+        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
+
+
 SEARCH: Final = numbered(
     f"""
     WITH stretch AS (
         SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
             AS s (id, prefix, from_seq, to_seq)),
-    hit AS MATERIALIZED (
-        SELECT q.term, p.seq
-        FROM stretch s CROSS JOIN unnest(:terms::bigint[]) AS q (term)
-        CROSS JOIN LATERAL (
-            SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[s.prefix | q.term] OFFSET 0) p
-        WHERE p.root = :root AND p.conversation_id = s.id AND p.seq >= s.from_seq AND p.seq < s.to_seq),
-    telling AS (
-        SELECT term, round(1000 * ln(1 + (:messages::float8 - matching + 0.5) / (matching + 0.5)))::bigint AS weight
-        FROM (
-            SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
-            FROM hit GROUP BY term) c
-        WHERE hits < {RANKED_HITS}),
-    best AS MATERIALIZED (
-        SELECT seq, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term)
-        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT :limit),
+    {_ranked(":root", ":messages::float8", ":limit::bigint")},
     wanted AS MATERIALIZED (
         SELECT seq, max(weights) AS weights
         FROM (SELECT seq, weights FROM best
@@ -146,21 +203,10 @@ BEST: Final = numbered(
         :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
     ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
     CROSS JOIN LATERAL (
-        WITH hit AS MATERIALIZED (
-            SELECT q.term, p.seq
-            FROM unnest(:terms::bigint[]) AS q (term)
-            CROSS JOIN LATERAL (
-                SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[o.prefix | q.term] OFFSET 0) p
-            WHERE p.root = o.root AND p.conversation_id = o.id AND p.seq >= o.from_seq AND p.seq < o.to_seq),
-        telling AS MATERIALIZED (
-            SELECT term,
-                   round(1000 * ln(1 + (o.to_seq - o.from_seq - matching + 0.5::float8) / (matching + 0.5)))::bigint
-                   AS weight
-            FROM (
-                SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
-                FROM hit GROUP BY term) c
-            WHERE hits < {RANKED_HITS})
-        SELECT seq FROM hit JOIN telling USING (term) GROUP BY seq ORDER BY sum(weight) DESC, seq DESC LIMIT 1) b
+        WITH stretch AS (
+            SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
+        {_ranked("o.root", "(o.to_seq - o.from_seq)", "1")}
+        SELECT seq FROM best) b
     CROSS JOIN LATERAL (
         SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
     ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
@@ -169,7 +215,7 @@ BEST: Final = numbered(
 """The best message of each of some conversations, among those of its own rows; `place` counts them from 1."""
 
 _HERE: Final = "root = :root AND conversation_id = :id"
-_TERM: Final = f"term & {(1 << TERM_BITS) - 1}"
+_TERM: Final = f"term & {_TERM_MASK}"
 _TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
 _UNPOST: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, TypeVar
@@ -25,6 +25,12 @@ _SCOPE_BITS: Final = 63 - TERM_BITS
 _FINENESS: Final = 1000
 TERMS_AT_ONCE: Final = 16_384
 """What is indexed in one transaction: other writers wait for it, some fifty milliseconds."""
+MOST_HITS: Final = 1024
+"""What occurs more often in a stretch of a log is common there: to read all of it would take longer with every turn."""
+NEWEST: Final = 256
+"""Among so many messages at the end of a stretch common terms are looked for, and nowhere else."""
+DENSE_HITS: Final = NEWEST // 4
+"""What occurs so often among the newest is common, however often it occurs before them."""
 RANKED_HITS: Final = 4096
 """Terms count from the rarest on until they have this many hits: what is in every other message tells nothing, and to
 rank it would take longest."""
@@ -87,45 +93,86 @@ def score(weights: int) -> float:
     return weights / _FINENESS
 
 
-def told(terms_at: Mapping[Key, Iterable[str]], *, count: int) -> dict[Key, int]:
+def told(
+    terms_at: Mapping[Key, Iterable[str]], *, count: int, matching: Mapping[str, int] | None = None
+) -> dict[Key, int]:
     """The sums of weights of those that hold a telling term, as databases do it.
 
     Args:
         terms_at: which of the asked terms each message, or conversation, holds.
         count: how many there are altogether.
+        matching: how many of them hold each term, where `terms_at` does not show all.
     """
-    matching = Counter(term for terms in terms_at.values() for term in terms)
+    shown = Counter(term for terms in terms_at.values() for term in terms)
+    matching = shown if matching is None else matching
     weights, hits = {}, 0
-    for term in sorted(matching, key=lambda term: (matching[term], term_key(term))):
+    for term in sorted(shown, key=lambda term: (matching[term], term_key(term))):
         if hits < RANKED_HITS:
             weights[term] = weight(count, matching[term])
-        hits += matching[term]
+        hits += shown[term]
     sums = {key: sum(weights.get(term, 0) for term in terms) for key, terms in terms_at.items()}
     return {key: sums[key] for key, terms in terms_at.items() if any(term in weights for term in terms)}
 
 
-def best(terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int) -> dict[int, int]:
+def bounded(
+    terms_at: Mapping[int, Collection[str]], parts: Iterable[tuple[int, int]]
+) -> tuple[dict[int, list[str]], Counter[str]]:
+    """What a search reads of a log, and in how many messages each term is, as far as it can tell from that.
+
+    In a stretch of more than `MOST_HITS` messages, terms that are common are read among its newest messages only, and
+    taken to be as common in all of it.
+
+    Args:
+        terms_at: which of the asked terms each message holds, by seq.
+        parts: the stretches of the log, `[from_seq, to_seq)`.
+    """
+    shown: dict[int, list[str]] = {}
+    matching: Counter[str] = Counter()
+    for from_seq, to_seq in parts:
+        held = {seq: terms_at[seq] for seq in range(from_seq, to_seq) if seq in terms_at}
+        hits = Counter(term for terms in held.values() for term in terms)
+        late = Counter(term for seq, terms in held.items() if seq >= to_seq - NEWEST for term in terms)
+        is_long = to_seq - from_seq > MOST_HITS
+        common = {term for term in hits if is_long and (late[term] >= DENSE_HITS or hits[term] > MOST_HITS)}
+        for term, all_hits in hits.items():
+            estimated = late[term] * (to_seq - from_seq) // NEWEST
+            rare = 0 if late[term] >= DENSE_HITS else min(all_hits, MOST_HITS)
+            matching[term] += max(estimated, rare) if term in common else all_hits
+        for seq, terms in held.items():
+            shown[seq] = [term for term in terms if seq >= to_seq - NEWEST or term not in common]
+    return shown, matching
+
+
+def best(
+    terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int, matching: Mapping[str, int] | None = None
+) -> dict[int, int]:
     """The sums of weights of the messages that tell most, best first, at equal sums the later.
 
     Args:
         terms_at: which of the asked terms each message holds, by seq.
         messages: how many there are in the range that is searched.
+        matching: as of `told`.
     """
-    found = told(terms_at, count=messages)
+    found = told(terms_at, count=messages, matching=matching)
     ranked = sorted(found.items(), key=lambda entry: (entry[1], entry[0]), reverse=True)
     return dict(ranked[:limit])
 
 
 def found_in(
-    log: Mapping[int, LogMessage], terms_at: Mapping[int, Iterable[str]], *, messages: int, limit: int
+    log: Mapping[int, LogMessage],
+    terms_at: Mapping[int, Iterable[str]],
+    *,
+    messages: int,
+    limit: int,
+    matching: Mapping[str, int] | None = None,
 ) -> list[Found]:
     """What `Store.search` gives for a log in memory: the best messages, then those beside them, by seq.
 
     Args:
         log: the messages of the range, by seq.
-        terms_at, messages, limit: as of `best`.
+        terms_at, messages, limit, matching: as of `best`.
     """
-    ranked = best(terms_at, messages=messages, limit=limit)
+    ranked = best(terms_at, messages=messages, limit=limit, matching=matching)
     beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1)} - ranked.keys())
     found = [Found(log[seq], score(weights)) for seq, weights in ranked.items()]
     return found + [Found(log[seq], None) for seq in beside if seq in log]

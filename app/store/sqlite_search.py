@@ -19,7 +19,7 @@ from app.store.lineage import Stretch, own_from, run_of, stretches
 from app.store.redacting import REDACTED
 from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, conversation_of, log_message_of
 from app.store.scripts import Script
-from app.store.search import RANKED_HITS, scope_of, score, tenant_scope_of, weight
+from app.store.search import DENSE_HITS, MOST_HITS, NEWEST, RANKED_HITS, scope_of, score, tenant_scope_of, weight
 
 _IS_KEPT: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
 _BELONGS: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
@@ -33,20 +33,34 @@ _SEARCH: Final = f"""
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
                json_extract(value, '$[2]'), json_extract(value, '$[3]')
         FROM json_each(?2)),
-    counted (term, matching) AS MATERIALIZED (
-        SELECT q.value, (
-            SELECT count(*) FROM stretch s CROSS JOIN postings p
-              ON p.scope = s.scope AND p.term = q.value AND p.seq >= s.from_seq AND p.seq < s.to_seq)
-        FROM json_each(?3) q),
+    recent (scope, from_seq, to_seq, term, late) AS MATERIALIZED (
+        SELECT s.scope, s.from_seq, s.to_seq, q.value, iif(s.to_seq - s.from_seq <= {MOST_HITS}, 0, (
+            SELECT count(*) FROM postings p
+            WHERE p.scope = s.scope AND p.term = q.value AND p.seq >= s.to_seq - {NEWEST} AND p.seq < s.to_seq))
+        FROM stretch s CROSS JOIN json_each(?3) q),
+    counted (scope, from_seq, to_seq, term, late, upto) AS MATERIALIZED (
+        SELECT r.*, iif(r.late >= {DENSE_HITS}, 0, (
+            SELECT count(*) FROM (
+                SELECT 1 FROM postings p
+                WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq
+                LIMIT {MOST_HITS} + 1)))
+        FROM recent r),
+    shown (scope, from_seq, to_seq, term, hits, matching) AS MATERIALIZED (
+        SELECT scope, from_seq, to_seq, term, upto, upto FROM counted WHERE upto BETWEEN 1 AND {MOST_HITS}
+        UNION ALL
+        SELECT scope, to_seq - {NEWEST}, to_seq, term, late,
+               max(min(upto, {MOST_HITS}), late * (to_seq - from_seq) / {NEWEST})
+        FROM counted WHERE late >= {DENSE_HITS} OR upto > {MOST_HITS}),
     telling (term, weight) AS MATERIALIZED (
         SELECT term, term_weight(?4, matching)
         FROM (
-            SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits
-            FROM counted WHERE matching > 0)
+            SELECT term, sum(matching) AS matching,
+                   sum(sum(hits)) OVER (ORDER BY sum(matching), term) - sum(hits) AS hits
+            FROM shown GROUP BY term)
         WHERE hits < {RANKED_HITS}),
     best (seq, weights) AS MATERIALIZED (
         SELECT p.seq, sum(t.weight) AS weights
-        FROM telling t CROSS JOIN stretch s CROSS JOIN postings p
+        FROM telling t CROSS JOIN shown s ON s.term = t.term CROSS JOIN postings p
           ON p.scope = s.scope AND p.term = t.term AND p.seq >= s.from_seq AND p.seq < s.to_seq
         GROUP BY p.seq ORDER BY weights DESC, p.seq DESC LIMIT ?5),
     wanted (seq, weights) AS MATERIALIZED (
