@@ -33,10 +33,15 @@ from app.observability.requests import note_error, note_request
 
 log = logging.getLogger(__name__)
 
-WHOLE_HEADERS: Final = {"content-type": "application/json", "cache-control": "no-store"}
+WHOLE_HEADERS: Final = {
+    "content-type": "application/json",
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+}
 STREAM_HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-store",
+    "x-content-type-options": "nosniff",
     "x-accel-buffering": "no",
 }
 """The last keeps nginx from holding a stream back."""

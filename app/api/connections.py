@@ -273,6 +273,7 @@ def _answer(error: GatewayError) -> bytes:
         "content-type": "application/json",
         "content-length": str(len(body)),
         "connection": "close",
+        "x-content-type-options": "nosniff",
         **error_headers(error),
     }
     lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]

@@ -1,4 +1,5 @@
-"""Every answer carries an `X-Request-Id`, whichever path it comes from; below `/v1`, no cache may keep one."""
+"""Every answer carries an `X-Request-Id` and says what type it is of, whichever path it comes from; below `/v1`, no
+cache may keep one."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ REQUEST_ID: Final = "request_id"
 _HEADER: Final = b"x-request-id"
 _PRIVATE: Final = "/v1/"
 _NOT_KEPT: Final = (b"cache-control", b"no-store")
+_NOT_GUESSED: Final = (b"x-content-type-options", b"nosniff")
 
 
 class RequestIds:
@@ -44,5 +46,7 @@ def _missing(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
     """What an answer with these headers is to have besides."""
     if _HEADER not in names:
         yield _HEADER, scope[REQUEST_ID].encode()
+    if _NOT_GUESSED[0] not in names:
+        yield _NOT_GUESSED
     if _NOT_KEPT[0] not in names and scope["path"].startswith(_PRIVATE):
         yield _NOT_KEPT

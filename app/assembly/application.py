@@ -11,6 +11,7 @@ from app.api.front import CHAT_PATH
 from app.api.handlers import install_error_handlers
 from app.api.limits import BodyLimit
 from app.api.openapi import describe
+from app.api.reference import reference_routes
 from app.api.request_ids import RequestIds
 from app.assembly.engine import Engine
 from app.assembly.resources import routes_beside_chat
@@ -32,7 +33,11 @@ def application_of(
         version=VERSION,
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
         generate_unique_id_function=lambda route: route.name,
+        docs_url=None,  # the framework's pages load scripts from elsewhere
+        redoc_url=None,
     )
+    document = application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
+    application.include_router(reference_routes(document))
     application.router.add_route(
         CHAT_PATH,
         chat,  # type: ignore[arg-type]  # an ASGI application, which is taken as well
@@ -42,7 +47,6 @@ def application_of(
     for routes in routes_beside_chat(engine, settings):
         application.include_router(routes)
     install_error_handlers(application)
-    application.openapi = describe(application)  # type: ignore[method-assign]  # how FastAPI wants it
     application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=new_request_id)
     return application

@@ -1,0 +1,95 @@
+"""`/docs`: every endpoint as the OpenAPI document has it, in one page of HTML that loads nothing and runs no script."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+STYLE: Final = (
+    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:1rem}"
+    "code,pre{font-family:ui-monospace,monospace}pre{overflow:auto;font-size:13px}summary{cursor:pointer}"
+    "h2{margin-top:2.5rem;text-transform:capitalize}details{border-top:1px solid #8884;padding:.4rem 0}"
+    "summary b{display:inline-block;min-width:4.5rem}details details{margin-left:1rem;border:0}"
+)
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+METHODS: Final = ("get", "post", "put", "patch", "delete")
+OTHER: Final = "other"
+
+
+def reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
+    """`GET /docs`.
+
+    Args:
+        document: the OpenAPI document.
+    """
+    routes = APIRouter(include_in_schema=False)
+    made: list[str] = []
+
+    @routes.get("/docs")
+    async def docs() -> HTMLResponse:
+        if not made:
+            made.append(page_of(document()))
+        return HTMLResponse(made[0], headers=HEADERS)
+
+    return routes
+
+
+def page_of(document: Mapping[str, Any]) -> str:
+    """The page of a document."""
+    info = document["info"]
+    by_tag: dict[str, list[str]] = {}
+    for path, operations in document["paths"].items():
+        for method in METHODS:
+            if method in operations:
+                operation = operations[method]
+                tag = (operation.get("tags") or [OTHER])[0]
+                by_tag.setdefault(tag, []).append("".join(_operation(method, path, operation)))
+    schemas = document.get("components", {}).get("schemas", {})
+    title = f"{_text(info['title'])} {_text(info['version'])}"
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><h1>{title}</h1>',
+        f"<p>{_text(info.get('description', ''))} For programs: ",
+        '<a href="openapi.json">openapi.json</a>.</p>',
+        *(f"<h2>{_text(tag)}</h2>{''.join(told)}" for tag, told in by_tag.items()),
+        "<h2>schemas</h2>",
+        *(_folded(name, schema) for name, schema in sorted(schemas.items())),
+        "</body></html>",
+    ]
+    return "".join(parts)
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield f"<details><summary><b>{method.upper()}</b> <code>{_text(path)}</code> {_text(operation.get('summary', ''))}"
+    yield f"</summary><p>{_text(operation.get('description', ''))}</p>"
+    if parameters := operation.get("parameters"):
+        yield "<ul>"
+        for one in parameters:
+            required = ", required" if one.get("required") else ""
+            yield f"<li><code>{_text(one['name'])}</code> ({_text(one['in'])}{required}) "
+            yield _text(one.get("description", ""))
+        yield "</ul>"
+    if "requestBody" in operation:
+        yield _folded("request body", operation["requestBody"].get("content", {}))
+    for status, answer in operation.get("responses", {}).items():
+        yield _folded(f"{status} {answer.get('description', '')}", answer.get("content", {}))
+    yield "</details>"
+
+
+def _folded(title: str, value: object) -> str:
+    shown = _text(json.dumps(value, indent=2, ensure_ascii=False))
+    return f"<details><summary>{_text(title)}</summary><pre>{shown}</pre></details>"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value), quote=True)
