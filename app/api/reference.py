@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 STYLE: Final = (
-    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:1rem}"
+    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:auto;padding:1rem}"
     "code,pre{font-family:ui-monospace,monospace}pre{overflow:auto;font-size:13px}summary{cursor:pointer}"
     "h2{margin-top:2.5rem;text-transform:capitalize}details{border-top:1px solid #8884;padding:.4rem 0}"
     "summary b{display:inline-block;min-width:4.5rem}details details{margin-left:1rem;border:0}"
