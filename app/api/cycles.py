@@ -23,6 +23,13 @@ class Cycle(RequestResponseCycle):
             return super().send(message)
         return self._begin(message)
 
+    def has_left(self) -> bool:
+        """As `receive` would tell it. What comes from a client that had been paused is read on."""
+        if self.disconnected or self.response_complete:
+            return True
+        self.flow.resume_reading()
+        return False
+
     async def _begin(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -31,11 +38,16 @@ class Cycle(RequestResponseCycle):
         self.response_started = True
         self.waiting_for_100_continue = False
         status: int = message["status"]
-        headers = [(name.lower(), value) for name, value in self.default_headers]
-        headers += [(name.lower(), value) for name, value in message.get("headers", ())]
-        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        headers = [*self.default_headers, *message.get("headers", ())]
         named = dict(headers)
-        _check(lines, headers)
+        if not _is_token(b"".join(named)):
+            headers = [(name.lower(), value) for name, value in headers]
+            named = dict(headers)
+            if not _is_token(b"".join(named)):
+                raise RuntimeError("An answer has a header whose name cannot be sent.")
+        lines = b"\r\n".join([*map(b": ".join, headers), b""])
+        if _controls_in(lines) != _LINE_END_BYTES * len(headers):
+            raise RuntimeError("An answer has a header that would be read as another one.")
         if named.get(b"transfer-encoding", b"").lower() == b"chunked":
             self.chunked_encoding = True
         elif b"content-length" in named:
@@ -51,13 +63,10 @@ class Cycle(RequestResponseCycle):
         self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
 
 
-def _check(lines: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Refuse what could be read as more or other headers than these.
+def _is_token(names: bytes) -> bool:
+    return not names.translate(None, _TOKEN)
 
-    Raises:
-        RuntimeError: as uvicorn does.
-    """
-    names = b"".join([name for name, _ in headers])
-    controls = len(lines) - len(lines.translate(None, _CONTROLS))
-    if controls != _LINE_END_BYTES * len(headers) or names.translate(None, _TOKEN):
-        raise RuntimeError("An answer has a header that cannot be sent.")
+
+def _controls_in(lines: bytes) -> int:
+    """How many characters there are that could end a line, or do worse."""
+    return len(lines) - len(lines.translate(None, _CONTROLS))

@@ -28,7 +28,7 @@ class Front:
     def __init__(
         self, chat: ASGIApp, application: Later, *, probes: Mapping[str, Route], lifespan: Lifespan[Any]
     ) -> None:
-        self._chat = chat
+        self.chat = chat
         self.application = application
         self._probes = probes
         self._lifespan = Router(lifespan=lifespan).lifespan
@@ -38,7 +38,7 @@ class Front:
 
     def _app_for(self, scope: Scope) -> ASGIApp:
         if asks_for_completion(scope):
-            return self._chat
+            return self.chat
         if scope["type"] == "lifespan":
             return self._lifespan
         probe = self._probes.get(scope["path"])

@@ -44,6 +44,7 @@ TELLING_HEADERS: Final = frozenset(
 RETRY_HEADER: Final = "x-stainless-retry-count"
 READ_HEADERS: Final = TELLING_HEADERS | {RETRY_HEADER}
 NAMING_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
+_WORDS: Final = {b"true": True, b"false": False}
 _NOTHING: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
@@ -95,7 +96,8 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
 def _fields(body: bytes) -> dict[str, bytes]:
     try:
         fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
-        _check_encoding(fields)
+        if not body.isascii():
+            _check_encoding(fields)
         return fields
     except msgspec.ValidationError as error:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
@@ -247,6 +249,9 @@ def _include_usage(fields: Mapping[str, bytes]) -> bool:
 
 
 def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
+    word = _WORDS.get(bytes(fields.get(name, b"")))
+    if word is not None:
+        return word
     value = _value(fields, name)
     if value is None or isinstance(value, bool):
         return value

@@ -52,11 +52,13 @@ class Watched:
         if self._tracing.is_on and scope["path"] not in PROBES:
             span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
         watch = _Watch(send, span, self._metrics, self._seconds)
-        in_flight = 1.0 if asks_for_completion(scope) else 0.0
+        is_chat = asks_for_completion(scope)
+        app = self._app.chat if is_chat else self._app
+        in_flight = 1.0 if is_chat else 0.0
         self._metrics.in_flight.add(in_flight)
         with span:
             try:
-                await self._app(scope, receive, watch.send)
+                await app(scope, receive, watch.send)
             finally:
                 self._metrics.in_flight.add(-in_flight)
                 if watch.streams:
@@ -137,7 +139,8 @@ class _Watch:
         else:
             if self.first_byte is None:
                 self.first_byte = self._seconds() - self.began
-                self.span.event("first_byte")
+                if self.span is not NO_SPAN:
+                    self.span.event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
         return self._pass_on(message)
@@ -145,12 +148,15 @@ class _Watch:
     def _begin(self, message: Message) -> None:
         self.status = message["status"]
         headers, facts = dict(message.get("headers", ())), self.facts
-        if headers.get(b"content-type", b"").startswith(EVENT_STREAM):
+        kind = headers.get(b"content-type")
+        if kind is not None and kind.startswith(EVENT_STREAM):
             self.streams = True
             self._metrics.streams.add()
         facts.request_id = _text(headers.get(b"x-request-id"))
-        facts.context_status = facts.context_status or _text(headers.get(b"x-context-status"))
-        facts.conversation_id = facts.conversation_id or _text(headers.get(b"x-conversation-id"))
+        if facts.context_status is None:
+            facts.context_status = _text(headers.get(b"x-context-status"))
+        if facts.conversation_id is None:
+            facts.conversation_id = _text(headers.get(b"x-conversation-id"))
 
 
 def _finish(watch: _Watch, method: str, route: str | None) -> None:
@@ -181,7 +187,8 @@ def _tell(watch: _Watch, method: str, route: str | None, duration: float) -> Non
     if not watch.is_complete:
         told["cut"] = True
     failed = watch.status >= FIRST_FAILURE or _ended_in_error(watch)
-    told.update(watch.span.ids)
+    if watch.span is not NO_SPAN:
+        told.update(watch.span.ids)
     tell(watch.facts, logging.WARNING if failed else logging.INFO, told)
 
 
@@ -217,4 +224,4 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+    return int(seconds * 1_000_000 + 0.5) / 1000  # `round` takes three times as long

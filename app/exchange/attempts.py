@@ -20,7 +20,7 @@ from app.exchange.request import ChatRequest
 from app.exchange.request_keys import Claim, RequestKeys, key_in_use, key_reused, meaning_of
 from app.exchange.tasks import Tasks
 
-TAIL_BYTES: Final = 128
+TAIL_BYTES: Final = 4096
 """How much of a body's end tells requests apart before whole bodies are compared: the newest words stand there."""
 UNDELIVERED_SECONDS: Final = 600.0
 """An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""

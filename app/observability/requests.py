@@ -14,12 +14,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from app.observability.log import MAX_FIELD_CHARS, TOLD
+from app.observability.log import MAX_FIELD_CHARS, TOLD, json_lines
 
 LOGGER: Final = "concertina.requests"
+MESSAGE: Final = "request"
 _log = logging.getLogger(LOGGER)
 _TEMPLATES: Final = {
-    level: vars(logging.LogRecord(LOGGER, level, "", 0, "request", None, None))
+    level: vars(logging.LogRecord(LOGGER, level, "", 0, MESSAGE, None, None))
     for level in (logging.INFO, logging.WARNING)
 }
 """What records of requests have in common. To find out thread and process takes longer than to write the line."""
@@ -57,6 +58,7 @@ class RequestFacts(msgspec.Struct):
     stream: bool | None = None
 
 
+_NAMES: Final = RequestFacts.__struct_fields__
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
 
 
@@ -106,9 +108,13 @@ def tell(facts: RequestFacts, level: int, told: dict[str, Any]) -> None:
     """
     if not _log.isEnabledFor(level):
         return
-    told |= {name: value for name, value in msgspec.structs.asdict(facts).items() if value is not None}
+    values = zip(_NAMES, msgspec.structs.astuple(facts), strict=True)
+    told |= {name: value for name, value in values if value is not None}
     if facts.error is not None:
         told["error"] = facts.error.name
+    if (lines := json_lines()) is not None:
+        lines.tell(level, LOGGER, MESSAGE, told)
+        return
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
     record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, TOLD: told}

@@ -16,9 +16,15 @@ class Breaker:
         failures: how many in a row open it.
         pause_seconds: the first pause; each further one is twice as long, up to `max_pause_seconds`.
         clock: monotonic seconds.
+
+    Attributes:
+        is_open: it has failed too often.
     """
 
-    __slots__ = ("_clock", "_failed", "_failures", "_first_pause", "_max_pause", "_opens_at", "_pause", "_trying")
+    __slots__ = (
+        *("_clock", "_failed", "_failures", "_first_pause", "_max_pause", "_opens_at", "_pause", "_trying"),
+        "is_open",
+    )
 
     def __init__(
         self, failures: int, pause_seconds: float, max_pause_seconds: float, clock: Callable[[], float]
@@ -30,10 +36,7 @@ class Breaker:
         self._failed = 0
         self._opens_at = 0.0
         self._trying = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._failed >= self._failures
+        self.is_open = failures <= 0
 
     @property
     def wait_seconds(self) -> float:
@@ -53,10 +56,12 @@ class Breaker:
         self._failed = 0
         self._pause = self._first_pause
         self._trying = False
+        self.is_open = self._failures <= 0
 
     def failed(self) -> None:
         was_open = self.is_open
         self._failed += 1
+        self.is_open = self._failed >= self._failures
         self._trying = False
         if not self.is_open:
             return

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 BodyFor = Callable[[Deployment], Awaitable[bytes]]
 
+OK = 200
 MOST_BREAKERS = 1_000
 """Clients may make up names of models; the oldest is forgotten then."""
 _QUOTA = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
@@ -135,8 +136,8 @@ class Router:
         """
         attempt = _Attempt(target, Call(path, authorization=authorization, headers=headers or {}))
         for deployment in target.deployments:
-            breaker = self._breaker(deployment)
-            if not breaker.enter():
+            breaker = self._breakers.get(deployment.key) or self._new_breaker(deployment)
+            if breaker.is_open and not breaker.enter():
                 attempt.resting(breaker.wait_seconds)
                 continue
             on_trial = breaker.is_open
@@ -158,7 +159,7 @@ class Router:
     ) -> Opened | None:
         """Ask one deployment until it answers or is not to be asked again."""
         try:
-            call = attempt.call_with(await body_for(deployment))
+            body = await body_for(deployment)
         except ContextLengthExceeded:
             if attempt.number == 0:
                 raise
@@ -166,7 +167,7 @@ class Router:
             return None
         for turn in range(self._policy.attempts):
             attempt.number += 1
-            failure = await self._ask(attempt, deployment, call, breaker)
+            failure = await self._ask(attempt, deployment, body, breaker)
             if isinstance(failure, Opened):
                 return failure
             last = turn + 1 == self._policy.attempts
@@ -181,16 +182,16 @@ class Router:
             self._calls.tried_again(deployment)
         return None
 
-    async def _ask(self, attempt: _Attempt, deployment: Deployment, call: Call, breaker: Breaker) -> Opened | _Failure:
+    async def _ask(self, attempt: _Attempt, deployment: Deployment, body: bytes, breaker: Breaker) -> Opened | _Failure:
         try:
-            reply = await self._calls.send(deployment, call, resends=attempt.number - 1)
+            reply = await self._calls.send(deployment, attempt.call, body, resends=attempt.number - 1)
         except UpstreamUnavailable as error:
             breaker.failed()
             attempt.error = error
             attempt.failing = error.message
             dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
-        if not _is_passing(reply.status):
+        if reply.status == OK or not _is_passing(reply.status):
             breaker.succeeded()
             return Opened(reply, deployment, attempt.number)
         return await self._refused(attempt, deployment, reply, breaker)
@@ -244,15 +245,13 @@ class Router:
         pause: float = min(self._policy.base_seconds * 2**turn, self._policy.max_seconds)
         return pause * (1 - 0.5 * jitter)
 
-    def _breaker(self, deployment: Deployment) -> Breaker:
-        breaker = self._breakers.get(deployment.key)
-        if breaker is None:
-            if len(self._breakers) >= MOST_BREAKERS:
-                del self._breakers[next(iter(self._breakers))]
-            policy = self._policy
-            breaker = self._breakers[deployment.key] = Breaker(
-                policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock
-            )
+    def _new_breaker(self, deployment: Deployment) -> Breaker:
+        if len(self._breakers) >= MOST_BREAKERS:
+            del self._breakers[next(iter(self._breakers))]
+        policy = self._policy
+        breaker = self._breakers[deployment.key] = Breaker(
+            policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock
+        )
         return breaker
 
 
@@ -298,10 +297,6 @@ class _Attempt:
     """How the last try failed, in a sentence without anything that was said."""
     _dropped: set[str] = field(default_factory=set)
     _resting: list[float] = field(default_factory=list)
-
-    def call_with(self, body: bytes) -> Call:
-        call = self.call
-        return Call(call.path, body, authorization=call.authorization, headers=call.headers)
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from msgspec.structs import replace
-
 from app.errors import UpstreamUnavailable
 from app.observability import families
 from app.observability.metrics import MOST_MODELS, Metrics
@@ -31,10 +29,11 @@ class Calls:
         self._resting: set[str] = set()
         self._good: dict[tuple[str, str], _Good] = {}
 
-    async def send(self, deployment: Deployment, call: Call, *, resends: int = 0) -> Reply:
+    async def send(self, deployment: Deployment, call: Call, body: bytes, *, resends: int = 0) -> Reply:
         """Send a call.
 
         Args:
+            call: but for its body.
             resends: how many tries of the same request there were before.
 
         Raises:
@@ -43,7 +42,7 @@ class Calls:
         provider, span, times = deployment.provider, span_of(deployment, resends), None
         if self._metrics.is_on:
             times = Times(self._clock())
-            call = replace(call, times=times)
+        call = Call(call.path, body, authorization=call.authorization, headers=call.headers, times=times)
         try:
             reply = await (provider.send(call) if span is None else span.send(provider, call))
         except UpstreamUnavailable as error:
