@@ -119,7 +119,7 @@ class Draft:
     def pressure(self) -> float:
         """Share of the window without the reserve that messages take."""
         budget = self.scene.budget
-        return budget.calibrated(self.message_tokens) / max(1, budget.pruning)
+        return budget.pressure(budget.calibrated(self.message_tokens))
 
     def cut_at(self, seq: int) -> Draft:
         """The same view with its verbatim part beginning at `seq`."""

@@ -170,7 +170,7 @@ class Shortening:
 
     def _pressure(self, view_tokens: int) -> float:
         message_tokens = view_tokens - self.outline.instructions_tokens
-        return self.budget.calibrated(message_tokens) / max(1, self.budget.pruning)
+        return self.budget.pressure(self.budget.calibrated(message_tokens))
 
     def _lines(self) -> list[float]:
         names = self.policy.stage_names

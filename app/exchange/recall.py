@@ -323,7 +323,7 @@ def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
     instructions: list[Message] = []
     for index, raw in enumerate(raws):
         message = Message(bytes(raw))
-        if message.role not in INSTRUCTION_ROLES:
+        if message.body.get("role") not in INSTRUCTION_ROLES:
             return tuple(instructions), History(tenant, raws[index:] if index else raws, message)
         instructions.append(message)
     return tuple(instructions[:-1]), History(tenant, raws[-1:], instructions[-1])

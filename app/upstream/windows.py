@@ -25,6 +25,8 @@ DEFAULT_WINDOW_TOKENS = 8192
 
 _SMALLEST_TOKENS = 256
 _LARGEST_TOKENS = 100_000_000
+_MOST_WINDOWS = 1_000
+"""Of so many models of one list it is remembered what it says: clients may ask for any name."""
 
 _SERVED = ("max_model_len", "n_ctx", "loaded_context_length")
 """The window as it is served now: vLLM and SGLang, llama.cpp, LM Studio."""
@@ -89,7 +91,11 @@ class Windows:
         """
         if deployment.context_window is not None:
             return self._least(deployment, Window(deployment.context_window, "config", deployment.max_output_tokens))
-        listed = await self._listed(deployment, authorization)
+        listing = self._listing(deployment.provider)
+        listing.refresh(authorization)
+        if listing.is_awaited:
+            await listing.settle()
+        listed = listing.window(deployment)
         if listed is not None:
             return self._least(deployment, listed)
         known = self._known(deployment.upstream_model)
@@ -125,17 +131,6 @@ class Windows:
             return window
         return Window(taught, "learned", window.max_output)
 
-    async def _listed(self, deployment: Deployment, authorization: str | None) -> Window | None:
-        listing = self._listing(deployment.provider)
-        listing.refresh(authorization)
-        await listing.settle()
-        entry = listing.entry(deployment.upstream_model)
-        tokens = _window_of(entry) if entry is not None else None
-        if entry is None or tokens is None:
-            return None
-        max_output = deployment.max_output_tokens or _smallest(_numbers(entry, _OUTPUT))
-        return Window(tokens, "upstream", max_output)
-
     def _listing(self, provider: Provider) -> _Listing:
         listing = self._listings.get(provider.name)
         if listing is None:
@@ -151,6 +146,8 @@ class _Listing:
         self._policy = policy
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
+        self._windows: dict[tuple[str, int | None], Window | None] = {}
+        """By model and the longest answer that is configured, what these entries come to."""
         self._next_fetch = float("-inf")
         self._refused_anonymous = False
         self._patience_ends: float | None = None
@@ -159,16 +156,21 @@ class _Listing:
     def refresh(self, authorization: str | None) -> None:
         """Begin to fetch, unless that is under way or the last result still counts. A failure without a client's key
         does not count against the first client that brings one."""
-        if self._task is not None and not self._task.done():
+        if self.is_awaited:
             return
         worth_another_try = self._refused_anonymous and authorization is not None
         if self._clock() < self._next_fetch and not worth_another_try:
             return
         self._task = asyncio.get_running_loop().create_task(self._fetch(authorization))
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a fetch is under way."""
+        return self._task is not None and not self._task.done()
+
     async def settle(self) -> None:
         """Wait for the first fetch; all requests together wait no longer than `wait_seconds` from its beginning."""
-        if self._task is None or self._task.done():
+        if self._task is None:
             return
         if self._patience_ends is None:
             self._patience_ends = self._clock() + self._policy.wait_seconds
@@ -176,7 +178,18 @@ class _Listing:
         if remaining > 0:
             await asyncio.wait({self._task}, timeout=remaining)
 
-    def entry(self, model: str) -> dict[str, Any] | None:
+    def window(self, deployment: Deployment) -> Window | None:
+        """What the list says of a deployment; worked out once for each list."""
+        key = deployment.upstream_model, deployment.max_output_tokens
+        if key in self._windows:
+            return self._windows[key]
+        if len(self._windows) >= _MOST_WINDOWS:
+            self._windows.clear()
+        entry = self._entry(deployment.upstream_model)
+        window = self._windows[key] = None if entry is None else _listed(deployment, entry)
+        return window
+
+    def _entry(self, model: str) -> dict[str, Any] | None:
         """What the list says of a model. A server of a single model is taken to serve it under any name."""
         found = self._entries.get(model) or self._entries.get(model.lower())
         if found is None and len(self._entries) == 1:
@@ -198,7 +211,15 @@ class _Listing:
             return
         self._refused_anonymous = False
         self._entries = _by_name(entries)
+        self._windows.clear()
         self._next_fetch = self._clock() + self._policy.fresh_seconds
+
+
+def _listed(deployment: Deployment, entry: Mapping[str, Any]) -> Window | None:
+    tokens = _window_of(entry)
+    if tokens is None:
+        return None
+    return Window(tokens, "upstream", deployment.max_output_tokens or _smallest(_numbers(entry, _OUTPUT)))
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
