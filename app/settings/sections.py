@@ -16,7 +16,7 @@ from app.settings.limits import Limits
 from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
 from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
 from app.settings.secret_key import EncryptionKey
-from app.settings.values import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens
+from app.settings.values import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens, place_of
 
 __all__ = [
     "EVERY_MODEL",
@@ -86,9 +86,8 @@ class Database(Section):
 
     @property
     def location(self) -> str:
-        """The URL without user, password and query, for logs. Greedy up to the last `@`: an unescaped `/` or `?` in a
-        password must not show the rest of it."""
-        return re.sub(r"://.*@", "://", self.url.get_secret_value()).partition("?")[0]
+        """The URL without user, password and query, for logs."""
+        return place_of(self.url.get_secret_value())
 
 
 class Auth(Section):

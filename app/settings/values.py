@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
@@ -29,6 +30,12 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|
 
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
 """Of a machine, without a port."""
+
+
+def place_of(url: str) -> str:
+    """A URL without user, password and query, to be shown. Greedy up to the last `@`: an unescaped `/` or `?` in a
+    password must not show the rest of it."""
+    return re.sub(r"://.*@", "://", url).partition("?")[0]
 
 
 class Section(BaseModel):
