@@ -32,7 +32,8 @@ def summary(settings: Settings) -> Iterator[str]:
         yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
         own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
-        yield f"provider {name}: {place_of(provider.base_url)}, called with {'its own' if own_key else 'the client’s'} key"
+        whose = "its own" if own_key else "the client’s"
+        yield f"provider {name}: {place_of(provider.base_url)}, called with {whose} key"
     for name, model in settings.served_models.items():
         places = ", ".join(f"{at.provider}/{at.model or ('…' if name == '*' else name)}" for at in model.expanded())
         after = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""

@@ -7,7 +7,6 @@ The docstring of a field is its row in `docs/configuration.md`, which `tools/con
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
