@@ -20,11 +20,11 @@ from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.held import Held
 from app.exchange.noting import facts_of_turn, note_view
-from app.exchange.placement import CALIBRATION, VIEWS
+from app.exchange.placement import CALIBRATION, VIEWS, Writing, unkept
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, await_end, finished_whole
-from app.exchange.remember import Given, Remember, Writing
+from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
@@ -88,7 +88,7 @@ class Delivery:
             except StoreUnavailable:
                 if turn.place.needs_store:
                     raise
-                report = report.warned("The answer could not be stored.", status="degraded")
+                report = _without_answer(turn, view, report)
                 context = report.context(reported)
             finally:
                 self._count(asked, report, collector.usage, is_whole=True)
@@ -297,6 +297,14 @@ def report_of(turn: Turn, view: View) -> Report:
         warnings=view.warnings,
         searches=turn.recalled.searches if turn.recalled is not None else (),
     )
+
+
+def _without_answer(turn: Turn, view: View, report: Report) -> Report:
+    """What an answer says of itself that could not be stored, or of which nothing was."""
+    if turn.place.unwritten is None:
+        return report.warned("The answer could not be stored.", status="degraded")
+    stateless = report_of(replace(turn, place=unkept(turn.place)), view)
+    return replace(stateless, warnings=report.warnings)
 
 
 def _is_one_write(turn: Turn, message: Message) -> bool:

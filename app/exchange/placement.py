@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from app.context.outline import LastView, view_through
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.store.base import Lease
+from app.store.base import Append, Lease
 
 PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
@@ -55,6 +57,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The conversation's pinned rounds, where this request changes them."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
+    unwritten: Writing | None = None
+    """Its question, where that is not stored yet and the answer's write takes it along."""
 
     @property
     def aligned(self) -> bool:
@@ -73,6 +77,31 @@ class Recollection(msgspec.Struct, frozen=True):
     def is_fresh(self) -> bool:
         """Nothing of its log is stored yet."""
         return self.conversation.head_seq < 0
+
+
+class Writing(msgspec.Struct):
+    """Messages on their way into the store.
+
+    Attributes:
+        turn: the place of whose request they are.
+        step: what the write is called in traces.
+        write: None where there are none to store.
+        work: ends by itself, whoever waits for it; None where there is nothing to store, or it has not begun.
+        is_kept_back: it begins when somebody asks for it or its time is up, unless another write takes it along.
+        is_elsewhere: they became a branch, because somebody else was first where they were to go.
+    """
+
+    turn: Recollection
+    step: str
+    write: Append | None = None
+    work: asyncio.Future[None] | None = None
+    is_kept_back: bool = False
+    is_elsewhere: bool = False
+
+
+def unkept(turn: Recollection) -> Recollection:
+    """A turn that is answered without being stored, since the store is away."""
+    return replace(turn, keeps=False, degraded=True, unwritten=None)
 
 
 def state_through(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, lineage_through
+from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, Writing, lineage_through
 from app.exchange.tasks import Tasks, ended
 from app.observability.tracing import CANCELLED, Span, current_span, error_type_of
 from app.store.base import Append, HeadMoved, LeaseLost, Store
@@ -27,6 +27,8 @@ from app.store.leases import LeaseKeeper
 PIN_TRIES: Final = 5
 """Others may mark messages of the same conversation at the same time; pins are not worth an answer's failing."""
 
+KEPT_BACK_SECONDS: Final = 0.01
+"""Models take longer to answer as a rule; simulated ones and caches do not."""
 
 QUESTION, ANSWER = "store question", "store answer"
 
@@ -41,29 +43,15 @@ class Given(msgspec.Struct, frozen=True):
     chunk_count: int = 0
 
 
-class Writing(msgspec.Struct):
-    """Messages on their way into the store.
-
-    Attributes:
-        turn: the place of whose request they are.
-        step: what the write is called in traces.
-        write: None where there are none to store.
-        work: ends by itself, whoever waits for it.
-        is_elsewhere: they became a branch, because somebody else was first where they were to go.
-    """
-
-    turn: Recollection
-    step: str
-    write: Append | None = None
-    work: asyncio.Future[None] | None = None
-    is_elsewhere: bool = False
-
-
 class Remember:
     """Appends turns. Never called while a database transaction or connection is held.
 
     A write begins at once, so that other things can be done meanwhile; what came of it is asked for in a second step,
     which can be repeated by whoever comes after one that was cancelled.
+
+    A question that nobody is told about before its answer has come whole may be kept back for `KEPT_BACK_SECONDS`, at
+    most twice that: an answer that is as quick takes it along, and a turn is one write. Until then a crash forgets it,
+    as it would a request that had come a moment later.
     """
 
     def __init__(
@@ -82,9 +70,13 @@ class Remember:
         self._prefixes = prefixes
         self._random_bytes = random_bytes
         self._tasks = tasks
+        self._kept_back: list[Writing] = []
+        self._due: list[Writing] = []
+        """Kept back for longer than those."""
+        self._sweep: asyncio.TimerHandle | None = None
 
-    def question(self, turn: Recollection) -> Writing:
-        """Begin to store the new messages of a request."""
+    def question(self, turn: Recollection, *, may_be_kept_back: bool = False) -> Writing:
+        """Begin to store the new messages of a request, at once or soon."""
         if not turn.keeps or not (turn.new or turn.creates):
             return Writing(turn, QUESTION)
         write = Append(
@@ -94,7 +86,18 @@ class Remember:
             creates=turn.creates,
             fence=turn.lease,
         )
+        # A trace shows when each of the two was stored.
+        if may_be_kept_back and turn.new and turn.pins is None and not current_span().is_recording:
+            return self._keep_back(Writing(turn, QUESTION, write, is_kept_back=True))
         return Writing(turn, QUESTION, write, self._begun(write, QUESTION))
+
+    def to_be_taken_along(self, question: Writing) -> Recollection | None:
+        """The turn as `asked` would give it, whose answer is stored together with its question; None where that is
+        under way or done."""
+        if not question.is_kept_back:
+            return None
+        assert question.write is not None
+        return replace(_stored(question.turn, question.write.conversation), unwritten=question)
 
     async def asked(self, question: Writing) -> Recollection:
         """The turn with its conversation as it stands once the question is stored.
@@ -109,22 +112,23 @@ class Remember:
         if question.write is None:
             await self._pin(turn)
             return replace(turn, pins=None) if turn.pins is not None else turn
+        self._begin(question)
         after = await self._written(question, question.write)
         if not turn.creates and not question.is_elsewhere:
             await self._pin(turn)
-        if turn.remembers is not None:
-            position = Position(after.head_link, after.head_skeleton, False)
-            self._prefixes.remember(turn.remembers, Remembered(after.root, position))
-        asked_tokens = sum([entry.tokens for entry in turn.new])
-        return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
+        self._recognise(turn, after)
+        return _stored(turn, after)
 
     async def answer(self, turn: Recollection, given: Given) -> Writing:
-        """Begin to store an answer after its question."""
+        """Begin to store an answer after its question, or together with it."""
         if not turn.keeps:
             return Writing(turn, ANSWER)
-        conversation = turn.conversation
         message = given.message
-        (entry,) = await entries_behind(conversation, [message], self._counting)
+        (entry,) = await entries_behind(turn.conversation, [message], self._counting)
+        question = turn.unwritten
+        if question is not None and not question.is_kept_back:  # its time was up meanwhile
+            turn, question = await self.asked(question), None
+        conversation = turn.conversation
         entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
@@ -136,6 +140,8 @@ class Remember:
             fence=turn.lease,
             releases=turn.lease is not None,
         )
+        if question is not None:
+            turn, write = question.turn, _together(question, write)
         return Writing(turn, ANSWER, write, self._begun(write, ANSWER))
 
     async def answered(self, answer: Writing) -> Conversation:
@@ -149,11 +155,46 @@ class Remember:
         if answer.write is None:
             return turn.conversation
         after = await self._written(answer, answer.write)
+        if turn.new and turn.remembers is not None:
+            self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
+
+    def _keep_back(self, question: Writing) -> Writing:
+        self._kept_back.append(question)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEPT_BACK_SECONDS, self._begin_due)
+        return question
+
+    def _begin_due(self) -> None:
+        """Begin those that have been kept back for long enough. One timer looks after all of them."""
+        due, self._due, self._kept_back = self._due, self._kept_back, []
+        self._sweep = None
+        if self._due:
+            self._sweep = asyncio.get_running_loop().call_later(KEPT_BACK_SECONDS, self._begin_due)
+        for question in due:
+            self._begin(question)
+
+    def _begin(self, writing: Writing) -> None:
+        if not writing.is_kept_back:
+            return
+        assert writing.write is not None
+        writing.is_kept_back = False
+        try:
+            writing.work = self._begun(writing.write, writing.step)
+        except StoreUnavailable as error:
+            # It is closed; told to whoever asks what came of this.
+            writing.work = asyncio.get_running_loop().create_future()
+            writing.work.set_exception(error)
+
+    def _recognise(self, turn: Recollection, after_question: Conversation) -> None:
+        """Remember a client's log that is stored now, so that it is recognised by its bytes."""
+        if turn.remembers is not None:
+            position = Position(after_question.head_link, after_question.head_skeleton, False)
+            self._prefixes.remember(turn.remembers, Remembered(after_question.root, position))
 
     def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
         """The write under way, and its time as a span of this name."""
@@ -201,6 +242,8 @@ class Remember:
     async def nothing(self, turn: Recollection) -> None:
         """A question got no answer. A conversation that began with it, and whose id its client does not know, is
         taken back: the retry would begin another. One that has summaries stays, so that the retry finds them."""
+        if turn.unwritten is not None:
+            turn = await self.asked(turn.unwritten)
         conversation = turn.conversation
         if not turn.keeps or not turn.is_first_attempt or conversation.external_id is not None:
             return
@@ -225,6 +268,27 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
     elif (error := work.exception()) is not None:
         span.fail(error_type_of(error))
     span.end()
+
+
+def _stored(turn: Recollection, after: Conversation) -> Recollection:
+    """A turn whose question is in the log."""
+    asked_tokens = sum([entry.tokens for entry in turn.new])
+    return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
+
+
+def _together(question: Writing, answer: Append) -> Append:
+    """A question that is still kept back, and its answer. It need not begin by itself any more."""
+    asked = question.write
+    assert asked is not None
+    question.is_kept_back = False
+    return Append(
+        conversation=answer.conversation,
+        after_seq=asked.after_seq,
+        messages=[*asked.messages, *answer.messages],
+        creates=asked.creates,
+        fence=answer.fence,
+        releases=answer.releases,
+    )
 
 
 def _after_question(turn: Recollection) -> Conversation:

@@ -21,10 +21,11 @@ from app.exchange.frames import EarlyStream, error_frames
 from app.exchange.held import Held
 from app.exchange.noting import note_view
 from app.exchange.pinning import Pinning, check_pins
+from app.exchange.placement import Writing, unkept
 from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
-from app.exchange.remember import Remember, Writing
+from app.exchange.remember import Remember
 from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on
 from app.exchange.request import ChatRequest
@@ -221,14 +222,16 @@ class Exchange:
         turn = self._recalling.settled(turn, view)
         if (span := current_span()).is_recording:
             span.share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
-        question = self._remember.question(turn.place)
+        request = turn.request
+        has_one_answer = not request.stream and turn.recalled is None and request.on_answer is None
+        question = self._remember.question(turn.place, may_be_kept_back=has_one_answer)
         try:
             asked, turn, view = await self._recalling.put(turn, view, self._compacting)
         except BaseException:
             await self._tasks.finish(self._take_back(question))
             raise
         try:
-            place = await self._remember.asked(question)
+            place = self._remember.to_be_taken_along(question) or await self._remember.asked(question)
         except asyncio.CancelledError:
             await asked.reply.aclose()
             await self._tasks.finish(self._take_back(question))
@@ -237,7 +240,7 @@ class Exchange:
             if turn.place.needs_store:
                 await asked.reply.aclose()
                 raise
-            place = replace(turn.place, keeps=False, degraded=True)
+            place = unkept(turn.place)
         except BaseException:
             await asked.reply.aclose()
             raise
