@@ -21,9 +21,12 @@ from app.store.base import RequestKey, Store
 
 log = logging.getLogger(__name__)
 
-CLAIM_SECONDS: Final = 60.0
-"""How long a claim outlives its process."""
+CLAIM_SECONDS: Final = 30.0
+"""How long a claim outlives its process, or the line from there to the store. A store that is away for less does not
+let a second process answer meanwhile."""
 RENEW_SECONDS: Final = CLAIM_SECONDS / 3
+FREE_SECONDS: Final = (0.25, 2.0)
+"""The first and the longest pause between attempts to give up keys that nobody answers, once the store was away."""
 KEPT_SECONDS: Final = 24 * 3600.0
 """How long the answer of a key is given again."""
 POLL_SECONDS: Final = (0.05, 0.25)
@@ -106,6 +109,9 @@ class RequestKeys:
         self._clock = clock
         self._sleep = sleep
         self._random = random
+        self._unfreed: dict[Claim, float] = {}
+        """Claims that are to be given up, and when each will have ended by itself."""
+        self._freeing: asyncio.Task[None] | None = None
 
     async def claim(self, request: ChatRequest) -> Claim | Answer | None:
         """Claim a request's key, once nobody else has it.
@@ -125,6 +131,7 @@ class RequestKeys:
                 found = await self._ask(claim)
             except StoreUnavailable as error:
                 log.warning("an idempotency key could not be claimed: %s", error.message)
+                self._free_later(claim)  # only the word of it may have been lost
                 return None
             except asyncio.CancelledError:
                 await self._tasks.finish(self.give_up(claim))
@@ -161,9 +168,33 @@ class RequestKeys:
         if not await self._close(claim):
             return
         try:
-            await self._store.give_up_request(tenant=claim.tenant, key=claim.key, holder=claim.holder)
+            await self._free(claim)
         except StoreUnavailable as error:
-            log.warning("an idempotency key could not be given up: %s", error.message)
+            log.warning("an idempotency key could not be given up, yet: %s", error.message)
+            self._free_later(claim)
+
+    async def _free(self, claim: Claim) -> None:
+        await self._store.give_up_request(tenant=claim.tenant, key=claim.key, holder=claim.holder)
+
+    def _free_later(self, claim: Claim) -> None:
+        """Give a claim up once the store is back, unless it has ended by then."""
+        self._unfreed[claim] = self._clock() + CLAIM_SECONDS
+        if self._freeing is None or self._freeing.done():
+            self._freeing = self._tasks.spawn(self._free_all())
+
+    async def _free_all(self) -> None:
+        """One at a time: a store that is away is asked once for all of them."""
+        pause, longest = FREE_SECONDS
+        while self._unfreed:
+            await self._sleep(pause)
+            pause = min(2 * pause, longest)
+            for claim, ends in list(self._unfreed.items()):
+                if ends > self._clock():
+                    try:
+                        await self._free(claim)
+                    except StoreUnavailable:
+                        break
+                del self._unfreed[claim]
 
     async def _ask(self, claim: Claim) -> RequestKey:
         return await self._store.claim_request(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from app.errors import IdempotencyKeyInUse
+from app.errors import IdempotencyKeyInUse, StoreUnavailable
 from app.exchange import request_keys
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.request_keys import CLAIM_SECONDS, Claim, RequestKeys
 from app.exchange.tasks import Tasks
+from app.store.base import RequestKey
 from app.store.memory import MemoryStore
 from tests.edge.kept import until
 
@@ -38,9 +41,10 @@ class Process:
     """The keys of one of several processes on a store."""
 
     def __init__(self, store: MemoryStore, clock: Clock, name: str) -> None:
+        self.tasks = Tasks()
         self.keys = RequestKeys(
             store=store,
-            tasks=Tasks(),
+            tasks=self.tasks,
             new_holder=lambda: name,
             wait_seconds=10,
             clock=clock.seconds,
@@ -48,8 +52,8 @@ class Process:
             random=lambda: 0.5,
         )
 
-    async def claim(self) -> Claim:
-        claim = await self.keys.claim(REQUEST)
+    async def claim(self, request: ChatRequest = REQUEST) -> Claim:
+        claim = await self.keys.claim(request)
         assert isinstance(claim, Claim)
         return claim
 
@@ -104,6 +108,80 @@ async def test_a_claim_that_was_given_up_is_not_renewed_any_more(
     await claim.give_up()
     await asyncio.sleep(0.01)
     other = await Process(store, clock, "two").claim()
+    await other.give_up()
+
+
+class Flaky(MemoryStore):
+    """Is away as often as it is told to be; `is_deaf`: does what it is asked for all the same."""
+
+    outages = 0
+    asked = 0
+    is_deaf = False
+
+    async def claim_request(self, **request: Any) -> RequestKey:
+        if not self.outages:
+            return await super().claim_request(**request)
+        if self.is_deaf:
+            await super().claim_request(**request)
+        self._fail()
+        raise AssertionError
+
+    async def give_up_request(self, **request: Any) -> None:
+        self.asked += 1
+        if self.outages:
+            self._fail()
+        await super().give_up_request(**request)
+
+    def _fail(self) -> None:
+        self.outages -= 1
+        raise StoreUnavailable("gone")
+
+
+async def test_a_key_that_could_not_be_given_up_is_free_soon_after_the_store_is_back(clock: Clock) -> None:
+    store = Flaky(clock=lambda: clock.now)
+    process = Process(store, clock, "one")
+    claim = await process.claim()
+    store.outages, began = 4, clock.seconds()
+    await claim.give_up()
+    await process.tasks.aclose(1)
+    await (await Process(store, clock, "two").claim()).give_up()
+    assert clock.seconds() - began < 5
+
+
+async def test_a_key_is_given_up_whose_claim_was_not_heard_of(clock: Clock) -> None:
+    store = Flaky(clock=lambda: clock.now)
+    store.outages, store.is_deaf = 1, True
+    process = Process(store, clock, "one")
+    assert await process.keys.claim(REQUEST) is None
+    await process.tasks.aclose(1)
+    await (await Process(store, clock, "two").claim()).give_up()
+
+
+async def test_a_store_that_stays_away_is_asked_once_for_all_keys_and_not_for_ever(clock: Clock) -> None:
+    store = Flaky(clock=lambda: clock.now)
+    process = Process(store, clock, "one")
+    claims = [await process.claim(replace(REQUEST, idempotency_key=f"k{number}")) for number in range(50)]
+    store.outages = 10_000
+    for claim in claims:
+        await claim.give_up()
+    store.asked = 0
+    await process.tasks.aclose(1)
+    assert store.asked < 20
+    assert not process.tasks.running
+
+
+async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_up(clock: Clock) -> None:
+    store = Flaky(clock=lambda: clock.now)
+    process = Process(store, clock, "one")
+    claim = await process.claim()
+    store.outages = 1
+    await claim.give_up()
+    clock.moved(CLAIM_SECONDS - 1)
+    store._claims.clear()
+    other = await Process(store, clock, "two").claim()
+    await process.tasks.aclose(1)
+    with pytest.raises(IdempotencyKeyInUse):
+        await Process(store, clock, "three").claim()
     await other.give_up()
 
 
