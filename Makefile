@@ -4,13 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
+TOOLS := build/tools/.installed
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input --quiet
 # --no-emit-index-url and --no-config keep whatever index this machine uses out of the locks.
 LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test newcomer lint demo bench chaos soak docs lock clean
+.PHONY: help setup run test newcomer lint demo bench chaos soak docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -72,6 +73,18 @@ lock: setup  ## resolve the dependencies anew and write the locks
 	@$(LOCK) --upgrade --output-file tests/integrations/requirements.lock tests/integrations/requirements.in
 	@printf 'editables\nhatchling\n' | $(LOCK) --upgrade --constraint requirements-dev.lock \
 		--output-file requirements-build.lock -
+
+$(TOOLS): tools/requirements.txt
+	@test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
+	@build/tools/bin/python -m pip --disable-pip-version-check --no-input --quiet install --requirement $<
+	@touch $@
+
+sbom: $(SERVING) $(TOOLS)  ## write what a gateway is made of, with licences, to build/sbom.json (CycloneDX)
+	@$(VENV)/bin/python tools/sbom.py build/tools/bin/cyclonedx-py
+
+audit: $(TOOLS)  ## ask the advisory service of PyPI for known faults of what requirements.lock names
+	@build/tools/bin/pip-audit --requirement requirements.lock --disable-pip --require-hashes --strict \
+		|| { echo "make audit: a fault was found, or the advisory service could not be asked (see above)." >&2; exit 1; }
 
 clean:  ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
