@@ -169,7 +169,7 @@ def last_view(plan: Plan, before: LastView, *, asked: bool = False) -> LastView:
     """
     return LastView(
         boundary=plan.boundary,
-        edits=tuple(plan.edits.values()),
+        edits=tuple(plan.edits.values()) if plan.edits else (),
         quotations=plan.quotations,
         level=plan.level,
         tokens=plan.shortened_tokens,
