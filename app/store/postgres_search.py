@@ -119,11 +119,11 @@ def _ranked(root: str, messages: str, limit: str) -> str:
             FROM (
                 SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
             WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
-            LIMIT {MOST_HITS} + 1) p
+            LIMIT CASE WHEN a.late > 0 THEN {MOST_HITS} + 1 END) p
         WHERE a.late < {DENSE_HITS}),
     counted AS MATERIALIZED (
         SELECT id, term, late, to_seq - from_seq AS length, coalesce(upto, 0) AS upto,
-               late >= {DENSE_HITS} OR coalesce(upto, 0) > {MOST_HITS} AS is_common
+               late >= {DENSE_HITS} OR (late > 0 AND coalesce(upto, 0) > {MOST_HITS}) AS is_common
         FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
     telling AS (
         SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight

@@ -26,7 +26,8 @@ _FINENESS: Final = 1000
 TERMS_AT_ONCE: Final = 16_384
 """What is indexed in one transaction: other writers wait for it, some fifty milliseconds."""
 MOST_HITS: Final = 1024
-"""What occurs more often in a stretch of a log is common there: to read all of it would take longer with every turn."""
+"""What occurs more often in a stretch of a log is common there: to read all of it would take longer with every turn.
+But what is not among the newest at all is read wherever it is."""
 NEWEST: Final = 256
 """Among so many messages at the end of a stretch common terms are looked for, and nowhere else."""
 DENSE_HITS: Final = NEWEST // 4
@@ -133,7 +134,7 @@ def bounded(
         hits = Counter(term for terms in held.values() for term in terms)
         late = Counter(term for seq, terms in held.items() if seq >= to_seq - NEWEST for term in terms)
         is_long = to_seq - from_seq > MOST_HITS
-        common = {term for term in hits if is_long and (late[term] >= DENSE_HITS or hits[term] > MOST_HITS)}
+        common = {term for term in late if is_long and (late[term] >= DENSE_HITS or hits[term] > MOST_HITS)}
         for term, all_hits in hits.items():
             estimated = late[term] * (to_seq - from_seq) // NEWEST
             rare = 0 if late[term] >= DENSE_HITS else min(all_hits, MOST_HITS)

@@ -39,18 +39,24 @@ _SEARCH: Final = f"""
             WHERE p.scope = s.scope AND p.term = q.value AND p.seq >= s.to_seq - {NEWEST} AND p.seq < s.to_seq))
         FROM stretch s CROSS JOIN json_each(?3) q),
     counted (scope, from_seq, to_seq, term, late, upto) AS MATERIALIZED (
-        SELECT r.*, iif(r.late >= {DENSE_HITS}, 0, (
-            SELECT count(*) FROM (
-                SELECT 1 FROM postings p
-                WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq
-                LIMIT {MOST_HITS} + 1)))
+        SELECT r.*, CASE
+            WHEN r.late >= {DENSE_HITS} THEN 0
+            WHEN r.late = 0 THEN (
+                SELECT count(*) FROM postings p
+                WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq)
+            ELSE (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM postings p
+                    WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq
+                    LIMIT {MOST_HITS} + 1)) END
         FROM recent r),
     shown (scope, from_seq, to_seq, term, hits, matching) AS MATERIALIZED (
-        SELECT scope, from_seq, to_seq, term, upto, upto FROM counted WHERE upto BETWEEN 1 AND {MOST_HITS}
+        SELECT scope, from_seq, to_seq, term, upto, upto FROM counted
+        WHERE upto BETWEEN 1 AND {MOST_HITS} OR upto AND NOT late
         UNION ALL
         SELECT scope, to_seq - {NEWEST}, to_seq, term, late,
                max(min(upto, {MOST_HITS}), late * (to_seq - from_seq) / {NEWEST})
-        FROM counted WHERE late >= {DENSE_HITS} OR upto > {MOST_HITS}),
+        FROM counted WHERE late >= {DENSE_HITS} OR late AND upto > {MOST_HITS}),
     telling (term, weight) AS MATERIALIZED (
         SELECT term, term_weight(?4, matching)
         FROM (

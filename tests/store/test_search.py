@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import terms_of
+from app.conversation.terms import terms_of, terms_of_message
 from app.store.base import Found, Store
+from app.store.search import bounded, found_in
 from tests.store.logs import begin, branch_off, fresh_tenant, go_on, log_of, message
 
 CHAT = [
@@ -222,6 +223,40 @@ async def test_terms_of_nearly_every_message_do_not_count_beside_rarer_ones(stor
     assert await hits(store, conversation, "everywhere", limit=2, before_seq=2200) == [2199, 2198]
     found = await search(store, conversation, "everywhere always often x", limit=1, before_seq=2200)
     assert found[0].score in {0.693, 0.694}
+
+
+async def test_what_is_common_in_a_long_log_is_looked_for_among_its_newest_messages(store: Store) -> None:
+    lines = [
+        f"user n{at}x {'often' if at % 3 == 0 else 'now'} {'formerly' if at < 1200 else 'lately'} "
+        f"{'' if 1200 < at < 1490 else 'both'} w{at % 40}q"
+        for at in range(1500)
+    ]
+    conversation, log = await begin(store, fresh_tenant(), lines)
+    await store.index(conversation, log)
+    branch, whole = await branch_off(store, conversation, log, 1400, ["user often formerly w7q", "assistant often"])
+    await store.index(branch, whole[1401:])
+    asked = (
+        "often",
+        "formerly",
+        "lately",
+        "often w7q",
+        "formerly often n77x",
+        "n1100x formerly w9q lately",
+        "now w1q",
+        "both",
+    )
+    for one, entries, parts in ((conversation, log, [(0, 1500)]), (branch, whole, [(0, 1401), (1401, 1403)])):
+        for question in asked:
+            terms = frozenset(terms_of(question))
+            holding = {entry.seq: terms & frozenset(terms_of_message(entry.message)) for entry in entries}
+            shown, matching = bounded(holding, parts)
+            expected = found_in(dict(enumerate(entries)), shown, messages=len(entries), limit=9, matching=matching)
+            found = await search(store, one, question, before_seq=len(entries))
+            assert [(entry.message.seq, entry.score) for entry in found] == [
+                (entry.message.seq, entry.score) for entry in expected
+            ], question
+    assert await hits(store, conversation, "often formerly", before_seq=1500, limit=2) == [1497, 1494]
+    assert await hits(store, conversation, "formerly", before_seq=1500, limit=2) == [1199, 1198]
 
 
 async def test_after_the_index_was_forgotten_nothing_is_found_until_it_is_made_again(store: Store) -> None:
