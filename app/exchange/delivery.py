@@ -137,10 +137,7 @@ class Delivery:
             except UpstreamUnavailable as broken:
                 relay.close(broken)
             is_over = True
-            error = await self._end_of_stream(turn, view, relay, report, asked)
-            if error is not None:
-                note_error(error)
-            yield error_frames(error) if error is not None else DONE_FRAME
+            yield await self._end_of_stream(turn, view, relay, report, asked)
         finally:
             if is_over:
                 await asked.reply.aclose()
@@ -148,19 +145,23 @@ class Delivery:
             else:
                 await self._tasks.finish(self._cut_off(turn, view, relay, report, asked, held.handed_on()))
 
-    async def _end_of_stream(
-        self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked
-    ) -> GatewayError | None:
-        """Store what the stream amounted to; the error to end it with, if any."""
+    async def _end_of_stream(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked) -> bytes:
+        """Store what the stream amounted to; its last frames."""
+        error, amended = relay.failure, b""
         try:
             await self._store_stream(turn, view, relay, report, asked)
-        except StoreUnavailable as error:
+        except StoreUnavailable as unavailable:
             if turn.place.needs_store:
-                return error
-            log.warning("an answer could not be stored: %s", error.message)
-        except GatewayError as error:
-            return error
-        return relay.failure
+                error = unavailable
+            else:
+                log.warning("an answer could not be stored: %s", unavailable.message)
+                amended = relay.amended(_without_answer(turn, view, report))
+        except GatewayError as refused:
+            error = refused
+        if error is None:
+            return amended + DONE_FRAME
+        note_error(error)
+        return error_frames(error)
 
     async def _cut_off(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked, held: Held) -> None:
         """Nobody waits for the rest of a stream: keep what had come by then."""

@@ -9,7 +9,7 @@ from typing import Final
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 from app.exchange.alike import Alike, alike, tells_text
 from app.exchange.begin import Begun
-from app.exchange.frames import EarlyStream, decoded, spliced
+from app.exchange.frames import EarlyStream, decoded, encoded, spliced
 from app.exchange.report import Report
 from app.upstream.collect import Collector
 from app.upstream.sse import DONE, Event
@@ -18,6 +18,8 @@ BAD_GATEWAY: Final = 502
 END_WAIT_SECONDS: Final = 0.1
 """After `[DONE]`: a connection whose end comes this soon can be used again."""
 ERROR_EVENT: Final = b"error"
+IDENTITY: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+"""What all chunks of a stream have in common."""
 MOST_KINDS: Final = 8
 """How often a stream's chunks may change their form before each is looked into."""
 EVENT_END: Final = b"\n\n"
@@ -46,6 +48,8 @@ class Relay:
         self._fields = report.fields()
         self._report = report
         self._alike: Alike | None = None
+        self._last: bytes | None = None
+        """The provider's chunk that told of the end."""
         self._may_hold = True
         """The decoder may hold the beginning of an event."""
         self._kinds_left = MOST_KINDS if early is None else 0
@@ -134,7 +138,9 @@ class Relay:
             return b""
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only(data):
             return b""
-        fields = self._last_fields() if collector.complete and not was_complete else self._fields
+        fields = self._fields
+        if collector.complete and not was_complete:
+            self._last, fields = data, self._report.all_fields(self._report.context())
         if self._early is not None:
             return self._early.adopted(data, fields)
         if self._kinds_left and not was_complete and tells_text(data):
@@ -144,8 +150,17 @@ class Relay:
             data = data.replace(b"\n", b" ")
         return b"data: " + spliced(data, fields) + b"\n\n"
 
-    def _last_fields(self) -> bytes:
-        return self._report.all_fields(self._report.context())
+    def amended(self, report: Report) -> bytes:
+        """A chunk without text, for what became true of the answer after its last chunk was sent."""
+        if self._last is None:
+            return b""
+        last = decoded(self._last)
+        identity = {name: last[name] for name in IDENTITY if name in last}
+        data = encoded({**identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]})
+        fields = report.all_fields(report.context())
+        if self._early is not None:
+            return self._early.adopted(data, fields)
+        return b"data: " + spliced(data, fields) + b"\n\n"
 
 
 async def await_end(pieces: AsyncIterator[bytes]) -> None:

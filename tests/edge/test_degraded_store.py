@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from app.errors import StoreUnavailable
+from app.store.base import Append
 from app.store.connect import open_store
 from app.store.memory import MemoryStore
 from migrations.run import prepare, upgrade
@@ -131,6 +132,47 @@ async def test_a_store_that_goes_in_the_middle_of_a_turn_costs_no_history_its_an
         assert alone["choices"][0]["message"]["content"]
         store.come_back()
         assert (await gateway.say([*history, answered("Well?"), user("On")]))["context_status"] == "summarized"
+
+
+class WithoutAnswers(Flaky):
+    """Goes away between question and answer."""
+
+    loses = False
+
+    async def append(self, write: Append) -> None:
+        if self.loses and write.messages and write.messages[-1].message.role == "assistant":
+            raise StoreUnavailable("The database is away.", retry_after_seconds=1)
+        await super().append(write)
+
+
+@pytest.mark.parametrize("history", [HISTORY, [*long_history(60, words=280), user("Well?")]], ids=["short", "long"])
+async def test_the_last_that_a_stream_says_of_an_answer_that_was_not_stored_is_that(
+    history: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WithoutAnswers()
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+        await gateway.say(HISTORY[:1])
+        store.loses = True
+        *told, ended, amended = await gateway.stream(history)
+        assert ended["choices"][0]["finish_reason"] == "stop"
+        assert ended["context_status"] in ("full", "summarized")
+        assert amended["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
+        assert amended["context_status"] == "degraded"
+        assert amended["context"]["warnings"][-1] == "The answer could not be stored."
+        for name in ("id", "object", "created", "model"):
+            assert len({event[name] for event in (*told, ended, amended)}) == 1
+
+
+async def test_a_stream_that_needs_the_store_ends_with_an_error_where_its_answer_was_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = WithoutAnswers()
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
+        store.loses = True
+        answer = await gateway.post([user("More")], conversation="c", stream=True)
+        *_, error, done = [line for line in answer.text.splitlines() if line]
+        assert done == "data: [DONE]"
+        assert '"store_unavailable"' in error
 
 
 @contextmanager
