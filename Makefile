@@ -57,6 +57,7 @@ bench: setup  ## measure what the gateway costs
 	@$(VENV)/bin/python -m tests.benchmarks $(ARGS)
 
 chaos: setup  ## break gateways, database and model under load for half an hour, then check the books
+	@CONCERTINA_TEST_CHAOS=1 $(VENV)/bin/python -m pytest -n 2 tests/faults/test_kills.py -k "turn-sqlite or compaction-sqlite"
 	@$(VENV)/bin/python -m tests.chaos chaos $(ARGS)
 
 soak: setup  ## load three gateways for an hour, watch their memory, then check the books

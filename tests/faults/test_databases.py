@@ -27,11 +27,13 @@ from tests.faults.servers import Database, open_files
 
 pytestmark = pytest.mark.timeout(180)
 
-MANNERS = Manners(talks=8, turns=(3, 12), words=(10, 60), pause_seconds=0.05, hangs_up=0.02, tries=12)
+MANNERS = Manners(
+    talks=8, turns=(3, 12), words=(10, 60), pause_seconds=0.05, hangs_up=0.02, tries=24, longest_pause_seconds=1.0
+)
 BETWEEN_SECONDS = 1.0
 POOL = 4
 END_SECONDS = 8.0
-"""A request key whose answer was cut off is free after a minute: nobody waits for that here."""
+"""A request key whose process was cut off is free after half a minute: nobody waits for that here."""
 
 
 class Trial:

@@ -43,7 +43,7 @@ async def acknowledged(load: Load, more: int) -> None:
 
 
 async def test_bad_lines_lose_nothing_and_leave_nothing_open(tmp_path: Path) -> None:
-    manners = Manners(talks=8, turns=(3, 10), pause_seconds=0.02, hangs_up=0.15, reads_slowly=0.1, tries=12)
+    manners = Manners(talks=8, turns=(3, 10), pause_seconds=0.02, hangs_up=0.15, reads_slowly=0.1, tries=24)
     async with (
         scene(tmp_path, backend="sqlite", count=1) as stage,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
