@@ -12,6 +12,8 @@ _CONTROLS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
 """What the name of a header is made of, in lower case (RFC 9110, 5.1)."""
 _LINE_END_BYTES: Final = 2
+_go_on: Final = RequestResponseCycle.send
+"""Bound here, since each piece of each stream comes by."""
 
 
 class Cycle(RequestResponseCycle):
@@ -20,7 +22,7 @@ class Cycle(RequestResponseCycle):
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # whatever can be awaited will do
         """See ASGI. What comes behind the head is uvicorn's."""
         if self.response_started or message["type"] != "http.response.start":
-            return super().send(message)
+            return _go_on(self, message)
         return self._begin(message)
 
     def has_left(self) -> bool:

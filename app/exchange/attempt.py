@@ -50,7 +50,8 @@ class Seat:
         self.has_hung_up = self.is_cut = False
         """Known to be gone, and no longer waited for; or alone, and no longer sent to since it did not read: what comes
         of its stream is kept in the store only."""
-        self.task = asyncio.current_task()
+        self.task = asyncio.current_task() if request.stream else None
+        """What ends when its client hangs up: of whole answers none does."""
         attempt.seats.append(self)
 
     @property

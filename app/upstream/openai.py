@@ -104,7 +104,9 @@ class OpenAIProvider:
         span = current_span()
         if span is not NO_SPAN:
             span.set(self._place)
-        return await self._send(call, self._timeouts.whole_seconds)
+        seconds = self._timeouts.whole_seconds
+        ends_at = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        return await self._client.send(self._head(call), call.body, ends_at, call.times)
 
     async def models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
@@ -113,7 +115,8 @@ class OpenAIProvider:
             UpstreamUnavailable: it could not be had.
         """
         call = Call("/models", method="GET", authorization=authorization)
-        reply = await self._send(call, MODELS_TIMEOUT_SECONDS)
+        ends_at = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
+        reply = await self._client.send(self._head(call), call.body, ends_at, call.times)
         try:
             body = await reply.read()
         finally:
@@ -124,10 +127,6 @@ class OpenAIProvider:
 
     async def aclose(self) -> None:
         await self._client.aclose()
-
-    async def _send(self, call: Call, whole_seconds: float | None) -> Reply:
-        ends_at = None if whole_seconds is None else asyncio.get_running_loop().time() + whole_seconds
-        return await self._client.send(self._head(call), call.body, ends_at, call.times)
 
     def _head(self, call: Call) -> Head:
         """The head of a call; made once where nothing in it is its caller's."""

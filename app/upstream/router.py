@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+
+import msgspec
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from app.observability.metrics import SILENT, Metrics
@@ -282,8 +284,7 @@ class _Failure:
     retry_after_seconds: float | None = None
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """What has happened so far to one call."""
 
     target: Target
@@ -295,8 +296,8 @@ class _Attempt:
     error: UpstreamUnavailable | None = None
     failing: str = ""
     """How the last try failed, in a sentence without anything that was said."""
-    _dropped: set[str] = field(default_factory=set)
-    _resting: list[float] = field(default_factory=list)
+    _dropped: set[str] = msgspec.field(default_factory=set)
+    _resting: list[float] = msgspec.field(default_factory=list)
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""

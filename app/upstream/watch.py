@@ -81,10 +81,11 @@ class Watch:
             ends_at: loop time at which the answer must have ended; None for never.
         """
         self.now = asyncio.get_running_loop().time
-        self.waiting_since = self.now()
+        self.waiting_since = now = self.now()
         self._ends_at = NEVER if ends_at is None else ends_at
+        self._silence_seconds = NEVER if silence_seconds is None else silence_seconds
         self._watches.add(self)
-        self.limit_silence(silence_seconds)
+        self._watches.look_by(self.due(now))
 
     def limit_silence(self, seconds: float | None) -> None:
         """From now on another limit holds for a wait."""
