@@ -16,6 +16,7 @@ from app.archive.importing import Checked, Importing, TakenIn, checked
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
+from app.commands.watching.figures import shown
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter, encoding_for
 from app.exchange.counting import Counting
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         tell_interrupted("What had been written was taken back; run the command again to import all of the file.")
         raise
     for warning in taken.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"warning: {shown(warning)}", file=sys.stderr)
     for conversation in taken.conversations:
         print(conversation.id)
     telling.say(

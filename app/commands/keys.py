@@ -20,6 +20,7 @@ from app.api.admin import key_object
 from app.archive.issuing import DEFAULT_SCOPES, Issuing, Wish
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
+from app.commands.watching.figures import shown
 from app.conversation.keys import ApiKey
 from app.settings import Settings, load
 from migrations import run as migrations
@@ -85,7 +86,7 @@ async def _revoke(settings: Settings, arguments: argparse.Namespace) -> None:
     if arguments.json:
         _print_json(key_object(key))
     else:
-        print(f"{key.id} ({key.name}) is {_validity(key)}.")
+        print(f"{key.id} ({shown(key.name)}) is {_validity(key)}.")
         print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
 
 
@@ -133,7 +134,7 @@ def _table(keys: list[ApiKey]) -> Table:
         table.add_column(name, no_wrap=name in ("id", "tenant"), overflow="fold")
     for key in keys:
         cells = (key.id, f"ck_…{key.hint}", key.name, key.tenant, " ".join(key.scopes), " ".join(key.models))
-        table.add_row(*(Text(cell) for cell in (*cells, key.policy or "", _validity(key))))
+        table.add_row(*(Text(shown(cell)) for cell in (*cells, key.policy or "", _validity(key))))
     return table
 
 

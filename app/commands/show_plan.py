@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from app.archive.telling import excerpt
 from app.assembly.models import policy_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
+from app.commands.watching.figures import shown as printable
 from app.compaction.summarizer import input_tokens
 from app.context.calibration import Calibration
 from app.context.disposition import REASONS, Disposition
@@ -260,7 +262,8 @@ def _print(told: _Shown, *, answer: int | None = None) -> None:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     budget, decided = shown.budget, shown.plan
     saw = "would see it now" if answer is None else f"saw it for answer {answer}"
-    console.print(f"[bold]{shown.conversation.id}[/] as {told.model} {saw}: [bold]{decided.status}[/]")
+    model = escape(printable(told.model))
+    console.print(f"[bold]{shown.conversation.id}[/] as {model} {saw}: [bold]{decided.status}[/]")
     console.print(
         f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
         f"compaction above {budget.soft:,})" + ("" if decided.fits else " - does not fit")
@@ -285,7 +288,9 @@ def _summaries(chunks: tuple[Chunk, ...]) -> Table:
     table = Table("summary", "messages", "tokens", "text", title="Summaries, oldest first", title_justify="left")
     for chunk in chunks:
         covers = f"{chunk.from_seq}-{chunk.to_seq - 1}"
-        table.add_row(_short_id(chunk.id), covers, str(chunk.tokens), Text(chunk.text))
+        table.add_row(
+            _short_id(chunk.id), covers, str(chunk.tokens), Text("\n".join(map(printable, chunk.text.split("\n"))))
+        )
     return table
 
 
@@ -298,7 +303,7 @@ def _messages(told: _Shown) -> Table:
         sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
         quoted = " + quoted" if row.is_quoted else ""
         cells = (str(row.seq), row.role, str(row.tokens), str(row.shown_tokens), sent_as + quoted, excerpt(entry))
-        table.add_row(*(Text(cell) for cell in cells), style=STYLES.get(row.kind, ""))
+        table.add_row(*(Text(printable(cell)) for cell in cells), style=STYLES.get(row.kind, ""))
     return table
 
 
