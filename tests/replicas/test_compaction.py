@@ -19,7 +19,7 @@ WAITING_SECONDS = 0.3
 """By then, whoever needs a summary has asked for it, or waits for the one who did."""
 MOST_TURNS = 40
 LATE = {"token_floor": 1, "prepare_ratio": 1.0}
-EARLY = {"token_floor": 1, "prepare_ratio": 0.3}
+EARLY = {"token_floor": 1, "prepare_ratio": 0.5}
 EDITED = "They spoke of ships and of nothing else."
 
 

@@ -21,7 +21,7 @@ from tests.replicas.fleet import REPLICAS, Fleet, answer_to, fleet, fresh_name, 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 CACHE_SECONDS = 1.0
-WAIT_SECONDS = 2.5
+WAIT_SECONDS = 3.0
 WAITING_SECONDS = 0.2
 """By then, what was asked elsewhere waits."""
 
@@ -85,7 +85,7 @@ async def test_of_two_appends_at_once_one_waits_and_sees_the_other(replicas: Fle
 async def test_appends_at_all_replicas_at_once_are_all_stored_in_one_order(replicas: Fleet, key: str) -> None:
     name = fresh_name()
     await replicas.say(None, [user("Start")], conversation=name, key=key)
-    texts = [f"Note {number}" for number in range(4 * REPLICAS)]
+    texts = [f"Note {number}" for number in range(3 * REPLICAS)]
 
     async def ask(number: int) -> int:
         asked = [user(texts[number])]
