@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import pytest
 
 from app.api.auth import open_caller
 from app.context.tokens import TokenCounter
-from app.conversation.messages import Chunk, Conversation, Message
+from app.conversation.messages import Chunk, Conversation, Message, text_of
 from app.exchange.counting import Counting
 from app.store.base import Store
 from app.store.connect import open_store
@@ -262,6 +262,19 @@ class _NotingCounting(Counting):
     async def messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
         self._counted += [message.text for message in messages]
         return await super().messages(messages, encoding)
+
+    def counter(self, encoding: str) -> TokenCounter:
+        return _NotingCounter(super().counter(encoding), self._counted)
+
+
+class _NotingCounter(TokenCounter):
+    def __init__(self, counter: TokenCounter, counted: list[str]) -> None:
+        vars(self).update(vars(counter))
+        self._counted = counted
+
+    def message(self, body: Mapping[str, Any]) -> int:
+        self._counted.append(text_of(body.get("content")))
+        return super().message(body)
 
 
 def turns_of(messages: list[Body]) -> list[list[Body]]:
