@@ -18,7 +18,7 @@ from app.settings import load
 from migrations.run import prepare
 from tests.edge.kept import answering, user, world
 from tests.edge.kept import shown as shown_to
-from tests.live import ScriptedUpstream
+from tests.live import ScriptedUpstream, serving
 
 TURNS = 24
 FACT = "The locker of the archive has code 7741."
@@ -40,14 +40,10 @@ def conversation_id(config: Path) -> str:
 
 
 async def _talk(config: Path) -> str:
-    application = create_app(load(str(config), environ={})).application
+    application = create_app(load(str(config), environ={}))
     padding = "It went on and on without anything that one would have to write down. " * 20
     messages: list[dict[str, Any]] = []
-    transport = httpx.ASGITransport(app=application)
-    async with (
-        application.router.lifespan_context(application),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
-    ):
+    async with serving(application) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:
         for number in range(TURNS):
             text = f"{FACT if number == 0 else f'Parcel {number} weighs {number * 3} kg.'} {padding}"
             messages.append({"role": "user", "content": text})
