@@ -15,6 +15,7 @@ import pytest
 import app.conversation.identity
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Message
+from app.exchange import remember
 from app.exchange.quoting import CANDIDATES
 from app.store.connect import open_store
 from app.store.memory import MemoryStore
@@ -154,6 +155,7 @@ class Gauge:
 async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)  # a turn is one write, however slow this machine
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
