@@ -29,7 +29,7 @@ STEPS = [
     script.revision for script in reversed(list(ScriptDirectory.from_config(upgrading._config()).walk_revisions()))
 ]
 NEXT = "2999_01_01_of_the_next_version"
-MANNERS = Manners(talks=4, turns=(3, 10), words=(10, 40), pause_seconds=0.05, hangs_up=0.0, reads_slowly=0.0)
+MANNERS = Manners(talks=4, turns=(12, 20), words=(40, 60), pause_seconds=0.05, hangs_up=0.0, reads_slowly=0.0)
 ATTEMPTS = 9
 
 
