@@ -146,6 +146,7 @@ async def test_trailers_are_not_headers_of_the_next_answer() -> None:
         (b"deflate", zlib.compress(b"x" * 3_000_000)),
         (b"Deflate", zlib.compress(b"x" * 3_000_000, wbits=-15)),
     ],
+    ids=["gzip", "two members", "deflate", "deflate without a head"],
 )
 async def test_what_is_compressed_unasked_is_inflated_in_pieces(encoding: bytes, body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (encoding, len(body))
@@ -157,7 +158,11 @@ async def test_what_is_compressed_unasked_is_inflated_in_pieces(encoding: bytes,
         assert not reply.headers
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b"{}" * 100)[:-9], b"\x1f\x8b not gzip", b"plain"])
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(b"{}" * 100)[:-9], b"\x1f\x8b not gzip", b"plain"],
+    ids=["cut short", "no gzip", "plain"],
+)
 async def test_what_cannot_be_inflated_is_broken_off(body: bytes) -> None:
     async with provider_at(says(whole(body, headers=b"Content-Encoding: gzip\r\n"))) as (provider, _):
         with pytest.raises(UpstreamUnavailable, match="broke off"):
