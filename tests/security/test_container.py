@@ -48,7 +48,7 @@ def test_it_serves_as_nobody_on_a_root_that_cannot_be_written(workers: int, tmp_
         (tmp_path / folder).mkdir()
     os.chown(tmp_path / "data", 65534, 65534)
     for parent in (tmp_path, *tmp_path.parents[:-1]):
-        if not parent.stat().st_mode & 1 and parent.name.startswith(("pytest", "test_")):
+        if not parent.stat().st_mode & 1 and parent.name.startswith(("pytest", "popen", "test_")):
             parent.chmod(0o755)
     port = free_port()
     environ = {
