@@ -26,7 +26,9 @@ EDITED = "They spoke of ships and of nothing else."
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
     async with fleet(
-        Path(tmp_path_factory.mktemp("compaction")), policies={"additive": LATE, "early": {"kind": "additive", **EARLY}}
+        Path(tmp_path_factory.mktemp("compaction")),
+        policies={"additive": LATE, "early": {"kind": "additive", **EARLY}},
+        server={"preload": True},  # a process that loads a table stands still, and its leases with it
     ) as made:
         yield made
 
