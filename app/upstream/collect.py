@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from app.conversation.nesting import TOO_DEEP, is_too_deep
 from app.errors import UpstreamUnavailable
 from app.upstream.toolcalls import ToolCalls, overlaid
 
@@ -81,11 +82,13 @@ class Collector:
         complete: whether every choice that began has given a finish reason, and choice 0 has.
     """
 
-    __slots__ = ("_choices", "_first", "chunks", "complete", "error", "error_data", "id", "model", "usage")
+    __slots__ = ("_choices", "_first", "_is_torn", "chunks", "complete", "error", "error_data", "id", "model", "usage")
 
     def __init__(self) -> None:
         self._first = _ChoiceSoFar()
         self._choices: dict[int, _ChoiceSoFar] = {}
+        self._is_torn = False
+        """Whether halves of surrogate pairs have come, which no other part of the gateway could write."""
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
@@ -104,10 +107,10 @@ class Collector:
         try:
             chunk = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_general(_decode_leniently(data), data)
+            self._add_leniently(data)
             return
         if chunk.object == "error":
-            self._add_general(_decode_leniently(data), data)
+            self._add_leniently(data)
             return
         if self.id is None or chunk.usage or chunk.x_groq is not None:
             self._add_around(chunk)
@@ -133,10 +136,10 @@ class Collector:
         try:
             whole = _decode_whole(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_general(_decode_leniently(body), body)
+            self._add_leniently(body)
             return
         if whole.object == "error":
-            self._add_general(_decode_leniently(body), body)
+            self._add_leniently(body)
             return
         self._add_around(whole)
         for choice in whole.choices or ():
@@ -166,14 +169,18 @@ class Collector:
 
     def message(self) -> dict[str, Any]:
         """The assistant message of choice 0 as a client sends it back."""
-        return self._first.message()
+        return self._message_of(self._first)
 
     def messages(self) -> list[dict[str, Any]]:
         """The assistant messages of all choices, by index."""
         first = self.message()
         if not self._choices:  # as nearly every answer
             return [first]
-        return [first, *(self._choices[index].message() for index in sorted(self._choices))]
+        return [first, *(self._message_of(self._choices[index]) for index in sorted(self._choices))]
+
+    def _message_of(self, choice: _ChoiceSoFar) -> dict[str, Any]:
+        message = choice.message()
+        return _mended(message) if self._is_torn else message
 
     def _add_around(self, chunk: _Around) -> None:
         if self.id is None:
@@ -209,6 +216,20 @@ class Collector:
         if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
             self.usage = x_groq["usage"]
 
+    def _add_leniently(self, data: bytes) -> None:
+        try:
+            chunk = _object_of(orjson.loads(data))
+        except orjson.JSONDecodeError:
+            chunk = _object_of(_decode_torn(data))
+            self._is_torn = True
+            self._add_general(_mended(chunk), data)
+        else:
+            self._add_general(chunk, data)
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._add_general_choice(choice)
+
     def _add_general(self, chunk: dict[str, Any], data: bytes) -> None:
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error is not None:
@@ -220,10 +241,6 @@ class Collector:
             self.usage = usage
         else:
             self._take_groq_usage(chunk.get("x_groq"))
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                self._add_general_choice(choice)
 
     def _add_general_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
@@ -233,7 +250,7 @@ class Collector:
                 so_far.add(delta)
         reason = choice.get("finish_reason")
         if reason:
-            self._finish(so_far, str(reason))
+            self._finish(so_far, str(_mended(reason)))
 
 
 class _ChoiceSoFar:
@@ -319,7 +336,7 @@ class _ChoiceSoFar:
     def message(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": self.role or "assistant", "content": self._whole_content()}
         for key, pieces in self.texts.items():
-            text = _mended("".join(pieces))
+            text = "".join(pieces)
             if text:
                 message[key] = text
         message.update((key, _joined(items)) for key, items in self.lists.items())
@@ -337,7 +354,7 @@ class _ChoiceSoFar:
             if all(isinstance(part, dict) and part.get("type") == "text" for part in self.parts):
                 return "".join(str(part.get("text", "")) for part in self.parts)
             return _joined(self.parts)
-        text = _mended("".join(self.content))
+        text = "".join(self.content)
         stands_alone = not (self.calls or self.function_call or self.audio_id or any(self.texts.get("refusal", ())))
         return text if text or (stands_alone and self.content) else None
 
@@ -390,15 +407,18 @@ def _joined_fragments(field: str, fragments: list[dict[str, Any]]) -> dict[str, 
     return whole
 
 
-def _decode_leniently(data: bytes) -> dict[str, Any]:
-    """Decode a chunk; lone surrogates are let through, since some servers cut an emoji's two halves apart."""
+def _decode_torn(data: bytes) -> Any:
+    """Decode a chunk in which lone surrogates may stand, since some servers cut an emoji's two halves apart."""
     try:
-        chunk = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
+        decoded = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
+    if is_too_deep(decoded):
+        raise UpstreamUnavailable(f"The upstream's stream holds data that {TOO_DEEP}")
+    return decoded
+
+
+def _object_of(chunk: Any) -> dict[str, Any]:
     if isinstance(chunk, list) and len(chunk) == 1:
         chunk = chunk[0]
     if not isinstance(chunk, dict):
@@ -406,10 +426,7 @@ def _decode_leniently(data: bytes) -> dict[str, Any]:
     return chunk
 
 
-def _mended(text: str) -> str:
-    """Text in which halves of surrogate pairs have found each other; one that stayed alone becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+def _mended(value: Any) -> Any:
+    """JSON in which halves of surrogate pairs have found each other; one that stayed alone becomes U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -307,6 +308,20 @@ def test_the_halves_of_an_emoji_find_each_other() -> None:
 
     collector.add(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
     assert collector.message()["content"] == "😀!\ufffd"
+
+
+def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
+    collector = Collector()
+    call = b'{"index":0,"id":"c\\ud83d","function":{"name":"f","arguments":"{\\"\\ude00"}}'
+    delta = b'{"role":"a\\ud83d","new\\ud83d":{"deep":["\\ude00"]},"tool_calls":[' + call + b"]}"
+    collector.add(b'{"id":"i\\ud83d","model":"\\ude00","usage":{"n\\ud83d":1},"choices":[{"delta":' + delta + b"}]}")
+    collector.add(
+        b'{"error":{"message":"\\ud83d"},"choices":[{"finish_reason":"\\ud83d"},{"index":1,"delta":' + delta + b"}]}"
+    )
+
+    kept = [collector.messages(), collector.id, collector.model, collector.usage, collector.error]
+    assert "\\ufffd" in json.dumps([*kept, collector.finish_reason])
+    assert orjson.loads(orjson.dumps([*kept, collector.finish_reason])) == [*kept, collector.finish_reason]
 
 
 def test_usage_is_found_where_groq_puts_it() -> None:
