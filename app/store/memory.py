@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +21,6 @@ from app.store.base import (
     FoundAnywhere,
     HeadMoved,
     Lease,
-    LeaseLost,
     ListQuery,
     Match,
     StoreInfo,
@@ -29,6 +28,7 @@ from app.store.base import (
 from app.store.lineage import deepest_first, erasure, expected_count, own_from, placed, run_of, stretches
 from app.store.memory_chunks import MemoryChunks, Place
 from app.store.memory_desk import MemoryDesk
+from app.store.memory_leases import MemoryLeases
 from app.store.redacting import REDACTED, Change, beginning_at, covers, marked, sharing, shift_of, shifts, total
 from app.store.search import bounded, found_in, score, told
 
@@ -36,7 +36,7 @@ _Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 """(root, link) → where it is kept: (conversation id, seq), oldest first."""
 
 
-class MemoryStore(MemoryChunks, MemoryDesk):
+class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
     """`Store` in this process's memory."""
 
     searches_all = True
@@ -44,14 +44,13 @@ class MemoryStore(MemoryChunks, MemoryDesk):
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         MemoryDesk.__init__(self, clock=clock)
         MemoryChunks.__init__(self)
+        MemoryLeases.__init__(self, clock=clock)
         self._conversations: dict[Place, Conversation] = {}
         self._messages: dict[Place, dict[int, LogMessage]] = defaultdict(dict)
         self._by_link: _Index = defaultdict(dict)
         self._by_skeleton: _Index = defaultdict(dict)
         self._terms: dict[Place, dict[int, frozenset[str]]] = defaultdict(dict)
         self._external_ids: dict[tuple[str, str], Place] = {}
-        self._leases: dict[tuple[str, str], tuple[Lease, datetime]] = {}
-        self._facts: dict[str, dict[str, Any]] = {}
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -248,8 +247,7 @@ class MemoryStore(MemoryChunks, MemoryDesk):
                 before, message=entry.message, tokens=entry.tokens, meta=entry.meta
             )
             self._terms.get(here, {}).pop(entry.seq, None)
-        for claimed in [place for place in self._leases if place[0] == root and place[1].startswith(RANGE_LEASES)]:
-            del self._leases[claimed]
+        self._drop_leases(root, RANGE_LEASES)
         return self._move_totals(stored.tenant, root, changes)
 
     def _move_totals(self, tenant: str, root: str, changes: Sequence[Change]) -> list[Chunk]:
@@ -374,11 +372,7 @@ class MemoryStore(MemoryChunks, MemoryDesk):
             self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
         del self._conversations[here]
         self._external_ids = {name: place for name, place in self._external_ids.items() if place != here}
-        self._leases = {
-            (lease_root, key): held
-            for (lease_root, key), held in self._leases.items()
-            if lease_root != root or not key.startswith(doomed.id)
-        }
+        self._drop_leases(root, doomed.id)
         await self._settle_chunks(root, doomed.id)
         self._settle_completions(root, doomed.id, plan)
         return True
@@ -433,43 +427,6 @@ class MemoryStore(MemoryChunks, MemoryDesk):
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         self._require(fence, self._clock())
         self._add_chunk(tenant, root, chunk)
-
-    async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        now = self._clock()
-        held, expires_at = self._leases.get((root, key), (None, now))
-        if held is not None and held.holder != holder and expires_at > now:
-            return None
-        token = int(now.timestamp() * 1_000_000)
-        lease = Lease(root, key, holder, token if held is None else max(held.token + 1, token))
-        self._leases[root, key] = (lease, now + timedelta(seconds=seconds))
-        return lease
-
-    async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        expires_at = self._clock() + timedelta(seconds=seconds)
-        lost = []
-        for lease in leases:
-            if self._holds(lease):
-                self._leases[lease.root, lease.key] = (lease, expires_at)
-            else:
-                lost.append(lease)
-        return lost
-
-    async def release_lease(self, lease: Lease) -> None:
-        if self._holds(lease):
-            del self._leases[lease.root, lease.key]
-
-    def _holds(self, lease: Lease) -> bool:
-        return (lease.root, lease.key) in self._leases and self._leases[lease.root, lease.key][0] == lease
-
-    def _require(self, fence: Lease, now: datetime) -> None:
-        if not self._holds(fence) or self._leases[fence.root, fence.key][1] <= now:
-            raise LeaseLost
-
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return {model: dict(facts) for model, facts in self._facts.items()}
-
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        self._facts[model] = {**self._facts.get(model, {}), **facts}
 
 
 def _is_on(path: Mapping[str, int], match: Match) -> bool:

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from app.conversation.messages import Conversation, LogMessage
+from app.conversation.messages import LogMessage
 from app.errors import StoreUnavailable
 from app.store.base import Append, HeadMoved, LeaseLost
 from app.store.postgres_pool import Connections
 from app.store.postgres_statements import SQL, append_sql
 from app.store.redacting import beginning_at, total_before
-from app.store.rows import as_json, as_optional_json, conversation_of, lineage_json
+from app.store.rows import advance_values, conversation_of, conversation_values, message_values, names_itself
 
 MOST_AT_ONCE: Final = 2
 """Transactions of batches under way: while so many are, others gather."""
@@ -166,11 +166,10 @@ def _are_independent(batch: Sequence[_Waiting]) -> bool:
 
 
 def _shape(write: Append) -> _Shape:
-    has_lineage = bool(write.conversation.lineage)
     return _Shape(
         creates=write.creates,
-        names=write.creates and write.conversation.external_id is not None and not has_lineage,
-        branches=write.creates and has_lineage,
+        names=write.creates and names_itself(write.conversation),
+        branches=_branches(write),
         message_count=min(len(write.messages), 2),
         fenced=write.fence is not None,
         releases=write.releases and write.fence is not None,
@@ -178,77 +177,23 @@ def _shape(write: Append) -> _Shape:
 
 
 def _arguments(write: Append, now: datetime) -> tuple[Any, ...]:
-    head = _created(write.conversation, now) if write.creates else _advanced(write, now)
-    lease = () if write.fence is None else place_of(write.fence)
-    return (*head, *_message_arguments(write.messages, now), *lease)
-
-
-def _created(new: Conversation, now: datetime) -> tuple[Any, ...]:
-    """The conversation's columns and, of a branch, its ancestors, its parent and how far it shares that."""
-    columns = (
-        new.id,
-        new.root,
-        new.tenant,
-        new.head_seq,
-        new.head_link,
-        new.head_skeleton,
-        new.head_tokens_total,
-        new.answered,
-        new.encoding,
-        lineage_json(new.lineage),
-        new.external_id,
-        new.mode,
-        new.chunk_count,
-        as_json(new.state),
-        as_json(new.metadata),
-        new.created_at or now,
-        now,
-        as_json(new.marks),
-        new.indexed_before,
-    )
-    if not new.lineage:
-        return columns
-    return (*columns, [ancestor for ancestor, _ in new.lineage], *new.lineage[-1])
-
-
-def _advanced(write: Append, now: datetime) -> tuple[Any, ...]:
     after = write.conversation
-    return (
-        after.root,
-        after.id,
-        after.tenant,
-        write.after_seq,
-        total_before(write),
-        after.head_seq,
-        after.head_link,
-        after.head_skeleton,
-        after.head_tokens_total,
-        after.answered,
-        after.mode,
-        after.chunk_count,
-        as_json(after.state),
-        now,
-    )
+    if write.creates:
+        head = conversation_values(after, after.created_at or now, now)
+    else:
+        head = advance_values(after, write.after_seq, total_before(write), now)
+    shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _branches(write) else ()
+    lease = () if write.fence is None else place_of(write.fence)
+    return (*head, *shared, *_message_arguments(write.messages, now), *lease)
+
+
+def _branches(write: Append) -> bool:
+    return write.creates and bool(write.conversation.lineage)
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
     """Nothing, the columns of one message, or an array for each column."""
     if not messages:
         return ()
-    rows = [
-        (
-            message.seq,
-            message.message.raw.decode(),
-            message.link,
-            message.skeleton,
-            message.in_skeleton,
-            message.tokens,
-            message.tokens_total,
-            message.answered,
-            message.incomplete,
-            message.created_at or now,
-            as_optional_json(message.meta),
-        )
-        for message in messages
-    ]
+    rows = [message_values(entry, entry.created_at or now) for entry in messages]
     return rows[0] if len(rows) == 1 else [list(column) for column in zip(*rows, strict=True)]

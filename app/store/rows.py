@@ -173,6 +173,58 @@ def conversation_of(row: Sequence[Any]) -> Conversation:
     )
 
 
+def conversation_values(new: Conversation, created_at: datetime | str, updated_at: datetime | str) -> tuple[Any, ...]:
+    """The values of `CONVERSATION_COLUMNS`."""
+    return (
+        new.id,
+        new.root,
+        new.tenant,
+        new.head_seq,
+        new.head_link,
+        new.head_skeleton,
+        new.head_tokens_total,
+        new.answered,
+        new.encoding,
+        lineage_json(new.lineage),
+        new.external_id,
+        new.mode,
+        new.chunk_count,
+        as_json(new.state),
+        as_json(new.metadata),
+        created_at,
+        updated_at,
+        as_json(new.marks),
+        new.indexed_before,
+    )
+
+
+def names_itself(new: Conversation) -> bool:
+    """Whether a new conversation is the first that its client's own id means."""
+    return new.external_id is not None and not new.lineage
+
+
+def advance_values(
+    after: Conversation, after_seq: int, tokens_total_before: int, updated_at: datetime | str
+) -> tuple[Any, ...]:
+    """Which head moves, and the values of `statements.HEAD` that it moves to."""
+    return (
+        after.root,
+        after.id,
+        after.tenant,
+        after_seq,
+        tokens_total_before,
+        after.head_seq,
+        after.head_link,
+        after.head_skeleton,
+        after.head_tokens_total,
+        after.answered,
+        after.mode,
+        after.chunk_count,
+        as_json(after.state),
+        updated_at,
+    )
+
+
 def log_message_of(row: Sequence[Any]) -> LogMessage:
     """A row of `MESSAGE_COLUMNS`."""
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
@@ -188,6 +240,23 @@ def log_message_of(row: Sequence[Any]) -> LogMessage:
         bool(incomplete),
         moment_of(created_at),
         None if meta is None else orjson.loads(meta),
+    )
+
+
+def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:
+    """The values of `MESSAGE_COLUMNS`."""
+    return (
+        entry.seq,
+        entry.message.raw.decode(),
+        entry.link,
+        entry.skeleton,
+        entry.in_skeleton,
+        entry.tokens,
+        entry.tokens_total,
+        entry.answered,
+        entry.incomplete,
+        created_at,
+        as_optional_json(entry.meta),
     )
 
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from app.store.base import Append, HeadMoved
-from app.store.rows import CONVERSATION_COLUMNS, as_text
+from app.store.rows import CONVERSATION_COLUMNS, as_text, names_itself
 from app.store.sqlite_lanes import Job
 from app.store.sqlite_reads import SQL
-from app.store.sqlite_writes import advanced_row, append, created_row, message_row, names_itself, release, require
+from app.store.sqlite_writes import advanced_row, append, created_row, message_row, release, require
 from app.store.statements import HEAD, MESSAGE_ROW
 
 Row = tuple[Any, ...]

@@ -13,7 +13,15 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store import chunk_scripts, erasing_scripts
 from app.store.base import Append, HeadMoved, Lease, LeaseLost
 from app.store.redacting import beginning_at, total_before
-from app.store.rows import as_json, as_optional_json, as_text, conversation_of, lineage_json
+from app.store.rows import (
+    advance_values,
+    as_json,
+    as_text,
+    conversation_of,
+    conversation_values,
+    message_values,
+    names_itself,
+)
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.sqlite_reads import SQL, get
 from app.store.sqlite_remains import PIECE_CHARS
@@ -65,34 +73,8 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
         raise HeadMoved from error
 
 
-def names_itself(new: Conversation) -> bool:
-    """Whether a new conversation is the first that its client's own id means."""
-    return new.external_id is not None and not new.lineage
-
-
 def created_row(new: Conversation, moment: str) -> tuple[Any, ...]:
-    """The values of `CONVERSATION_COLUMNS`."""
-    return (
-        new.id,
-        new.root,
-        new.tenant,
-        new.head_seq,
-        new.head_link,
-        new.head_skeleton,
-        new.head_tokens_total,
-        new.answered,
-        new.encoding,
-        lineage_json(new.lineage),
-        new.external_id,
-        new.mode,
-        new.chunk_count,
-        as_json(new.state),
-        as_json(new.metadata),
-        moment if new.created_at is None else as_text(new.created_at),
-        moment,
-        as_json(new.marks),
-        new.indexed_before,
-    )
+    return conversation_values(new, moment if new.created_at is None else as_text(new.created_at), moment)
 
 
 def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) -> bool:
@@ -125,43 +107,12 @@ def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
 
 
 def advanced_row(write: Append, moment: str) -> tuple[Any, ...]:
-    """The arguments of `SQL.advance`."""
-    after = write.conversation
-    return (
-        after.root,
-        after.id,
-        after.tenant,
-        write.after_seq,
-        total_before(write),
-        after.head_seq,
-        after.head_link,
-        after.head_skeleton,
-        after.head_tokens_total,
-        after.answered,
-        after.mode,
-        after.chunk_count,
-        as_json(after.state),
-        moment,
-    )
+    return advance_values(write.conversation, write.after_seq, total_before(write), moment)
 
 
-def message_row(root: str, conversation_id: str, message: LogMessage, moment: str) -> tuple[Any, ...]:
-    """The values of `MESSAGE_ROW`."""
-    return (
-        root,
-        conversation_id,
-        message.seq,
-        message.message.raw.decode(),
-        message.link,
-        message.skeleton,
-        message.in_skeleton,
-        message.tokens,
-        message.tokens_total,
-        message.answered,
-        message.incomplete,
-        moment if message.created_at is None else as_text(message.created_at),
-        as_optional_json(message.meta),
-    )
+def message_row(root: str, conversation_id: str, entry: LogMessage, moment: str) -> tuple[Any, ...]:
+    created_at = moment if entry.created_at is None else as_text(entry.created_at)
+    return (root, conversation_id, *message_values(entry, created_at))
 
 
 def require(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
