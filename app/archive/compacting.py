@@ -20,10 +20,10 @@ from app.conversation.messages import Chunk, Conversation
 from app.errors import InvalidRequest, ItemNotFound
 from app.exchange.compacting import Compacting
 from app.exchange.pinning import Pinning
-from app.exchange.placement import VIEWS
 from app.exchange.request import Caller
 from app.exchange.tasks import Tasks
-from app.exchange.views import Turn, View, Views, last_view_of, with_view
+from app.exchange.viewed import VIEWS, last_view_of, with_view
+from app.exchange.views import Turn, View, Views
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 

@@ -29,11 +29,11 @@ from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.counting import Counting
-from app.exchange.placement import CALIBRATION
 from app.exchange.preview import Preview, preview, rows
 from app.exchange.request import Caller
 from app.exchange.seen import Seen, messages_seen, seen
-from app.exchange.views import Turn, Views, calibration_of
+from app.exchange.viewed import CALIBRATION, calibration_of
+from app.exchange.views import Turn, Views
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of

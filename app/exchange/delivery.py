@@ -20,7 +20,7 @@ from app.exchange.begin import Begun
 from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames, spliced
 from app.exchange.held import Held
 from app.exchange.noting import facts_of_turn, note_view
-from app.exchange.placement import CALIBRATION, VIEWS, Writing, unkept
+from app.exchange.placement import Writing, unkept
 from app.exchange.preparing import Preparing
 from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, await_end, finished_whole
@@ -29,7 +29,8 @@ from app.exchange.report import Report, passed_on, status_of
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks, ended
-from app.exchange.views import Turn, View, last_view_of, with_view
+from app.exchange.viewed import CALIBRATION, VIEWS, last_view_of, with_view
+from app.exchange.views import Turn, View
 from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error
 from app.upstream.collect import Collector

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from app.context.outline import LastView, view_through
 from app.conversation.messages import Conversation, LogMessage, Message
+from app.exchange.viewed import VIEWS
 from app.store.base import Append, Lease
 
 PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
-CALIBRATION, VIEWS = "calibration", "views"
-"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""
 PINS, REDACTED = "pins", "redacted"
 """`Conversation.marks`: pinned rounds; the seqs of messages that were deleted or erased."""
 INSTRUCTIONS = "instructions"

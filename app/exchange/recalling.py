@@ -32,7 +32,8 @@ from app.exchange.recall_tool import (
     wanted,
 )
 from app.exchange.relay import ERROR_EVENT, await_end, finished_whole
-from app.exchange.views import Turn, View, Views, last_view_of
+from app.exchange.viewed import last_view_of
+from app.exchange.views import Turn, View, Views
 from app.store.base import Found
 from app.upstream.base import Deployment
 from app.upstream.router import ReadReply

@@ -14,7 +14,8 @@ from app.context.vocabulary import encoding_for
 from app.errors import PolicyNotFound
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
-from app.exchange.views import UNCALIBRATED, Turn, calibration_of
+from app.exchange.viewed import UNCALIBRATED, calibration_of
+from app.exchange.views import Turn
 from app.upstream.base import Target, Window
 from app.upstream.router import Router
 from app.upstream.windows import Windows

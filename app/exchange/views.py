@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for
-from app.context.calibration import Calibration, seeded
+from app.context.calibration import Calibration
 from app.context.chain import active_chain
-from app.context.outline import KEPT_VIEWS, START, LastView, Outline, Plan, Range, Summarize
+from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
@@ -22,18 +22,17 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
 from app.exchange.counting import Counting
 from app.exchange.pinning import fitting, pins_of
-from app.exchange.placement import CALIBRATION, PINS, VIEWS, Recollection
+from app.exchange.placement import PINS, Recollection
 from app.exchange.recall_tool import Recalled
 from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
+from app.exchange.viewed import last_view_of
 from app.store.base import Store
 from app.upstream.base import Target, Window
 
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
-NO_VIEW: Final = LastView()
 NOTHING_RAN: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
-UNCALIBRATED: Final = Calibration()
 MOST_LINES: Final = 1_000
 """Of so many budgets it is remembered what they come to."""
 READ_GAP_MESSAGES: Final = 16
@@ -347,44 +346,9 @@ def _shown_early(decided: Plan) -> set[int]:
     return early if decided.anchor_seq is None else early | {decided.anchor_seq}
 
 
-def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:
-    """The calibration of a conversation for a model, before its first answer there that of others.
-
-    Only a `seed` that makes views smaller is taken: that another conversation's prompts weighed less than their
-    estimates (a provider that leaves tool schemas out of its count) is no promise for this one's.
-    """
-    known = state.get(CALIBRATION)
-    if known and (stored := known.get(model_key)):
-        return Calibration.from_dict(stored)
-    return seeded(seed) if seed.ratio > 1 else UNCALIBRATED
-
-
-def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastView:
-    """What is kept of the last view that was made under a policy for a window."""
-    views = state.get(VIEWS)
-    stored = views.get(_view_key(policy, window)) if views else None
-    return NO_VIEW if stored is None else msgspec.convert(stored, LastView)
-
-
-def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> Mapping[str, Any]:
-    """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
-    key = _view_key(policy, window)
-    known: Mapping[str, Any] = state.get(VIEWS, {})
-    if view == NO_VIEW and key not in known:  # which says as much
-        return known
-    kept = {name: stored for name, stored in known.items() if name != key}
-    while len(kept) >= KEPT_VIEWS:
-        del kept[next(iter(kept))]
-    return {**kept, key: msgspec.to_builtins(view)}
-
-
 def _warnings(place: Recollection, outline: Outline) -> tuple[str, ...]:
     left_out = len(place.conversation.marks.get(PINS, ())) - len(outline.pins)
     return (f"{left_out} pinned messages have no room in this window.",) if left_out else ()
-
-
-def _view_key(policy: Policy, window: int) -> str:
-    return f"{policy.name}:{window}"
 
 
 def _stretches(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
