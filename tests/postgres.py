@@ -132,8 +132,13 @@ class Databases:
         asyncio.run(_execute(self._given or self.url("postgres"), sql))
 
 
+def dsn(url: str) -> str:
+    """A database's URL as asyncpg takes it."""
+    return url.replace("+asyncpg", "")
+
+
 async def _execute(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    connection = await asyncpg.connect(dsn(url))
     try:
         await connection.execute(sql)
     finally:

@@ -30,6 +30,7 @@ from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.counting import Counting
 from app.exchange.preview import Preview, preview, rows
+from app.exchange.report import summary_fields
 from app.exchange.request import Caller
 from app.exchange.seen import Seen, messages_seen, seen
 from app.exchange.viewed import CALIBRATION, calibration_of
@@ -243,11 +244,7 @@ def as_json(told: _Shown) -> dict[str, Any]:
 
 def _summary(chunk: Chunk) -> dict[str, Any]:
     return {
-        "id": chunk.id,
-        "from_seq": chunk.from_seq,
-        "to_seq": chunk.to_seq,
-        "through_turn": chunk.through_turn,
-        "tokens": chunk.tokens,
+        **summary_fields(chunk),
         "kind": chunk.kind,
         "model": chunk.model,
         "created_at": chunk.created_at.isoformat(),

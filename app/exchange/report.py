@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True):
             "prompt_tokens": prompt_tokens,
             "limit": budget.pruning,
             "pressure": round(budget.pressure(prompt_tokens), 4),
-            "summaries": [_summary(chunk) for chunk in plan.chunks] if plan.chunks else [],
+            "summaries": [summary_fields(chunk) for chunk in plan.chunks] if plan.chunks else [],
             "verbatim_messages": self.next_seq - plan.boundary.to_seq - edited + _shown_early(plan),
             "trimmed_messages": edited,
             "dropped_messages": plan.dropped,
@@ -105,7 +105,8 @@ class Report(msgspec.Struct, frozen=True):
         return replace(self, warnings=(*self.warnings, warning), status=status or self.status)
 
 
-def _summary(chunk: Chunk) -> dict[str, Any]:
+def summary_fields(chunk: Chunk) -> dict[str, Any]:
+    """What every answer says of a summary that a view shows."""
     return {
         "id": chunk.id,
         "from_seq": chunk.from_seq,

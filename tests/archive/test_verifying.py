@@ -30,6 +30,7 @@ from app.store.sealing import Sealing
 from migrations.run import prepare
 from tests.edge.kept import assistant, user
 from tests.live import gateway, serving
+from tests.postgres import dsn
 from tests.store.logs import NOON
 
 KEY = "sk-verified"
@@ -99,7 +100,7 @@ def executing(url: str) -> Execute:
         return on_file
 
     async def on_server(sql: str) -> None:
-        connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+        connection = await asyncpg.connect(dsn(url))
         try:
             await connection.execute(sql)
         finally:

@@ -21,6 +21,7 @@ import yaml
 
 from tests import postgres
 from tests.faults.proxy import Target
+from tests.postgres import dsn
 
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
@@ -90,7 +91,7 @@ class Database(postgres.Server):
 
     async def rows(self, sql: str, *, database: str = "postgres") -> list[Any]:
         """What a statement says, past every proxy."""
-        connection = await asyncpg.connect(self.url(database).replace("+asyncpg", ""))
+        connection = await asyncpg.connect(dsn(self.url(database)))
         try:
             found: list[Any] = await connection.fetch(sql)
             return found

@@ -24,6 +24,7 @@ from tests.faults.load import Load, Manners
 from tests.faults.proxy import NONE, Fault
 from tests.faults.scene import LEASE_SECONDS, Scene, scene
 from tests.faults.servers import Database, open_files
+from tests.postgres import dsn
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -129,7 +130,7 @@ async def test_nothing_acknowledged_is_lost_while_postgresql_breaks_in_every_way
             line.cut()
             with contextlib.suppress(asyncpg.TooManyConnectionsError):
                 while True:
-                    taken.append(await asyncpg.connect(database.url("postgres").replace("+asyncpg", "")))
+                    taken.append(await asyncpg.connect(dsn(database.url("postgres"))))
                     line.cut()
             await asyncio.sleep(BETWEEN_SECONDS)
             for one in taken:

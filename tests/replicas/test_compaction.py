@@ -34,12 +34,6 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 
 
 @pytest.fixture
-def replicas(shared: Fleet) -> Fleet:
-    shared.model.forget()
-    return shared
-
-
-@pytest.fixture
 def key() -> str:
     """A tenant that the test has to itself."""
     return f"sk-{fresh_name()}"

@@ -16,7 +16,7 @@ from app.conversation.messages import StoredCompletion
 from app.store.base import Append, CompletionQuery, ListQuery
 from app.store.postgres import PostgresStore
 from app.store.tables import is_on, metadata
-from tests.postgres import Databases
+from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
 from tests.store.logs import (
     NOON,
@@ -40,10 +40,6 @@ FAMILIES = 8
 """Enough for each shard to have some."""
 CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
 TABLES = {name: table for name, table in metadata.tables.items() if is_on(table, "postgresql")}
-
-
-def dsn(url: str) -> str:
-    return url.replace("+asyncpg", "")
 
 
 @pytest.fixture(scope="module")

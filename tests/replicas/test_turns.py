@@ -37,12 +37,6 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
         yield made
 
 
-@pytest.fixture
-def replicas(shared: Fleet) -> Fleet:
-    shared.model.forget()
-    return shared
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def admin(shared: Fleet) -> str:
     """The first key of all, made beside the gateways."""

@@ -11,6 +11,7 @@ from app.store.base import Store
 from app.store.ciphers import Cipher
 from app.store.connect import open_store
 from app.store.encrypted import EncryptedStore
+from app.store.postgres import PostgresStore
 from migrations.run import prepare
 from tests.store.logs import Clock
 
@@ -30,6 +31,11 @@ def sqlite_url(tmp_path: Path) -> str:
     return url
 
 
+@pytest.fixture
+def sqlite_file(sqlite_url: str) -> Path:
+    return Path(sqlite_url.removeprefix("sqlite:///"))
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "encrypted memory", "encrypted sqlite"])
 def url(request: pytest.FixtureRequest) -> str:
     backend = request.param.removeprefix(ENCRYPTED)
@@ -43,6 +49,15 @@ async def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Async
     opened = open_store(url, clock=clock)
     if ENCRYPTED in request.node.name:
         opened = EncryptedStore(opened, Cipher({"k1": bytes(range(32))}, "k1"))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def postgres(postgres_url: str, clock: Clock) -> AsyncIterator[PostgresStore]:
+    opened = open_store(postgres_url, clock=clock, timeout_seconds=2)
+    assert isinstance(opened, PostgresStore)
     await opened.open()
     yield opened
     await opened.close()

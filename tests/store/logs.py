@@ -120,6 +120,20 @@ async def begin(
     return conversation, log
 
 
+def beginnings(count: int) -> list[Append]:
+    """Conversations of one message each, and tenants of their own, to be appended."""
+    logs = [(fresh_tenant(), f"user {number}") for number in range(count)]
+    written = [(tenant, log_of(tenant, [line])) for tenant, line in logs]
+    return [Append(conversation_of(tenant, log), -1, log, creates=True) for tenant, log in written]
+
+
+def following(write: Append) -> Append:
+    """An answer to what a write begins with."""
+    tenant = write.conversation.tenant
+    answer = log_of(tenant, [f"assistant of {tenant}"], after=write.messages[-1])
+    return Append(grown(write.conversation, answer), write.conversation.head_seq, answer)
+
+
 async def go_on(
     store: Store, conversation: Conversation, log: Sequence[LogMessage], lines: Sequence[str]
 ) -> tuple[Conversation, list[LogMessage]]:

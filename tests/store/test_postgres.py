@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -16,23 +15,15 @@ from app.store.base import Append
 from app.store.connect import open_store
 from app.store.postgres import PostgresStore
 from app.store.postgres_statements import find_sql
-from tests.postgres import Databases
+from tests.postgres import Databases, dsn
 from tests.store.logs import Clock, begin, bodies, fresh_tenant, go_on, grown, lease_on, links, log_of
 
 CHAT = ["user hi", "assistant hello"]
 
 
-def dsn(url: str) -> str:
-    return url.replace("+asyncpg", "")
-
-
 @pytest.fixture
-async def store(postgres_url: str, clock: Clock) -> AsyncIterator[PostgresStore]:
-    opened = open_store(postgres_url, clock=clock, timeout_seconds=2)
-    assert isinstance(opened, PostgresStore)
-    await opened.open()
-    yield opened
-    await opened.close()
+async def store(postgres: PostgresStore) -> PostgresStore:
+    return postgres
 
 
 async def test_after_a_restart_the_next_call_works_again(store: PostgresStore, databases: Databases) -> None:

@@ -31,13 +31,8 @@ CHAT = ["user hi", "assistant hello"]
 
 
 @pytest.fixture
-def file(sqlite_url: str) -> Path:
-    return Path(sqlite_url.removeprefix("sqlite:///"))
-
-
-@pytest.fixture
-async def store(file: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
-    opened = SqliteStore(file, clock=clock, options=SqliteOptions(busy_timeout_seconds=0.05))
+async def store(sqlite_file: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(sqlite_file, clock=clock, options=SqliteOptions(busy_timeout_seconds=0.05))
     await opened.open()
     yield opened
     await opened.close()
@@ -60,8 +55,8 @@ async def test_a_failing_job_takes_no_other_with_it(store: SqliteStore) -> None:
         assert links(await store.read(conversation, 0, 9)) == links(written)
 
 
-def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(file: Path) -> None:
-    connection = open_file(file, SqliteOptions())
+def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file: Path) -> None:
+    connection = open_file(sqlite_file, SqliteOptions())
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
 
@@ -82,9 +77,9 @@ def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(file: Path) 
     connection.close()
 
 
-async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(file: Path) -> None:
+async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sqlite_file: Path) -> None:
     def connect() -> sqlite3.Connection:
-        connection = open_file(file, SqliteOptions())
+        connection = open_file(sqlite_file, SqliteOptions())
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         return connection
@@ -102,8 +97,8 @@ async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(fil
     await lane.stop()
 
 
-async def test_a_fault_of_our_own_reaches_the_caller_and_the_thread_lives_on(file: Path) -> None:
-    lane = Lane("reader", lambda: open_file(file, SqliteOptions()), read_each)
+async def test_a_fault_of_our_own_reaches_the_caller_and_the_thread_lives_on(sqlite_file: Path) -> None:
+    lane = Lane("reader", lambda: open_file(sqlite_file, SqliteOptions()), read_each)
     await lane.start()
     with pytest.raises(ZeroDivisionError):
         await lane.run(lambda connection: 1 // 0)
@@ -113,9 +108,9 @@ async def test_a_fault_of_our_own_reaches_the_caller_and_the_thread_lives_on(fil
     await lane.stop()
 
 
-async def test_a_write_waits_for_another_process_only_so_long(store: SqliteStore, file: Path) -> None:
+async def test_a_write_waits_for_another_process_only_so_long(store: SqliteStore, sqlite_file: Path) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    other = sqlite3.connect(file, isolation_level=None)
+    other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable):
         await go_on(store, conversation, log, ["user waits"])
@@ -125,8 +120,8 @@ async def test_a_write_waits_for_another_process_only_so_long(store: SqliteStore
     await go_on(store, conversation, log, ["user at last"])
 
 
-async def test_what_was_queued_is_written_before_closing(file: Path, clock: Clock) -> None:
-    store = SqliteStore(file, clock=clock)
+async def test_what_was_queued_is_written_before_closing(sqlite_file: Path, clock: Clock) -> None:
+    store = SqliteStore(sqlite_file, clock=clock)
     await store.open()
     tenant = fresh_tenant()
     writes = [asyncio.ensure_future(begin(store, tenant, [f"user {number}"])) for number in range(20)]
@@ -135,7 +130,7 @@ async def test_what_was_queued_is_written_before_closing(file: Path, clock: Cloc
     conversations = [conversation for conversation, _ in await asyncio.gather(*writes)]
     with pytest.raises(StoreUnavailable):
         await store.check()
-    again = SqliteStore(file, clock=clock)
+    again = SqliteStore(sqlite_file, clock=clock)
     await again.open()
     for conversation in conversations:
         assert await again.get(tenant=tenant, conversation_id=conversation.id) is not None
@@ -155,8 +150,8 @@ async def test_a_write_outlives_whoever_waited_for_it(store: SqliteStore) -> Non
 
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
-async def test_durability_is_as_configured(file: Path, synchronous: str) -> None:
-    connection = open_file(file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
+async def test_durability_is_as_configured(sqlite_file: Path, synchronous: str) -> None:
+    connection = open_file(sqlite_file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
     assert connection.execute("PRAGMA synchronous").fetchone() == ({"NORMAL": 1, "FULL": 2}[synchronous],)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
