@@ -29,8 +29,8 @@ from tests.store.logs import Clock, begin, fresh_tenant, go_on
 pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(binary() is None, reason=MISSING)]
 
 CONTRACT: Final = (
-    "chunks", "contract", "desk", "erasure", "fences", "find", "leases", "lists", "redaction", "revisions", "search",
-    "search_all",
+    "appends", "chunks", "contract", "desk", "erasure", "fences", "find", "leases", "lists", "redaction", "revisions",
+    "search", "search_all",
 )  # fmt: skip
 SERVED: Final = {"store", "clock"}
 """Fixtures that tests of the contract may ask for here."""
