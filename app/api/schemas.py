@@ -102,6 +102,8 @@ def _fields(body: bytes) -> dict[str, bytes]:
     except msgspec.ValidationError as error:
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not body.strip():
+            raise InvalidRequest("The request body is empty: send JSON with `model` and `messages`.") from error
         raise InvalidRequest(f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.", code="invalid_value") from error

@@ -57,6 +57,16 @@ async def test_every_answer_has_a_request_id_of_its_own(monkeypatch: pytest.Monk
     assert len({own[0] for own in ids}) == len(ids)
 
 
+@pytest.mark.parametrize(("body", "told"), [(b"", "is empty"), (b" \n", "is empty"), (b"{", "is not valid JSON")])
+async def test_a_body_that_cannot_be_read_is_told_from_one_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, told: str
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        answer = await raw(w, body)
+    assert answer.status_code == 400
+    assert f"The request body {told}" in answer.json()["error"]["message"]
+
+
 async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answers = [await w.client.get(f"{w.base_url}/{path}") for path in ("models", "conversations", "nothing")]
