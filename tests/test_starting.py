@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,17 @@ async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
     async with serving(app):
         assert app.application._made is not None
         assert getattr(tokenizer_for("o200k_base"), "_first") is None  # noqa: B009 - of either kind
+
+
+async def test_an_application_that_has_ended_leaves_nothing_behind() -> None:
+    gc.freeze()  # as the first application of a process does
+    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
+        assert (await client.get("/v1/models")).status_code == 200
+        held = weakref.ref(app.application.made())
+    del app
+    gc.collect()
+    assert held() is None
 
 
 async def test_what_cannot_be_made_is_tried_again() -> None:
