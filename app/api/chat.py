@@ -233,7 +233,11 @@ class _UntilDisconnect:
         self._seat.hang_up()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        self._watcher.cancel()
+        # A cancelled task keeps where it stood, and so this object: without letting go of it here the request would be
+        # held in a circle until the garbage collector comes by.
+        watcher = self._watcher
+        del self._watcher
+        watcher.cancel()
         if self._has_hung_up and isinstance(error, asyncio.CancelledError):
             self._running.uncancel()
             return True

@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.watch.stop()
+        self.watch.end()
         self.is_open = False
         if not self.status:
             self._lose(dropped(self._name))

@@ -182,7 +182,7 @@ class ProxiedReply:
         self._close()
 
     def _close(self) -> None:
-        self._watch.stop()
+        self._watch.end()
         self._response.close()
 
     def _expire(self) -> None:

@@ -99,3 +99,12 @@ class Watch:
 
     def stop(self) -> None:
         self._watches.discard(self)
+
+    def end(self) -> None:
+        """Stop for good. Whoever was to be told is held no longer: it mostly holds this watch."""
+        self.stop()
+        self.expire = _tell_nobody
+
+
+def _tell_nobody() -> None:
+    pass
