@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 from collections.abc import Iterator
@@ -25,3 +26,13 @@ def freezing_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "freeze", functools.cache(gc.freeze))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def giving_back() -> Iterator[None]:
+    """What large tests have freed goes back to the system: glibc keeps hundreds of megabytes of it, in pieces."""
+    yield
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        gc.collect()
+        trim(0)
