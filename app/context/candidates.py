@@ -1,7 +1,12 @@
-"""The views that there are chunks for, fewest chunks first, with what each would take. Arithmetic on stored totals."""
+"""The views that there are chunks for, fewest chunks first, with what each would take. Arithmetic on stored totals.
+
+Where much more log follows than any line has room for, a view is passed over: there are few others, however long the
+log.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,11 +82,23 @@ class Candidates:
         if self.policy.replaces:
             return [*views, *(self._of((chunk,), boundary_after(chunk), frame + chunk.tokens) for chunk in chunks)]
         totals = totals_by_end(chunks)
-        for count, chunk in enumerate(chunks, start=1):
+        for count in range(self._first_count(), len(chunks) + 1):
+            chunk = chunks[count - 1]
             fold = fold_at(self.outline.folds, totals, chunk.to_seq, limit_tokens)
             sections = totals[chunk.to_seq] - (totals[fold.to_seq] - fold.tokens if fold else 0)
             views.append(self._of(shown_at(chunks, fold, count), boundary_after(chunk), frame + sections))
         return views
+
+    def _first_count(self) -> int:
+        """With fewer chunks than this, what follows them is over every line already; never more than there are."""
+        outline, budget = self.outline, self.budget
+        most = max(budget.line(folded=True), budget.line(folded=False), budget.hard)
+        saved = sum(edit.saved_tokens for edit in self.edits.values())
+        least = outline.instructions_tokens + outline.log_tokens - saved
+        return min(
+            1 + bisect_left(outline.chunks, True, key=lambda one: budget.calibrated(least - one.tokens_total) <= most),
+            max(1, len(outline.chunks)),
+        )
 
     def _of(self, chunks: tuple[Chunk, ...], boundary: Boundary, summary_tokens: int) -> Candidate:
         outline = self.outline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -66,8 +67,9 @@ def fold_at(folds: Sequence[Chunk], totals: Mapping[int, int], reach_seq: int, l
 
 def shown_at(chain: tuple[Chunk, ...], fold: Chunk | None, count: int) -> tuple[Chunk, ...]:
     """The first `count` chunks of the chain as a view shows them, `fold` in place of what it folds."""
-    active = chain[:count]
-    return active if fold is None else (fold, *(chunk for chunk in active if chunk.from_seq >= fold.to_seq))
+    if fold is None:
+        return chain[:count]
+    return (fold, *chain[bisect_left(chain, fold.to_seq, key=lambda chunk: chunk.from_seq) : count])
 
 
 def _preference(chunk: Chunk) -> tuple[bool, bool, datetime, str]:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration
-from app.context.chain import active_chain
 from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
@@ -20,6 +19,7 @@ from app.context.policy import Policy
 from app.context.view import render, summary_message
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ContextLengthExceeded
+from app.exchange.chains import NO_CHAIN, Chain, Chains, chain_of
 from app.exchange.counting import Counting
 from app.exchange.pinning import fitting, pins_of
 from app.exchange.placement import PINS, Recollection
@@ -93,6 +93,7 @@ class Views:
 
     def __init__(self, *, store: Store, counting: Counting) -> None:
         self._store = store
+        self._chains = Chains(store)
         self._counting = counting
         self._known_lines: dict[tuple[str, int, int | None, int | None], tuple[Policy, Budget]] = {}
 
@@ -156,32 +157,44 @@ class Views:
         Raises:
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
+        place, policy = turn.place, turn.policy
+        over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
+        may_have_any = place.conversation.chunk_count or ((over or summarize in {"now", "ahead"}) and place.keeps)
+        if not (policy.summarizes and may_have_any):
+            chain = chain_of(made=more_chunks, replacing=policy.replaces) if more_chunks else NO_CHAIN
+            return await self._planned(turn, budget, summarize, chain, is_over=over)
+        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks)
+        view = await self._planned(turn, budget, summarize, chain, is_over=over)
+        if chain.has_read(view.plan.chunks):
+            return view
+        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks, anew=True)
+        return await self._planned(turn, budget, summarize, chain, is_over=over)
+
+    async def _planned(self, turn: Turn, budget: Budget, summarize: Summarize, chain: Chain, *, is_over: bool) -> View:
+        """A view without its messages, on the chunks that there are.
+
+        Args:
+            is_over: whether all of the log would be above the soft line.
+        """
         place, conversation = turn.place, turn.place.conversation
-        instructions_tokens, log_tokens = turn.instructions_tokens, place.log_tokens
-        over = budget.calibrated(instructions_tokens + log_tokens) > budget.soft
-        needed = over or summarize in {"now", "ahead"}
-        chain: tuple[Chunk, ...] = ()
-        folds: tuple[Chunk, ...] = ()
-        if needed or more_chunks or conversation.chunk_count:
-            chain, folds = await self._chain(turn, more_chunks, needed=needed)
         last = last_view_of(conversation.state, turn.policy, budget.window)
         marks = conversation.marks
-        at_start = place.is_fresh and not chain and not last.boundary.to_seq
+        at_start = place.is_fresh and not chain.chunks and not last.boundary.to_seq
         outline = Outline(
-            instructions_tokens=instructions_tokens,
-            log_tokens=log_tokens,
+            instructions_tokens=turn.instructions_tokens,
+            log_tokens=place.log_tokens,
             next_seq=place.next_seq,
-            chunks=chain,
-            folds=folds,
+            chunks=chain.chunks,
+            folds=chain.folds,
             tail=place.new if at_start else None,
             new_from_seq=conversation.head_seq + 1,
             pins=fitting(pins_of(marks), turn.policy, budget) if marks else (),
             last=last,
         )
-        decided = await self._plan(turn, outline, budget, summarize, is_over=over)
+        decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         if (start := decided.needs_tail) is not None:
             outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
-            decided = await self._plan(turn, outline, budget, summarize, is_over=over)
+            decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         return View(outline, decided, budget, None, warnings=_warnings(place, outline) if marks else ())
 
     def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
@@ -198,33 +211,6 @@ class Views:
             next_seq=len(place.client_log or ()),
         )
         return View(outline, untouched, budget, None)
-
-    async def _chain(
-        self, turn: Turn, more_chunks: Sequence[Chunk], *, needed: bool
-    ) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
-        """The chunks that stand for the log, and their folds.
-
-        Args:
-            needed: to be looked for in the store although the conversation is not known to have any.
-        """
-        place, policy = turn.place, turn.policy
-        chunks: list[Chunk] = []
-        if policy.summarizes and (place.conversation.chunk_count or (needed and place.keeps)):
-            chunks = await self._chunks(place)
-        known = {chunk.id for chunk in chunks}
-        made = (chunk for chunk in more_chunks if chunk.id not in known)
-        return active_chain([*chunks, *made], replacing=policy.replaces)
-
-    async def _chunks(self, place: Recollection) -> list[Chunk]:
-        conversation = place.conversation
-        if place.is_fresh:
-            ends = {(entry.link, entry.seq + 1) for entry in place.new}
-            chunks = await self._store.chunks(
-                tenant=conversation.tenant, root=conversation.root, links=[entry.link for entry in place.new]
-            )
-            # Logs that differ in system messages share links; a chunk counts in its own log only.
-            return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
-        return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
 
     async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize, *, is_over: bool) -> Plan:
         """The plan; made in a thread where there is much to cut, or long text to shorten.

@@ -235,10 +235,16 @@ class Store(Protocol):
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
+        after: bytes | None = None,
         texts: bool = True,
     ) -> list[Chunk]:
         """A tenant's chunks whose end is a message on `path` (matched by link) or one of `links`, by `to_seq` then
-        creation. Where `texts` are not wanted they are empty: who only asks which chunks there are reads none."""
+        creation. Where `texts` are not wanted they are empty: who only asks which chunks there are reads none.
+
+        Args:
+            after: of those on `path`, only the ones that begin behind the message with this link. What is read then
+                does not grow with the log.
+        """
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
         """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is ignored,

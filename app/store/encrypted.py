@@ -132,9 +132,10 @@ class EncryptedStore:
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
+        after: bytes | None = None,
         texts: bool = True,
     ) -> list[Chunk]:
-        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links, texts=texts)
+        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links, after=after, texts=texts)
         return [self.sealing.open_chunk(tenant, chunk) for chunk in found] if texts else found
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:

@@ -409,6 +409,7 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
+        after: bytes | None = None,
         texts: bool = True,
     ) -> list[Chunk]:
         upto, wanted = dict(path), set(links)
@@ -416,9 +417,12 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
             chunk
             for chunk in self._chunks_of(tenant, root)
             if chunk.to_link in wanted
-            or any(
-                seq == chunk.to_seq - 1 <= upto.get(keeper, -1)
-                for keeper, seq in self._by_link.get((root, chunk.to_link), ())
+            or (
+                after in (None, chunk.from_link)
+                and any(
+                    seq == chunk.to_seq - 1 <= upto.get(keeper, -1)
+                    for keeper, seq in self._by_link.get((root, chunk.to_link), ())
+                )
             )
         ]
         found.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))

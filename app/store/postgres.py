@@ -312,14 +312,18 @@ class PostgresStore(Desk):
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
+        after: bytes | None = None,
         texts: bool = True,
     ) -> list[Chunk]:
         if not path and not links:
             return []
-        sql = statements.chunks_sql(on_path=bool(path), at_links=bool(links), texts=texts)
+        begins = bool(path) and after is not None
+        sql = statements.chunks_sql(on_path=bool(path), begins=begins, at_links=bool(links), texts=texts)
         arguments: list[Any] = [root, tenant]
         if path:
             arguments += [[place for place, _ in path], [upto_seq for _, upto_seq in path]]
+        if begins:
+            arguments.append(after)
         if links:
             arguments.append(links)
         return [chunk_of(row) for row in await self._connections.fetch(sql, *arguments)]

@@ -247,25 +247,30 @@ READ_STRETCHES: Final = numbered(
 
 
 @cache
-def chunks_sql(*, on_path: bool, at_links: bool, texts: bool) -> str:
-    """Parameters: root, tenant, [ids and upto_seqs of a path,] [links]."""
-    conditions = []
+def chunks_sql(*, on_path: bool, begins: bool, at_links: bool, texts: bool) -> str:
+    """Parameters: root, tenant, [ids and upto_seqs of a path, [the link that they begin at],] [links]."""
+    found = []
     names: tuple[str, ...] = ("root", "tenant")
     if on_path:
-        conditions.append("""EXISTS (
-            SELECT FROM (
-                SELECT conversation_id, seq FROM messages
-                WHERE root = :root AND link = k.to_link AND seq = k.to_seq - 1 OFFSET 0) m
-            JOIN unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
-              ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
-        names += ("ids", "upto_seqs")
+        beginning = "AND k.from_link = :after" if begins else ""
+        found.append(f"""
+            SELECT k.* FROM chunks k
+            WHERE k.root = :root AND k.tenant = :tenant {beginning} AND EXISTS (
+                SELECT FROM (
+                    SELECT conversation_id, seq FROM messages
+                    WHERE root = :root AND link = k.to_link AND seq = k.to_seq - 1 OFFSET 0) m
+                JOIN unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
+                  ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
+        names += ("ids", "upto_seqs", "after") if begins else ("ids", "upto_seqs")
     if at_links:
-        conditions.append("k.to_link = ANY (:links::bytea[])")
+        # Apart from the others, so that each part goes by an index of its own.
+        found.append("""
+            SELECT k.* FROM chunks k
+            WHERE k.root = :root AND k.tenant = :tenant AND k.to_link = ANY (:links::bytea[])""")
         names += ("links",)
     text = f"""
-        SELECT {chunk_columns(texts=texts)}
-        FROM chunks k
-        WHERE k.root = :root AND k.tenant = :tenant AND ({" OR ".join(conditions)})
+        SELECT DISTINCT ON (k.to_seq, k.created_at, k.id) {chunk_columns(texts=texts)}
+        FROM ({" UNION ALL ".join(found)}) k
         ORDER BY k.to_seq, k.created_at, k.id"""
     return numbered(text, names, "$")
 

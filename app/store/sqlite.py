@@ -196,10 +196,11 @@ class SqliteStore(Desk):
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
+        after: bytes | None = None,
         texts: bool = True,
     ) -> list[Chunk]:
         return await self._ranges.run(
-            lambda connection: reads.chunks(connection, tenant, root, path, links, texts=texts)
+            lambda connection: reads.chunks(connection, tenant, root, path, links, after, texts=texts)
         )
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:

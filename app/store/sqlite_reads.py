@@ -40,7 +40,7 @@ _CHUNKS_ON_PATH: Final = """
     WITH p (id, upto_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2))
     SELECT {columns} FROM chunks k
-    WHERE k.root = ?1 AND k.tenant = ?3 AND EXISTS (
+    WHERE k.root = ?1 AND k.tenant = ?3 {beginning} AND EXISTS (
         SELECT 1 FROM p CROSS JOIN messages m
         WHERE m.root = ?1 AND m.link = k.to_link AND m.seq = k.to_seq - 1
           AND m.conversation_id = p.id AND m.seq <= p.upto_seq)"""
@@ -162,8 +162,9 @@ def read(connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch]) -
 
 
 @cache
-def _chunks_on_path(*, texts: bool) -> str:
-    return _CHUNKS_ON_PATH.format(columns=chunk_columns(texts=texts))
+def _chunks_on_path(*, begins: bool, texts: bool) -> str:
+    beginning = "AND k.from_link = ?4" if begins else ""
+    return _CHUNKS_ON_PATH.format(columns=chunk_columns(texts=texts), beginning=beginning)
 
 
 @cache
@@ -179,13 +180,15 @@ def chunks(
     root: str,
     path: Sequence[tuple[str, int]],
     links: Sequence[bytes],
+    after: bytes | None,
     *,
     texts: bool,
 ) -> list[Chunk]:
     rows: list[Any] = []
     if path:
-        on_path = _chunks_on_path(texts=texts)
-        rows += connection.execute(on_path, (root, orjson.dumps(path).decode(), tenant)).fetchall()
+        on_path = _chunks_on_path(begins=after is not None, texts=texts)
+        beginning = () if after is None else (after,)
+        rows += connection.execute(on_path, (root, orjson.dumps(path).decode(), tenant, *beginning)).fetchall()
     for start in range(0, len(links), _LIST_SIZES[-1]):
         wanted = links[start : start + _LIST_SIZES[-1]]
         size = next(size for size in _LIST_SIZES if size >= len(wanted))

@@ -71,6 +71,23 @@ async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_
     assert await store.chunks(tenant=tenant, root="0" * 16, links=links(log)) == []
 
 
+async def test_chunks_on_a_path_are_found_that_begin_behind_a_message(store: Store) -> None:
+    tenant = fresh_tenant()
+    conversation, log = await begin(store, tenant, LINES)
+    branch, _ = await branch_off(store, conversation, log, 7, ["user other", "assistant other"])
+    fence = await lease_on(store, conversation.root)
+    first, second, third = (chunk_over(conversation, log, start, start + 4) for start in (0, 4, 8))
+    fold = chunk_over(conversation, log, 0, 8, folds=(first.id, second.id))
+    for one in (first, second, third, fold):
+        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
+    where = {"tenant": tenant, "root": conversation.root, "path": conversation.path}
+    assert await store.chunks(**where, after=first.to_link) == [second]  # type: ignore[arg-type]
+    assert await store.chunks(**where, after=third.to_link) == []  # type: ignore[arg-type]
+    assert await store.chunks(**where, after=second.to_link, links=[second.to_link]) == [second, fold, third]  # type: ignore[arg-type]
+    assert await store.chunks(**where, after=second.to_link, links=[third.to_link]) == [third]  # type: ignore[arg-type]
+    assert await store.chunks(tenant=tenant, root=branch.root, path=branch.path, after=second.to_link) == []
+
+
 async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, LINES)
