@@ -66,7 +66,7 @@ class Quoting:
         plan = replace(plan, quotations=kept, prompt_tokens=tokens)
         if not any(one.passages for one in kept):
             return replace(view, plan=plan)
-        return replace(view, plan=plan, messages=await self._views.rendered(turn.place, plan, view.outline.next_seq))
+        return await self._views.shown(turn.place, view, plan)
 
     async def _with_new(
         self, turn: Turn, view: View, kept: tuple[Quotation, ...], asked: LogMessage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -35,8 +35,8 @@ UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=
 NOTHING_RAN: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
 MOST_LINES: Final = 1_000
 """Of so many budgets it is remembered what they come to."""
-READ_GAP_MESSAGES: Final = 16
-"""Messages this near to each other are read in one query, and those between them left aside."""
+READ_GAP_MESSAGES: Final = 2
+"""Messages this near to each other are read as one range, and those between them left aside."""
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
 """What is cut into rounds or shortened within a few milliseconds; longer tails are planned off the event loop."""
@@ -73,6 +73,8 @@ class View(msgspec.Struct, frozen=True):
     budget: Budget
     messages: Sequence[bytes] | None
     """JSON text of each message; None for the client's own, untouched."""
+    raws: Raws | None = None
+    """JSON text of the log's messages that it shows, by seq, and perhaps of others."""
     compaction: Mapping[str, Any] = NOTHING_RAN
     recovered: bool = False
     warnings: tuple[str, ...] = ()
@@ -147,7 +149,18 @@ class Views:
             raise _too_long(plan, view.outline, budget)
         if place.aligned and plan.is_untouched:
             return view
-        return replace(view, messages=await self.rendered(place, plan, view.outline.next_seq))
+        return await self.shown(place, view, plan)
+
+    async def shown(self, place: Recollection, view: View, plan: Plan) -> View:
+        """A view with its messages, by a plan that may quote more than its own; what it shows already is not read
+        again.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        raws = await self._raws(place, plan, view.raws)
+        messages = _rendered(place, plan, raws, view.outline.next_seq)
+        return replace(view, plan=plan, messages=messages, raws=raws)
 
     async def planned(
         self, turn: Turn, budget: Budget, *, summarize: Summarize, more_chunks: Sequence[Chunk] = ()
@@ -293,22 +306,25 @@ class Views:
         stored = [] if start > head else await self._store.read(place.conversation, start, head + 1)
         return [*stored, *(entry for entry in place.new if entry.seq >= start)]
 
-    async def _shown(self, place: Recollection, decided: Plan) -> list[LogMessage]:
-        """The messages that a plan shows."""
-        start, early = decided.boundary_seq, _shown_early(decided)
-        stored = await read_early(self._store, place.conversation, decided)
-        fresh = [entry for entry in place.new if entry.seq in early and entry.seq < start]
-        return [*stored, *fresh, *await self.log(place, start)]
-
     async def rendered(self, place: Recollection, decided: Plan, next_seq: int) -> list[bytes]:
         """The messages of a plan, in the client's own bytes where it sent them."""
         return _rendered(place, decided, await self._raws(place, decided), next_seq)
 
-    async def _raws(self, place: Recollection, decided: Plan) -> Raws:
-        """JSON text of what a plan shows, by seq."""
+    async def _raws(self, place: Recollection, decided: Plan, known: Raws | None = None) -> Raws:
+        """JSON text of what a plan shows, by seq.
+
+        Args:
+            known: that of a view with the same boundary.
+        """
         if place.client_log is not None and place.aligned:
             return place.client_log
-        return {entry.seq: entry.message.raw for entry in await self._shown(place, decided)}
+        found = dict(known) if isinstance(known, Mapping) else {}
+        early = _shown_early(decided) - found.keys()
+        stored = await _read_of(self._store, place.conversation, early, decided.boundary_seq)
+        fresh = [entry for entry in place.new if entry.seq in early and entry.seq < decided.boundary_seq]
+        tail = await self.log(place, decided.boundary_seq) if known is None else []
+        found.update((entry.seq, entry.message.raw) for entry in (*stored, *fresh, *tail))
+        return found
 
 
 def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
@@ -318,11 +334,14 @@ def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> 
 
 async def read_early(store: Store, conversation: Conversation, decided: Plan) -> list[LogMessage]:
     """The stored messages that a plan shows, or quotes, from before its boundary."""
-    end = min(decided.boundary_seq, conversation.head_seq + 1)
-    found: list[LogMessage] = []
-    for first, past in _stretches(sorted(seq for seq in _shown_early(decided) if seq < end)):
-        found += await store.read(conversation, first, past)
-    return found
+    return await _read_of(store, conversation, _shown_early(decided), decided.boundary_seq)
+
+
+async def _read_of(store: Store, conversation: Conversation, seqs: Set[int], before_seq: int) -> list[LogMessage]:
+    """Those of some messages that are stored, and what lies between two that are near to each other."""
+    end = min(before_seq, conversation.head_seq + 1)
+    ranges = list(_stretches(sorted(seq for seq in seqs if seq < end)))
+    return await store.read_ranges(conversation, ranges) if ranges else []
 
 
 def _shown_early(decided: Plan) -> set[int]:

@@ -194,6 +194,9 @@ class Store(Protocol):
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Log messages `[from_seq, to_seq)` in order, through the lineage."""
 
+    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        """The same of several ranges, which are in order and do not overlap. One round trip."""
+
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Make messages of a conversation's log findable by their terms (`conversation.terms`), in it and among all of
         the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where they

@@ -89,7 +89,12 @@ class EncryptedStore:
         await self.inner.point(tenant=tenant, external_id=external_id, conversation=conversation)
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        entries = await self.inner.read(conversation, from_seq, to_seq)
+        return await self._all_opened(conversation, await self.inner.read(conversation, from_seq, to_seq))
+
+    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        return await self._all_opened(conversation, await self.inner.read_ranges(conversation, ranges))
+
+    async def _all_opened(self, conversation: Conversation, entries: list[LogMessage]) -> list[LogMessage]:
         tenant = conversation.tenant
         return await self._each(entries, lambda entry: self.sealing.open_message(tenant, entry), sealed_bytes(entries))
 

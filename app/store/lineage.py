@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.conversation.messages import Conversation, LogMessage
@@ -30,6 +30,11 @@ def stretches(path: Sequence[tuple[str, int]], from_seq: int, to_seq: int) -> li
     return found
 
 
+def stretches_of(path: Sequence[tuple[str, int]], ranges: Iterable[tuple[int, int]]) -> list[Stretch]:
+    """The parts of a path that hold log messages of these ranges."""
+    return [stretch for from_seq, to_seq in ranges for stretch in stretches(path, max(from_seq, 0), to_seq)]
+
+
 def placed(path: Sequence[tuple[str, int]], entries: Sequence[LogMessage]) -> list[tuple[str, LogMessage]]:
     """Messages of a log, each with the id of the conversation that keeps it; not those beyond the path's end."""
     found = []
@@ -43,6 +48,11 @@ def placed(path: Sequence[tuple[str, int]], entries: Sequence[LogMessage]) -> li
 def expected_count(conversation: Conversation, from_seq: int, to_seq: int) -> int:
     """How many messages a range of a log holds."""
     return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
+
+
+def within(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What ranges hold of a conversation's log."""
+    return [(from_seq, min(to_seq, conversation.head_seq + 1)) for from_seq, to_seq in ranges]
 
 
 def own_from(conversation: Conversation) -> int:

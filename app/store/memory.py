@@ -132,6 +132,9 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         return self._read(conversation, from_seq, to_seq)
 
+    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        return [entry for from_seq, to_seq in ranges for entry in self._read(conversation, from_seq, to_seq)]
+
     def _read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         current = self._conversations.get((conversation.root, conversation.id), conversation)
         end = min(to_seq, conversation.head_seq + 1)

@@ -10,7 +10,7 @@ write-ahead log and backups for as long as they are kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -34,7 +34,16 @@ from app.store.base import (
     StoreInfo,
 )
 from app.store.desk import Desk
-from app.store.lineage import deepest_first, expected_count, own_from, placed, run_of, stretches
+from app.store.lineage import (
+    deepest_first,
+    expected_count,
+    own_from,
+    placed,
+    run_of,
+    stretches,
+    stretches_of,
+    within,
+)
 from app.store.postgres_appends import Appends, place_of
 from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
@@ -155,15 +164,18 @@ class PostgresStore(Desk):
         await self._connections.fetch(statements.POINT, tenant, external_id, conversation.root, conversation.id)
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        found = await self._read(conversation, from_seq, to_seq)
-        if len(found) == expected_count(conversation, from_seq, to_seq):
+        return await self.read_ranges(conversation, ((from_seq, to_seq),))
+
+    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        found = await self._read(conversation, ranges)
+        if len(found) == sum([expected_count(conversation, *one) for one in ranges]):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
         fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, from_seq, min(to_seq, conversation.head_seq + 1))
+        return found if fresh is None else await self._read(fresh, within(conversation, ranges))
 
-    async def _read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        wanted = stretches(conversation.path, max(from_seq, 0), to_seq)
+    async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
+        wanted = stretches_of(conversation.path, ranges)
         if not wanted:
             return []
         if len(wanted) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from app.store import sqlite_reads as reads
 from app.store import sqlite_writes as writes
 from app.store.base import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
 from app.store.desk import Desk
-from app.store.lineage import expected_count, placed, stretches
+from app.store.lineage import expected_count, placed, stretches, stretches_of, within
 from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms, portions
@@ -97,15 +97,18 @@ class SqliteStore(Desk):
         await self._writer.run(partial(writes.point, tenant=tenant, external_id=external_id, conversation=conversation))
 
     async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        found = await self._read(conversation, from_seq, to_seq)
-        if len(found) == expected_count(conversation, from_seq, to_seq):
+        return await self.read_ranges(conversation, ((from_seq, to_seq),))
+
+    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        found = await self._read(conversation, ranges)
+        if len(found) == sum([expected_count(conversation, *one) for one in ranges]):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
         fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, from_seq, min(to_seq, conversation.head_seq + 1))
+        return found if fresh is None else await self._read(fresh, within(conversation, ranges))
 
-    async def _read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        wanted = stretches(conversation.path, max(from_seq, 0), to_seq)
+    async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
+        wanted = stretches_of(conversation.path, ranges)
         if not wanted:
             return []
         return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))

@@ -129,6 +129,8 @@ async def test_a_range_is_read_in_order_and_within_bounds(store: Store) -> None:
     assert bodies(await store.read(conversation, 28, 99)) == ["28", "29"]
     assert await store.read(conversation, 5, 5) == []
     assert await store.read(conversation, 30, 40) == []
+    assert bodies(await store.read_ranges(conversation, [(2, 4), (7, 8), (28, 99)])) == ["2", "3", "7", "28", "29"]
+    assert await store.read_ranges(conversation, []) == []
 
 
 async def test_a_log_is_read_through_its_lineage(store: Store) -> None:
@@ -142,6 +144,7 @@ async def test_a_log_is_read_through_its_lineage(store: Store) -> None:
     for conversation, log in ((trunk, trunk_log), (limb, limb_log), (twig, twig_log), (early, early_log)):
         assert links(await store.read(conversation, 0, 99)) == links(log)
         assert links(await store.read(conversation, 1, 6)) == links(log[1:6])
+        assert links(await store.read_ranges(conversation, [(0, 1), (2, 5)])) == links([log[0], *log[2:5]])
 
 
 async def test_a_branch_that_adds_nothing_yet_has_its_parents_log(store: Store) -> None:
