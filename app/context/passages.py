@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter as Multiset
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from app.context.quoting import quotable_text
 from app.conversation.messages import LogMessage
-from app.conversation.terms import MAX_MESSAGE_CHARS, terms_of
+from app.conversation.terms import MAX_MESSAGE_CHARS, terms_among
 
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
@@ -48,8 +50,7 @@ Place = tuple[int, int]
 """A message's seq, and which of its sentences."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """A sentence or so of a message: `[start, end)` of its quotable text."""
 
     seq: int
@@ -67,13 +68,12 @@ class Unit:
 class Terms(NamedTuple):
     """What a text holds of the terms that are asked for."""
 
-    times: Multiset[str]
+    times: Mapping[str, int]
     length: int
     """How many terms it has altogether."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A candidate, read."""
 
     entry: LogMessage
@@ -87,29 +87,42 @@ class Source:
     """Of all spans."""
 
 
-def read(entry: LogMessage, asked: Container[str]) -> Source:
+def read(entry: LogMessage, asked: AbstractSet[str]) -> Source:
     """A message as its spans, with what they hold of the terms that are asked for."""
     text = quotable_text(entry.message)
     if len(text) <= SHORT_MESSAGE_CHARS:
         whole = _held_in(text, asked)
         return Source(entry, entry.seq, entry.message.role, text, ((0, len(text)),), (whole,), whole)
     spans = tuple(_units(text[:MAX_MESSAGE_CHARS]))
-    terms = tuple(_held_in(text[start:end], asked) for start, end in spans)
-    times: Multiset[str] = Multiset()
-    for one in terms:
-        times.update(one.times)
-    return Source(
-        entry, entry.seq, entry.message.role, text, spans, terms, Terms(times, sum(one.length for one in terms))
-    )
+    terms = tuple([_held_in(text[start:end], asked) for start, end in spans])
+    return Source(entry, entry.seq, entry.message.role, text, spans, terms, _together(terms))
 
 
-def _held_in(text: str, asked: Container[str]) -> Terms:
-    terms = terms_of(text)
-    return Terms(Multiset(filter(asked.__contains__, terms)), len(terms))
+def _held_in(text: str, asked: AbstractSet[str]) -> Terms:
+    held, length = terms_among(text, asked)
+    return Terms(_times(held), length)
+
+
+def _together(terms: Sequence[Terms]) -> Terms:
+    if len(terms) == 1:
+        return terms[0]
+    held = chain.from_iterable([term] * often for one in terms for term, often in one.times.items())
+    return Terms(_times(held), sum([one.length for one in terms]))
+
+
+def _times(held: Iterable[str]) -> dict[str, int]:
+    """How often each occurs. There are few: `Counter` takes longer to begin than to count them."""
+    times: dict[str, int] = {}
+    for term in held:
+        times[term] = times.get(term, 0) + 1
+    return times
 
 
 def _units(text: str) -> Iterator[tuple[int, int]]:
     """Sentences and lines, the longest cut at spaces."""
+    if len(text) <= LONGEST_UNIT_CHARS and _UNIT_END.search(text) is None and text.strip():
+        yield (0, len(text))
+        return
     start = 0
     for end in [*(found.end() for found in _UNIT_END.finditer(text)), len(text)]:
         while end - start > LONGEST_UNIT_CHARS:
@@ -162,12 +175,13 @@ def weighed(
         for at, (start, end) in enumerate(source.spans):
             held = dict(unit_held[seq, at])
             _add(held, whole_held[around], share)
-            near_share, near = max(
-                (NEXT_SHARE * unit_scores.get((seq, at - 1), 0.0), at - 1),
-                (PREVIOUS_SHARE * unit_scores.get((seq, at + 1), 0.0), at + 1),
-            )
-            if near_share:
-                _add(held, unit_held[seq, near], near_share / unit_scores[seq, near])
+            if len(source.spans) > 1:
+                near_share, near = max(
+                    (NEXT_SHARE * unit_scores.get((seq, at - 1), 0.0), at - 1),
+                    (PREVIOUS_SHARE * unit_scores.get((seq, at + 1), 0.0), at + 1),
+                )
+                if near_share:
+                    _add(held, unit_held[seq, near], near_share / unit_scores[seq, near])
             if (seq, at) in answering:
                 held[LOOK] = answering[seq, at] ** RARITY_POWER
             units.append(Unit(seq, start, end, held, weight))
@@ -182,8 +196,11 @@ def _add(held: dict[str, float], more: Mapping[str, float], share: float) -> Non
 def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Terms]) -> dict[Key, dict[str, float]]:
     """What each of the terms is worth in each text."""
     average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
-    held = {}
+    held: dict[Key, dict[str, float]] = {}
     for key, (times, length) in texts.items():
+        if not times:
+            held[key] = {}
+            continue
         damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / average)
         held[key] = {
             term: rarity[term] * often * (SATURATION + 1) / (often + damped)

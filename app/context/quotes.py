@@ -127,13 +127,15 @@ def _bears(
         shared = source.whole.times.keys() & telling.keys()
         if not shared:
             continue
-        beside = (
-            looks.get((source.seq, at), 0.0)
-            for at, terms in enumerate(source.terms)
-            if not shared.isdisjoint(terms.times)
-        )
-        worth = sum(telling[term] for term in shared)
-        most = max(most, worth + max(0.0, max(beside, default=0.0) - COMMON_RARITY))
+        worth = sum([telling[term] for term in shared])
+        if looks:
+            beside = (
+                looks.get((source.seq, at), 0.0)
+                for at, terms in enumerate(source.terms)
+                if not shared.isdisjoint(terms.times)
+            )
+            worth += max(0.0, max(beside, default=0.0) - COMMON_RARITY)
+        most = max(most, worth)
     return most > 0 and most >= RELEVANT_SHARE * once
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
@@ -30,6 +31,8 @@ _MARKS: Final = (
 )
 """Accents, points and vowel signs that belong to words though they are no letters."""
 _WORD: Final = re.compile(rf"[\w{_MARKS}]++(?:[-./][\w{_MARKS}]++)*+")
+_ASCII_WORD: Final = re.compile(r"\w++(?:[-./]\w++)*+", re.ASCII)
+"""The same of plain text, found in two thirds of the time."""
 _SEPARATORS: Final = re.compile(r"[-./_]+")
 _UNSPACED: Final = re.compile(
     "([\u0e00-\u0e4f\u0e5a-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -57,10 +60,21 @@ COMMON_WORDS: Final = """
 
 def terms_of(text: str) -> list[str]:
     """The terms of a text, in order, as often as they occur."""
-    words = _WORD.findall(_normal(text))
+    return list(chain.from_iterable(_terms_by_word(text)))
+
+
+def terms_among(text: str, asked: AbstractSet[str]) -> tuple[list[str], int]:
+    """Those of a text's terms that are asked for, in order, as often as they occur; and how many it has altogether."""
+    by_word = _terms_by_word(text)
+    return list(filter(asked.__contains__, chain.from_iterable(by_word))), sum(map(len, by_word))
+
+
+def _terms_by_word(text: str) -> list[tuple[str, ...]]:
+    text = _normal(text)
+    words = (_ASCII_WORD if text.isascii() else _WORD).findall(text)
     if max(map(len, words), default=0) > MAX_TERM_CHARS:
-        return list(_terms_of_words(words))
-    return list(chain.from_iterable(map(_known_terms, words)))
+        return [_known_terms(word) if len(word) <= MAX_TERM_CHARS else tuple(_terms_of_word(word)) for word in words]
+    return list(map(_known_terms, words))
 
 
 def query_terms(text: str) -> list[str]:
@@ -115,11 +129,6 @@ def _leaves(document: Any) -> Iterator[str]:
             waiting += reversed(value)
         elif value is not None:
             yield str(value)
-
-
-def _terms_of_words(words: Iterable[str]) -> Iterator[str]:
-    for word in words:
-        yield from _known_terms(word) if len(word) <= MAX_TERM_CHARS else _terms_of_word(word)
 
 
 def _terms_of_word(word: str) -> Iterator[str]:
