@@ -7,19 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.store.base import Append, HeadMoved, LeaseLost, Store
-from tests.store.logs import (
-    NOON,
-    Clock,
-    begin,
-    beginnings,
-    bodies,
-    conversation_of,
-    following,
-    fresh_tenant,
-    lease_on,
-    log_of,
-)
+from app.store.base import HeadMoved, LeaseLost, Store
+from tests.store.logs import NOON, Clock, beginnings, following, lease_on
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 37])
@@ -64,15 +53,3 @@ async def test_a_total_that_a_redaction_moved_is_followed_among_others_too(store
     found = await store.get(tenant=write.conversation.tenant, conversation_id=write.conversation.id)
     assert found is not None
     assert found.head_tokens_total == write.conversation.head_tokens_total + 5
-
-
-async def test_a_branch_sees_what_was_appended_before_it(store: Store) -> None:
-    tenant = fresh_tenant()
-    trunk, log = await begin(store, tenant, ["user hi"])
-    answer = following(Append(trunk, -1, log))
-    own = log_of(tenant, ["user but"], after=answer.messages[-1])
-    branch = replace(
-        conversation_of(tenant, [*log, *answer.messages, *own]), id=trunk.id[:-4] + "beef", lineage=((trunk.id, 1),)
-    )
-    await asyncio.gather(store.append(answer), store.append(Append(branch, 1, own, creates=True)))
-    assert bodies(await store.read(branch, 0, 9))[-1] == "but"
