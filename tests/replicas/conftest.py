@@ -1,9 +1,12 @@
-"""A fleet that the tests of a module share, as each of them finds it."""
+"""A fleet that the tests of a module share, as each of them finds it, and a PostgreSQL for those that pool it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.faults.servers import Database
 from tests.replicas.fleet import Fleet
 
 
@@ -11,3 +14,13 @@ from tests.replicas.fleet import Fleet
 def replicas(shared: Fleet) -> Fleet:
     shared.model.forget()
     return shared
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Database]:
+    made = Database()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()

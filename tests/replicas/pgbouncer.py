@@ -1,4 +1,8 @@
-"""PgBouncer before a PostgreSQL of the tests', in transaction mode and with few connections of its own."""
+"""PgBouncer before a PostgreSQL of the tests', in transaction mode and with few connections of its own.
+
+Where it is not installed (Debian's package: pgbouncer), and with `CONCERTINA_TEST_POOLER=stand-in`, it is
+`tests.replicas.pooler` that stands there.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,27 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.faults.servers import free_port
 
+ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 20.0
-MISSING: Final = "PgBouncer is not installed (Debian's package: pgbouncer)"
+POOLER_VARIABLE: Final = "CONCERTINA_TEST_POOLER"
 KEEPS_STATEMENTS: Final = (1, 21)
 """The first version that can have `max_prepared_statements`."""
 
 
 def binary() -> str | None:
-    """Where PgBouncer is; Debian puts it where only root looks."""
+    """Where PgBouncer is, if it is to be used; Debian puts it where only root looks."""
+    if os.environ.get(POOLER_VARIABLE) == "stand-in":
+        return None
     return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -39,16 +45,19 @@ def version(program: str) -> tuple[int, int]:
 
 @contextmanager
 def pooled(server_folder: str, *, pool_size: int = 2, **settings: Any) -> Iterator[int]:
-    """The port of a PgBouncer; every database of the server is there by its name.
+    """The port of a PgBouncer, or of what stands in for it; every database of the server is there by its name.
 
     Args:
         server_folder: where PostgreSQL's socket is.
         pool_size: connections to each database.
-        settings: more of PgBouncer's.
+        settings: more of PgBouncer's; the stand-in has none.
     """
     program = binary()
     if program is None:
-        pytest.skip(MISSING)
+        assert not settings, "only PgBouncer itself has settings"
+        with stand_in(server_folder, pool_size=pool_size) as port:
+            yield port
+        return
     port = free_port()
     values = {
         "listen_addr": "127.0.0.1",
@@ -65,13 +74,30 @@ def pooled(server_folder: str, *, pool_size: int = 2, **settings: Any) -> Iterat
     with tempfile.TemporaryDirectory(prefix="concertina-pgbouncer-") as folder:
         file = Path(folder) / "pgbouncer.ini"
         file.write_text("\n".join([*lines, ""]))
-        process = subprocess.Popen([program, "-q", str(file)], stderr=subprocess.PIPE, text=True, **_ordinary(folder))
+        with _listening([program, "-q", str(file)], port, **_ordinary(folder)):
+            yield port
+
+
+@contextmanager
+def stand_in(server_folder: str, *, pool_size: int = 2) -> Iterator[int]:
+    """The port of a `tests.replicas.pooler`."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.replicas.pooler", "--listen", str(port), "--server", server_folder]
+    with _listening([*command, "--pool-size", str(pool_size)], port, cwd=ROOT) as process:
+        yield port
+        process.kill()
+        told = process.communicate()[1]
+        assert not told, told
+
+
+@contextmanager
+def _listening(command: Sequence[str], port: int, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             _await(process, port)
-            yield port
+            yield process
         finally:
             process.kill()
-            process.communicate()
 
 
 def _ordinary(folder: str) -> dict[str, Any]:
@@ -90,4 +116,4 @@ def _await(process: subprocess.Popen[str], port: int) -> None:
             return
         time.sleep(0.02)
     process.kill()
-    raise RuntimeError(f"PgBouncer does not start: {process.communicate()[1]}")
+    raise RuntimeError(f"the pooler does not start: {process.communicate()[1]}")

@@ -1,4 +1,5 @@
-"""Behind PgBouncer in transaction mode: every promise of a store, gateways, and a word to who forgot the setting."""
+"""Behind PgBouncer in transaction mode, or what stands in for it: every promise of a store, gateways, and a word to
+who forgot the setting."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ from tests.faults.journal import Journal
 from tests.faults.load import Load, Manners
 from tests.faults.servers import Database
 from tests.replicas.fleet import Fleet, fleet, fresh_name, history_of
-from tests.replicas.pgbouncer import KEEPS_STATEMENTS, MISSING, binary, pooled, version
+from tests.replicas.pgbouncer import KEEPS_STATEMENTS, binary, pooled, version
 from tests.store.logs import Clock, begin, fresh_tenant, go_on
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(binary() is None, reason=MISSING)]
+pytestmark = pytest.mark.timeout(180)
 
 CONTRACT: Final = (
     "appends", "chunks", "contract", "desk", "erasure", "fences", "find", "leases", "lists", "redaction", "revisions",
@@ -41,16 +42,6 @@ MANNERS: Final = Manners(talks=20, turns=(3, 8), words=(10, 40), pause_seconds=0
 WINDOW: Final = 2048
 FILLED: Final = 24
 """Turns that do not fit into it."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Database]:
-    made = Database()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.remove()
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +180,8 @@ async def test_whoever_needs_no_setting_is_not_warned(
 
 async def test_a_pooler_that_keeps_prepared_statements_needs_no_setting(server: Database, clock: Clock) -> None:
     program = binary()
-    assert program is not None
-    if version(program) < KEEPS_STATEMENTS:
-        pytest.skip("this PgBouncer cannot keep prepared statements: 1.21 is the first that can")
+    if program is None or version(program) < KEEPS_STATEMENTS:
+        pytest.skip("no PgBouncer here can keep prepared statements: 1.21 is the first that can")
     with pooled(server.folder, pool_size=POOL, max_prepared_statements=200) as port:
         url = f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
         await asyncio.to_thread(prepare, url, auto_migrate=True)
