@@ -3,7 +3,7 @@ few.
 
 A turn looks again at those that are not folded, at their fold, and for what begins behind them. What a fold stands for
 is there as long as the fold is (`Store.delete_chunk`), so it is remembered as it was read; a view that shows any of it
-again asks for all to be read `anew`.
+again asks for all to be read `anew`, and what is folded is looked at from then on.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class _Known:
     """Where what is looked at again ends: link and `to_seq`."""
     watched: Sequence[Chunk]
     """All that ends there."""
+    unfolds: bool
+    """Whether what is folded is looked at, too."""
     chars: int
 
 
@@ -90,7 +92,7 @@ class Chains:
             stored, chain = known.stored, known.chain
         else:
             stored = await self._all(conversation)
-            known = _known_of(stored)
+            known = _known_of(stored, unfolds=anew)
             chain = replace(known.chain, read=None)
         self._remember(conversation.id, known)
         if not made:
@@ -132,7 +134,7 @@ class Chains:
             by_id = {chunk.id: chunk for chunk in found}
             if any(by_id.pop(chunk.id, None) != chunk for chunk in known.watched):
                 return None
-            known = _known_of([*known.stored, *by_id.values()])
+            known = _known_of([*known.stored, *by_id.values()], unfolds=known.unfolds)
         return None
 
     def _remember(self, conversation_id: str, known: _Known) -> None:
@@ -154,9 +156,10 @@ def chain_of(stored: Sequence[Chunk] = (), *, made: Sequence[Chunk] = (), replac
     return Chain(*active_chain([*stored, *made], replacing=replacing))
 
 
-def _known_of(stored: Sequence[Chunk]) -> _Known:
+def _known_of(stored: Sequence[Chunk], *, unfolds: bool) -> _Known:
     chunks, folds = active_chain(stored)
-    fold = folds[-1] if folds else None
+    unfolds = unfolds and len(chunks) <= MOST_WATCHED
+    fold = folds[-1] if folds and not unfolds else None
     looked_at = [chunk for chunk in chunks if fold is None or chunk.from_seq >= fold.to_seq]
     ends = {chunk.to_link: chunk.to_seq for chunk in ([fold] if fold else []) + looked_at}
     watched = [chunk for chunk in stored if ends.get(chunk.to_link) == chunk.to_seq]
@@ -166,5 +169,6 @@ def _known_of(stored: Sequence[Chunk]) -> _Known:
         chain=Chain(chunks, folds, frozenset(chunk.id for chunk in watched)),
         ends=ends,
         watched=watched,
+        unfolds=unfolds,
         chars=sum(CHUNK_CHARS + len(chunk.text) for chunk in stored),
     )

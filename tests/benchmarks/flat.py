@@ -46,8 +46,8 @@ VOCABULARY: Final = [f"word{number}" for number in range(20_000)]
 COMMONNESS: Final = list(accumulate(1 / rank for rank in range(1, len(VOCABULARY) + 1)))
 """Words as often as in a language (Zipf's law): a few are in most messages, most in a few."""
 BATCH: Final = 5_000
-WARMING, TURNS, CONVERSATIONS = 5, 12, 2
-"""So few turns that no summary falls due meanwhile."""
+WARMING, TURNS, CONVERSATIONS = 4, 8, 3
+"""So few turns that no summary falls due meanwhile, nor is made ahead."""
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def _rows(store: str, sizes: Sequence[int]) -> Iterator[tuple[str, ...]]:
 def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
     """CPU of gateway and database in microseconds, and milliseconds, of a turn after `size` messages."""
     _ask(gateway.port, name, "begin")
-    asyncio.run(_grow(gateway.database_url, name, size))
+    asyncio.run(_grown(gateway.database_url, name, size))
     for number in range(WARMING):
         _ask(gateway.port, name, f"warm {number}")
     before = settled(gateway.process.pid)
@@ -107,7 +107,7 @@ def _measured(gateway: Running, name: str, size: int) -> dict[str, float]:
 
 def _ask(port: int, conversation: str, text: str) -> str:
     """Say one thing; the answer's `context_status`."""
-    body = {"model": "scripted-1-0", "messages": [{"role": "user", "content": f"{text} {_prose(text)}"}]}
+    body = {"model": "scripted-1-0", "messages": [{"role": "user", "content": f"{text} {prose(text)}"}]}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions",
         data=orjson.dumps(body),
@@ -122,14 +122,20 @@ def _ask(port: int, conversation: str, text: str) -> str:
         return str(orjson.loads(answer.read())["context_status"])
 
 
-def _prose(seed: int | str) -> str:
+def prose(seed: int | str) -> str:
     return " ".join(random.Random(seed).choices(VOCABULARY, cum_weights=COMMONNESS, k=MESSAGE_WORDS))
 
 
-async def _grow(url: str, name: str, size: int) -> None:
-    """Append messages until there are `size`, and index them; then summaries of all but the last `TAIL`."""
+async def _grown(url: str, name: str, size: int) -> None:
     store = open_store(url, timeout_seconds=60)
     await store.open()
+    await grow(store, name, size)
+    await store.close()
+
+
+async def grow(store: Store, name: str, size: int) -> None:
+    """Append messages to a client's conversation until there are `size`, and index them; then summaries of all but the
+    last `TAIL`."""
     (conversation,) = await store.conversations(tenant=None, query=ListQuery(limit=2, external_id=name))
     await store.index(conversation, await store.read(conversation, 0, conversation.head_seq + 1))
     ends: dict[int, LogMessage] = {}
@@ -148,12 +154,11 @@ async def _grow(url: str, name: str, size: int) -> None:
         ends.update({entry.seq + 1: entry for entry in entries if (entry.seq + 1 + TAIL) % CHUNK_MESSAGES == 0})
         conversation = after
     await _summarize(store, conversation, ends)
-    await store.close()
 
 
 def _entries(before: Conversation, count: int) -> list[LogMessage]:
     seqs = range(before.head_seq + 1, before.head_seq + 1 + count)
-    messages = [Message.of({"role": "assistant" if seq % 2 else "user", "content": _prose(seq)}) for seq in seqs]
+    messages = [Message.of({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs]
     positions = walk(messages, Position(before.head_link, before.head_skeleton, False))
     return [
         LogMessage(

@@ -21,6 +21,7 @@ from app.store.connect import open_store
 from app.store.memory import MemoryStore
 from app.store.sqlite_lanes import open_file
 from migrations.run import prepare
+from tests.benchmarks import flat
 from tests.edge.kept import World, answered, answering, long_history, shown, summaries_asked, user, world
 from tests.live import ScriptedUpstream
 from tests.shared_data import FOLDER, recorded
@@ -107,6 +108,18 @@ class Meter(MemoryStore):
         self.calls["rows"] += len(found)
         return found
 
+    async def read_ranges(self, *arguments: Any) -> Any:
+        self.calls["read"] += 1
+        found = await super().read_ranges(*arguments)
+        self.calls["rows"] += len(found)
+        return found
+
+    async def search(self, *arguments: Any, **named: Any) -> Any:
+        self.calls["search"] += 1
+        found = await super().search(*arguments, **named)
+        self.calls["rows"] += len(found)
+        return found
+
     async def chunks(self, **named: Any) -> Any:
         self.calls["chunks"] += 1
         found = await super().chunks(**named)
@@ -184,6 +197,31 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
         assert {name: large[name] for name in ("find", "get", "read", "append") if name in large} == {
             name: small[name] for name in ("find", "get", "read", "append") if name in small
         }
+
+
+async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind_a_hundred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)
+    store = Meter()
+    gauge = Gauge(monkeypatch, store)
+    upstream = ScriptedUpstream(default=answering)
+    costs = []
+    async with world(monkeypatch, upstream, store=store, window=flat.WINDOW_TOKENS) as gateway:
+        for size in (1_000, 10_000):
+            names = {"conversation": f"of-{size}", "headers": {"x-context-mode": "append"}}
+            await gateway.say([user("Begin")], **names)
+            await flat.grow(store, f"of-{size}", size)
+            for turn in range(3):
+                gauge.reset()
+                body = await gateway.say([user(flat.prose(turn))], **names)
+                assert body["context"]["quoted"]
+            costs.append(gauge.read())
+    small, large = costs
+    calls = ("find", "get", "read", "search", "chunks", "append")
+    assert {name: large.get(name) for name in calls} == {name: small.get(name) for name in calls}
+    assert large["read"] == 2  # the tail, and all that is quoted
+    assert large["rows"] <= 1.1 * small["rows"] <= 300
 
 
 @pytest.mark.parametrize("mode", ["append", "resend"])

@@ -138,6 +138,10 @@ async def test_a_text_that_was_edited_is_noticed_where_it_is_shown() -> None:
     chain = await scene.chains.of(scene.place, replacing=False, anew=True)
     assert chain.has_read(chain.chunks)
     assert chain.chunks[0].text == "Edited too."
+    await scene.revise(chain.chunks[0], "Edited again.")
+    chain = await scene.remembered()
+    assert chain.has_read(chain.chunks)
+    assert chain.chunks[0].text == "Edited again."
 
 
 async def test_only_so_many_summaries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
