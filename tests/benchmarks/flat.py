@@ -46,7 +46,7 @@ VOCABULARY: Final = [f"word{number}" for number in range(20_000)]
 COMMONNESS: Final = list(accumulate(1 / rank for rank in range(1, len(VOCABULARY) + 1)))
 """Words as often as in a language (Zipf's law): a few are in most messages, most in a few."""
 BATCH: Final = 5_000
-WARMING, TURNS, CONVERSATIONS = 4, 8, 3
+WARMING, TURNS, CONVERSATIONS = 4, 9, 2
 """So few turns that no summary falls due meanwhile, nor is made ahead."""
 
 
