@@ -23,7 +23,7 @@ from app.store.base import Store
 
 MOST_WATCHED: Final = 64
 """Where more than so many are looked at in each turn, all are read instead."""
-REMEMBERED_CHARS: Final = 32 * 1024 * 1024
+REMEMBERED_CHARS: Final = 16 * 1024 * 1024
 """What the summaries of all remembered conversations may take, each with `CHUNK_CHARS` for what is not its text."""
 CHUNK_CHARS: Final = 1_000
 MOST_STEPS: Final = 8
@@ -141,7 +141,8 @@ class Chains:
         before = self._known.pop(conversation_id, None)
         if before is not None:
             self._chars -= before.chars
-        if known.chain.chunks and len(known.ends) <= MOST_WATCHED:
+        # Where all are looked at again, nothing would be gained.
+        if len(known.watched) < len(known.stored) and len(known.ends) <= MOST_WATCHED:
             self._known[conversation_id] = known
             self._chars += known.chars
         while self._chars > REMEMBERED_CHARS:
