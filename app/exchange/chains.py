@@ -142,7 +142,8 @@ class Chains:
         if before is not None:
             self._chars -= before.chars
         # Where all are looked at again, nothing would be gained.
-        if len(known.watched) < len(known.stored) and len(known.ends) <= MOST_WATCHED:
+        gains = len(known.watched) < len(known.stored)
+        if known.chain.chunks and gains and len(known.ends) <= MOST_WATCHED:
             self._known[conversation_id] = known
             self._chars += known.chars
         while self._chars > REMEMBERED_CHARS:

@@ -144,6 +144,16 @@ async def test_a_text_that_was_edited_is_noticed_where_it_is_shown() -> None:
     assert chain.chunks[0].text == "Edited again."
 
 
+async def test_what_stands_behind_a_summary_that_is_gone_is_no_chain() -> None:
+    scene = await Scene.set()
+    first, second = [await scene.add(number, number + 1) for number in range(2)]
+    await scene.delete(first)
+    for _ in range(2):
+        assert await scene.remembered() == Chain()
+    first = await scene.add(0, 1)
+    assert (await scene.remembered()).chunks == (first, second)
+
+
 async def test_only_so_many_summaries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, "REMEMBERED_CHARS", 3 * chains.CHUNK_CHARS)
     scene = await Scene.set()
