@@ -41,7 +41,9 @@ def main() -> int:
         return 2
     facts = report.machine()
     console.print(report.told(facts))
-    results, failures = _run(console, targets, tuple(options.scenarios), rounds, QUICK_SCALE if options.quick else 1.0)
+    results, failures = _run(
+        console, targets, tuple(options.scenarios), rounds, QUICK_SCALE if options.quick else 1.0, rests=options.rests
+    )
     summary = report.figures(results, floor=PASS.name)
     report.show(console, summary)
     for failure in failures:
@@ -56,7 +58,7 @@ def main() -> int:
 
 
 def _run(
-    console: Console, targets: list[Target], scenarios: tuple[str, ...], rounds: int, scale: float
+    console: Console, targets: list[Target], scenarios: tuple[str, ...], rounds: int, scale: float, *, rests: bool
 ) -> tuple[Results, list[str]]:
     """All targets are up all the time and take turns, scenario by scenario, in reverse order in every second round: a
     busy neighbour hits all of them alike. One that fails is left out from then on."""
@@ -64,7 +66,7 @@ def _run(
     failures: dict[str, str] = {}
     cores = Cores.of_this_machine()
     with ExitStack() as stack, console.status("starting") as status:
-        for core in (cores.measured, cores.driving):
+        for core in () if rests else (cores.measured, cores.driving):
             if core is not None:
                 stack.enter_context(Process(["tests.benchmarks.spin"], core=core))
         port = free_port()
@@ -113,6 +115,7 @@ def _options() -> argparse.Namespace:
     names = ", ".join(repr(target.name) for target in TARGETS)
     parser.add_argument("--only", type=_words, default=[], help=f"of {names}, or words of these; commas between")
     parser.add_argument("--scenarios", type=_scenarios, default=list(SCENARIOS), help=", ".join(SCENARIOS))
+    parser.add_argument("--rests", action="store_true", help="let cores sleep: for latencies, which spinning disturbs")
     parser.add_argument("--rounds", type=int, help=f"{FULL_ROUNDS} unless --quick")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json", help="the JSON file")
     return parser.parse_args()
