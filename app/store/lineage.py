@@ -50,7 +50,7 @@ def expected_count(conversation: Conversation, from_seq: int, to_seq: int) -> in
     return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
 
 
-def within(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def ranges_within(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """What ranges hold of a conversation's log."""
     return [(from_seq, min(to_seq, conversation.head_seq + 1)) for from_seq, to_seq in ranges]
 

@@ -39,10 +39,10 @@ from app.store.lineage import (
     expected_count,
     own_from,
     placed,
+    ranges_within,
     run_of,
     stretches,
     stretches_of,
-    within,
 )
 from app.store.postgres_appends import Appends, place_of
 from app.store.postgres_pool import Connections, PostgresOptions
@@ -172,7 +172,7 @@ class PostgresStore(Desk):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
         fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, within(conversation, ranges))
+        return found if fresh is None else await self._read(fresh, ranges_within(conversation, ranges))
 
     async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         wanted = stretches_of(conversation.path, ranges)

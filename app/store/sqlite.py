@@ -22,7 +22,7 @@ from app.store import sqlite_reads as reads
 from app.store import sqlite_writes as writes
 from app.store.base import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
 from app.store.desk import Desk
-from app.store.lineage import expected_count, placed, stretches, stretches_of, within
+from app.store.lineage import expected_count, placed, ranges_within, stretches, stretches_of
 from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.search import keys_of_messages, keys_of_terms, portions
@@ -105,7 +105,7 @@ class SqliteStore(Desk):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
         fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, within(conversation, ranges))
+        return found if fresh is None else await self._read(fresh, ranges_within(conversation, ranges))
 
     async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
         wanted = stretches_of(conversation.path, ranges)

@@ -238,7 +238,7 @@ class Collector:
                 so_far.add(delta)
         reason = choice.get("finish_reason")
         if reason:
-            self._finish(so_far, str(_mended(reason)))
+            self._finish(so_far, str(_mended(reason) if self._is_torn else reason))
 
 
 def _decode_torn(data: bytes) -> Any:

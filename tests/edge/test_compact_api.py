@@ -209,6 +209,8 @@ async def test_progress_is_told_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> 
         assert (progress[0]["done"], progress[0]["ranges"]) == (0, 1)
         assert progress[-1]["elapsed_ms"] >= progress[0]["elapsed_ms"]
         assert events[-1] == last
+        late = events[events.index(summary) + 1 : -1]
+        assert all((event["done"], event["ranges"]) == (1, 1) for event in late)
         assert (last["type"], last["object"], last["ran"]) == ("compaction_completed", "conversation.compaction", True)
         assert [one["id"] for one in last["summaries"]] == [summary["id"]]
         (again,) = await watched(gateway)

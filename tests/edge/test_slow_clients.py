@@ -19,7 +19,7 @@ from tests.live import DONE, Reply, ScriptedUpstream, chunk, stream
 
 QUICK = {"slow_client_seconds": 0.1, "min_bytes_per_second": 0}
 PIECE = chunk({"content": "far more than any buffer holds " * 2000})
-MANY = 25
+MANY = 100
 
 
 class Talk:

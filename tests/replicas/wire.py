@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 
 SSL, GSS, CANCEL, VERSION_3 = 80877103, 80877104, 80877102, 196608
@@ -11,7 +12,7 @@ ENDS_A_STEP: Final = frozenset({b"Q", b"S", b"F"})
 """Query, Sync, FunctionCall: the server answers each with everything it has to say, and last that it is ready."""
 
 
-class Peer(asyncio.Protocol):
+class Peer(asyncio.Protocol, ABC):
     """Cuts what arrives into messages."""
 
     transport: asyncio.Transport
@@ -33,12 +34,12 @@ class Peer(asyncio.Protocol):
         while not self.transport.is_closing() and (message := self._whole()):
             self.received(message[: self.type_bytes], message[self.type_bytes + 4 :], message)
 
+    @abstractmethod
     def received(self, kind: bytes, content: bytes, message: bytes) -> None:
         """
         Args:
             message: all of it: type, length and content.
         """
-        raise NotImplementedError
 
     def _whole(self) -> bytes:
         begin = self.type_bytes + 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -80,11 +82,11 @@ async def test_chunks_on_a_path_are_found_that_begin_behind_a_message(store: Sto
     fold = chunk_over(conversation, log, 0, 8, folds=(first.id, second.id))
     for one in (first, second, third, fold):
         await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
-    where = {"tenant": tenant, "root": conversation.root, "path": conversation.path}
-    assert await store.chunks(**where, after=first.to_link) == [second]  # type: ignore[arg-type]
-    assert await store.chunks(**where, after=third.to_link) == []  # type: ignore[arg-type]
-    assert await store.chunks(**where, after=second.to_link, links=[second.to_link]) == [second, fold, third]  # type: ignore[arg-type]
-    assert await store.chunks(**where, after=second.to_link, links=[third.to_link]) == [third]  # type: ignore[arg-type]
+    where: dict[str, Any] = {"tenant": tenant, "root": conversation.root, "path": conversation.path}
+    assert await store.chunks(**where, after=first.to_link) == [second]
+    assert await store.chunks(**where, after=third.to_link) == []
+    assert await store.chunks(**where, after=second.to_link, links=[second.to_link]) == [second, fold, third]
+    assert await store.chunks(**where, after=second.to_link, links=[third.to_link]) == [third]
     assert await store.chunks(tenant=tenant, root=branch.root, path=branch.path, after=second.to_link) == []
 
 
