@@ -5,6 +5,17 @@ CREATE TABLE alembic_version (
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 
+CREATE TABLE anchors (
+	digest BYTEA NOT NULL,
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	kept_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	CONSTRAINT anchors_pkey PRIMARY KEY (digest, root, conversation_id, seq)
+);
+
+CREATE INDEX anchors_conversation ON anchors (root, conversation_id);
+
 CREATE TABLE api_keys (
 	id TEXT NOT NULL,
 	digest TEXT NOT NULL,
@@ -70,6 +81,17 @@ CREATE TABLE chunks (
 CREATE INDEX chunks_end ON chunks (root, to_link);
 
 CREATE UNIQUE INDEX chunks_range ON chunks (root, from_link, to_link, is_fold);
+
+CREATE TABLE client_versions (
+	root TEXT NOT NULL,
+	conversation_id TEXT NOT NULL,
+	seq INTEGER NOT NULL,
+	since_seq INTEGER NOT NULL,
+	to_seq INTEGER NOT NULL,
+	bodies TEXT,
+	tokens_delta INTEGER NOT NULL,
+	CONSTRAINT client_versions_pkey PRIMARY KEY (root, conversation_id, since_seq, seq)
+);
 
 CREATE TABLE completions (
 	tenant TEXT NOT NULL,

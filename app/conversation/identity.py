@@ -23,6 +23,7 @@ __all__ = [
     "Position",
     "PrefixMemory",
     "advance",
+    "anchor_digest",
     "canonical",
     "is_valid_id",
     "new_conversation_id",
@@ -158,6 +159,15 @@ def prefix_digests(
 def _prefix_hash(tenant: str) -> Any:
     """A sha256 that has taken in nothing but the tenant; to be copied."""
     return hashlib.sha256(_domain_hash("prefix", _tenant_bytes(tenant)))
+
+
+def anchor_digest(tenant: str, kind: str, value: bytes) -> bytes:
+    """The name of an anchor: 16 bytes that tenants do not share.
+
+    Args:
+        kind: what `value` is, such as ``answer``, ``call`` or the name of a header.
+    """
+    return _domain_hash(f"anchor/{kind}", _tenant_bytes(tenant) + b"\0" + value)[:LINK_BYTES]
 
 
 class PrefixMemory(Generic[Value]):

@@ -141,6 +141,32 @@ class LogMessage(msgspec.Struct, frozen=True):
     """Facts about an answer of ours: completion id, model, finish reason, usage, and what the model saw."""
 
 
+class ClientVersion(msgspec.Struct, frozen=True):
+    """What a client shows in the place of a log message, from one of its turns on. The log keeps the original."""
+
+    seq: int
+    """The log message in whose place it stands."""
+    since_seq: int
+    """The first new message of the turn from which on the client shows it so."""
+    to_seq: int
+    """It stands for the log messages `[seq, to_seq)`: one, or the range that a summary of the client's own covers."""
+    bodies: tuple[bytes, ...] | None
+    """JSON text of each message that the client shows there: none where it left the message out, several where it put
+    messages in front; None where it shows the original again."""
+    tokens_delta: int
+    """Tokens of `bodies` less those of the original message `seq`."""
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A name by which a conversation is found whose client rewrites its history (`identity.anchor_digest`)."""
+
+    digest: bytes
+    root: str
+    conversation_id: str
+    seq: int
+    """The message that has the name; -1 where the whole conversation has it."""
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """A stored summary of the log range `[from_seq, to_seq)`, found by the links at both ends."""
 

@@ -15,11 +15,21 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from app.conversation.keys import ApiKey
-from app.conversation.messages import Chunk, Conversation, LogMessage, Mode, StoredCompletion
+from app.conversation.messages import (
+    Anchor,
+    Chunk,
+    ClientVersion,
+    Conversation,
+    LogMessage,
+    Mode,
+    StoredCompletion,
+)
 
 UnderWay = Coroutine[Any, Any, None] | asyncio.Future[None]
 MAX_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
+MAX_ANCHORS: Final = 8
+"""The most anchors of one digest that `Store.find_anchors` returns."""
 NEAR_LINKS: Final = 2
 """A match among this many last links settles a search: nothing shallower is looked for."""
 RANGE_LEASES: Final = ("range:", "fold:")
@@ -79,6 +89,9 @@ class Append(msgspec.Struct, frozen=True):
     fence: Lease | None = None
     releases: bool = False
     """Release the fence's lease together with the write."""
+    versions: Sequence[ClientVersion] = ()
+    """What the client shows otherwise than the log has it, from this turn on. A version of a message that was redacted
+    since the write was prepared is not stored."""
 
 
 class ListQuery(msgspec.Struct, frozen=True):
@@ -197,6 +210,20 @@ class Store(Protocol):
     async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
         """The same of several ranges, which are in order and do not overlap. One round trip."""
 
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        """The client's versions of log messages, by `since_seq`, then `seq`, through the lineage. A later version takes
+        the place of an earlier one.
+
+        Args:
+            until_seq: only those whose `since_seq` is at most this; None: all.
+        """
+
+    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+        """Make conversations findable by anchors. An anchor that is kept already is not kept twice."""
+
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+        """The kept anchors with these digests, at most `MAX_ANCHORS` of each, the most recently kept first."""
+
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Make messages of a conversation's log findable by their terms (`conversation.terms`), in it and among all of
         the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where they
@@ -226,10 +253,11 @@ class Store(Protocol):
         """
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        """Erase a conversation's row, own messages and their index, chunks made in it, leases and the client's ids for
-        it, and its stored completions. Messages that a branch still shares, and chunks that end at one, pass to that
-        branch. Chunks of the family go along that were made for a conversation that is not there, up to a message that
-        is in no log. Whether there was one."""
+        """Erase a conversation's row, own messages with their index, versions and anchors, chunks made in it,
+        leases and the client's ids for it, and its stored completions. Messages that a branch still shares,
+        with what is kept of them, and chunks that end at one, pass to that branch. Chunks of the family go
+        along that were made for a conversation that is not there, up to a message that is in no log. Whether
+        there was one."""
 
     async def chunks(
         self,
@@ -290,6 +318,8 @@ class Store(Protocol):
         - chunks that cover a place, with all their revisions, are deleted wherever a log that shares it reads them;
         - every conversation that shares a place has its seq in `marks["redacted"]`, a sorted list;
         - tokens of pins in `marks["pins"]` over a place move by the difference;
+        - the client's versions of a place, and summaries of its own that cover one, are deleted, and so are anchors of
+          the message;
         - leases on ranges of the root (`RANGE_LEASES`) are ended: a summary in the making that has read what was there
           is not stored.
 
@@ -301,12 +331,17 @@ class Store(Protocol):
         """
 
     async def rewrite(
-        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        chunks: Sequence[Chunk] = (),
+        versions: Sequence[ClientVersion] = (),
     ) -> None:
         """Write the same things in another form (encrypted with another key): bodies and meta of the conversation's
-        *own* messages, its `state`, texts of chunks of that revision. Nothing else changes; what is gone is passed
-        over, and so are messages that were redacted since `conversation` was read or whose tokens are others now.
-        `state` is left alone if the stored head is not the conversation's."""
+        *own* messages and versions, its `state`, texts of chunks of that revision. Nothing else changes; what is gone
+        is passed over, and so are messages that were redacted since `conversation` was read or whose tokens are others
+        now. `state` is left alone if the stored head is not the conversation's."""
 
     async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
         """Give a chunk another text: `chunk` has the same id and range and the next `revision`; what it replaces is

@@ -15,7 +15,8 @@ GRACE_SECONDS: Final = 300
 """Leases that ended longer ago than this belong to holders that are gone."""
 
 COUNTS: Final = {
-    name: f"SELECT count(*) FROM {name}" for name in ("conversations", "messages", "chunks", "completions", "leases")
+    name: f"SELECT count(*) FROM {name}"
+    for name in ("conversations", "messages", "client_versions", "chunks", "completions", "leases")
 }
 
 _NO_CONVERSATION: Final = """
@@ -77,6 +78,21 @@ _EVERYWHERE: Final = (
         f"""
         SELECT m.conversation_id, min(m.seq) FROM messages m
         WHERE {_NO_CONVERSATION.format("m")} GROUP BY m.root, m.conversation_id""",
+    ),
+    DanglingQuery(
+        "version",
+        "what a client shows in place of message {} of a conversation that is not there",
+        f"""
+        SELECT v.conversation_id, min(v.seq) FROM client_versions v
+        WHERE {_NO_CONVERSATION.format("v")} GROUP BY v.root, v.conversation_id""",
+    ),
+    DanglingQuery(
+        "anchor",
+        "{} names lead to a conversation that is not there",
+        f"""
+        SELECT a.conversation_id, count(*) FROM anchors a
+        WHERE {_NO_CONVERSATION.format("a")} GROUP BY a.root, a.conversation_id""",
+        is_fault=False,
     ),
     DanglingQuery(
         "external id",

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from app.conversation.keys import ApiKey
-from app.conversation.messages import Chunk, Conversation, LogMessage, StoredCompletion
+from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage, StoredCompletion
 from app.store.base import (
     Append,
     CompletionQuery,
@@ -98,6 +98,18 @@ class EncryptedStore:
         tenant = conversation.tenant
         return await self._each(entries, lambda entry: self.sealing.open_message(tenant, entry), sealed_bytes(entries))
 
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        tenant = conversation.tenant
+        found = await self.inner.versions(conversation, until_seq=until_seq)
+        size = sum(len(body) + BYTES_OF_A_MESSAGE for one in found for body in one.bodies or ())
+        return await self._each(found, lambda one: self.sealing.open_version(tenant, one), size)
+
+    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+        await self.inner.keep_anchors(anchors)
+
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+        return await self.inner.find_anchors(digests)
+
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Nothing while a key is active: an index would tell the words."""
         if self.searches_all:
@@ -123,9 +135,11 @@ class EncryptedStore:
         return self._append_sealed(write) if self.sealing.is_active else self.inner.append(write)
 
     async def _append_sealed(self, write: Append) -> None:
-        messages = await self._sealed(write.conversation.tenant, write.messages)
+        tenant = write.conversation.tenant
+        messages = await self._sealed(tenant, write.messages)
         sealed = self.sealing.seal_conversation(write.conversation)
-        await self.inner.append(replace(write, conversation=sealed, messages=messages))
+        versions = [self.sealing.seal_version(tenant, one) for one in write.versions]
+        await self.inner.append(replace(write, conversation=sealed, messages=messages, versions=versions))
 
     async def delete(self, *, tenant: str, conversation_id: str) -> bool:
         return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)
@@ -172,7 +186,12 @@ class EncryptedStore:
         return [self.sealing.open_chunk(tenant, chunk) for chunk in await self.inner.redact(conversation, sealed)]
 
     async def rewrite(
-        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        chunks: Sequence[Chunk] = (),
+        versions: Sequence[ClientVersion] = (),
     ) -> None:
         tenant = conversation.tenant
         sealed = await self._sealed(tenant, entries)
@@ -180,6 +199,7 @@ class EncryptedStore:
             self.sealing.seal_conversation(conversation),
             entries=sealed,
             chunks=[self.sealing.seal_chunk(tenant, chunk) for chunk in chunks],
+            versions=[self.sealing.seal_version(tenant, one) for one in versions],
         )
 
     async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:

@@ -10,15 +10,25 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Chunk, ClientVersion, Conversation, LogMessage
 from app.store import chunk_scripts
 from app.store.base import RANGE_LEASES, HeadMoved
 from app.store.lineage import Erasure, erasure, placed
 from app.store.redacting import REDACTED, Change, Sharing, covers, marked, sharing, shift_of, shifts, total
-from app.store.rows import CHUNK_COLUMNS, Lineage, as_json, as_optional_json, chunk_of, lineage_json, lineage_of
+from app.store.rows import (
+    CHUNK_COLUMNS,
+    Lineage,
+    as_json,
+    as_optional_json,
+    chunk_of,
+    lineage_json,
+    lineage_of,
+    version_values,
+)
 from app.store.scripts import Dialect, Script, Words
 
 _THIS: Final = "root = :root AND id = :id AND tenant = :tenant"
+_VERSION_OVER: Final = "root = :root AND conversation_id = :member AND seq <= :seq AND to_seq > :seq"
 _PLACE: Final = "root = :root AND conversation_id = :place AND seq = :seq"
 _CHUNKS_READ_BY: Final = f"""
     SELECT {", ".join(f"k.{name}" for name in CHUNK_COLUMNS)} FROM chunks k
@@ -47,9 +57,14 @@ def delete(dialect: Dialect, words: Words, doomed: Conversation) -> Script[bool]
         return False
     family = yield f"{sql.family} ORDER BY id{dialect.locking}", (root, f'%"{doomed.id}"%')
     plan = erasure(doomed.id, {member: lineage_of(lineage) for member, lineage in family})
-    yield sql.erase_messages, (*here, plan.kept_through)
-    if plan.heir is not None:
-        yield sql.hand_over_messages, (*here, plan.heir)
+    for erase, hand_over in (
+        (sql.erase_messages, sql.hand_over_messages),
+        (sql.erase_versions, sql.hand_over_versions),
+        (sql.erase_anchors, sql.hand_over_anchors),
+    ):
+        yield erase, (*here, plan.kept_through)
+        if plan.heir is not None:
+            yield hand_over, (*here, plan.heir)
     yield from words.erase(
         tenant=doomed.tenant, root=root, conversation_id=doomed.id, kept_through=plan.kept_through, heir=plan.heir
     )
@@ -116,6 +131,7 @@ def redact(
     shared = sharing(changes, {member: lineage for member, (lineage, _) in family.items()})
     for member, theirs in shared.items():
         yield from _move_totals(dialect, root, member, family[member][1], theirs)
+        replaced += yield from _forget_versions(dialect, root, member, theirs)
     gone = yield from _settle_chunks(dialect, tenant, root, shared)
     return Redacted(gone, [*replaced, *(chunk.text for chunk in gone)])
 
@@ -188,6 +204,18 @@ def _move_totals(
     )
 
 
+def _forget_versions(dialect: Dialect, root: str, member: str, changes: Sequence[Change]) -> Script[list[str]]:
+    """Delete what a client shows in the place of changed messages, and their anchors; the bodies as they were."""
+    bodies: list[str] = []
+    for change in changes:
+        here = {"root": root, "member": member, "seq": change.seq}
+        rows = yield dialect.say(f"SELECT bodies FROM client_versions WHERE {_VERSION_OVER}", **here)
+        bodies += [text for (text,) in rows if text]
+        yield dialect.say(f"DELETE FROM client_versions WHERE {_VERSION_OVER}", **here)
+        yield dialect.say("DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **here)
+    return bodies
+
+
 def _settle_chunks(dialect: Dialect, tenant: str, root: str, shared: Sharing) -> Script[list[Chunk]]:
     """Delete chunks that cover a change, move the totals of those behind one; the deleted ones."""
     found: dict[str, Chunk] = {}
@@ -216,7 +244,11 @@ def _settle_chunks(dialect: Dialect, tenant: str, root: str, shared: Sharing) ->
 
 
 def rewrite(
-    dialect: Dialect, conversation: Conversation, entries: Sequence[LogMessage], chunks: Sequence[Chunk]
+    dialect: Dialect,
+    conversation: Conversation,
+    entries: Sequence[LogMessage],
+    chunks: Sequence[Chunk],
+    versions: Sequence[ClientVersion],
 ) -> Script[None]:
     """As `Store.rewrite`."""
     here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
@@ -239,6 +271,20 @@ def rewrite(
             tokens=entry.tokens,
             body=entry.message.raw.decode(),
             meta=as_optional_json(entry.meta),
+        )
+    for version in versions:
+        seq, since_seq, to_seq, bodies, _ = version_values(version)
+        yield dialect.say(
+            """
+            UPDATE client_versions SET bodies = :bodies
+            WHERE root = :root AND conversation_id = :id AND since_seq = :since_seq AND seq = :seq
+              AND to_seq = :to_seq""",
+            root=conversation.root,
+            id=conversation.id,
+            since_seq=since_seq,
+            seq=seq,
+            to_seq=to_seq,
+            bodies=bodies,
         )
     yield from chunk_scripts.rewrite(dialect, conversation.tenant, conversation.root, chunks)
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):

@@ -10,9 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.conversation.identity import root_of_conversation
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
 from app.conversation.terms import terms_of_message
 from app.store.base import (
+    MAX_ANCHORS,
     MAX_MATCHES,
     NEAR_LINKS,
     RANGE_LEASES,
@@ -29,7 +30,18 @@ from app.store.lineage import deepest_first, erasure, expected_count, own_from, 
 from app.store.memory_chunks import MemoryChunks, Place
 from app.store.memory_desk import MemoryDesk
 from app.store.memory_leases import MemoryLeases
-from app.store.redacting import REDACTED, Change, beginning_at, covers, marked, sharing, shift_of, shifts, total
+from app.store.redacting import (
+    REDACTED,
+    Change,
+    beginning_at,
+    covers,
+    kept_versions,
+    marked,
+    sharing,
+    shift_of,
+    shifts,
+    total,
+)
 from app.store.search import bounded, found_in, score, told
 
 _Index = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
@@ -51,6 +63,8 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
         self._by_skeleton: _Index = defaultdict(dict)
         self._terms: dict[Place, dict[int, frozenset[str]]] = defaultdict(dict)
         self._external_ids: dict[tuple[str, str], Place] = {}
+        self._versions: dict[Place, list[ClientVersion]] = defaultdict(list)
+        self._anchors: dict[bytes, dict[Anchor, None]] = defaultdict(dict)
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -144,6 +158,22 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
             for seq in range(stretch.from_seq, stretch.to_seq)
             if seq in self._messages.get((conversation.root, stretch.conversation_id), ())
         ]
+
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        until = conversation.head_seq if until_seq is None else until_seq
+        return [
+            version
+            for conversation_id, upto_seq in conversation.path
+            for version in self._versions.get((conversation.root, conversation_id), ())
+            if version.since_seq <= min(upto_seq, until)
+        ]
+
+    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+        for anchor in anchors:
+            self._anchors[anchor.digest].setdefault(anchor)
+
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+        return [anchor for digest in digests for anchor in list(reversed(self._anchors.get(digest, {})))[:MAX_ANCHORS]]
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         reader = self._kept(conversation)
@@ -268,6 +298,11 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
                 head_tokens_total=before.head_tokens_total + total(theirs),
                 marks=marked(before.marks, theirs),
             )
+            for change in theirs:
+                self._versions[here] = [
+                    one for one in self._versions.get(here, ()) if not one.seq <= change.seq < one.to_seq
+                ]
+                self._drop_anchors(here, change.seq.__eq__)
         gone = []
         for chunk in self._chunks_of(tenant, root):
             readers = [chunk.conversation_id, *self._keepers(root, chunk.to_link, chunk.to_seq - 1)]
@@ -286,8 +321,22 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
         """Who keeps a message."""
         return [place for place, seq in self._by_link.get((root, link), ()) if seq == at_seq]
 
+    def _drop_anchors(self, here: Place, is_gone: Callable[[int], bool], heir: str | None = None) -> None:
+        """Forget the anchors of a conversation at places that are gone; the others pass to an heir."""
+        for anchors in self._anchors.values():
+            for anchor in [one for one in anchors if (one.root, one.conversation_id) == here]:
+                if is_gone(anchor.seq) or heir is not None:
+                    del anchors[anchor]
+                if not is_gone(anchor.seq) and heir is not None:
+                    anchors[replace(anchor, conversation_id=heir)] = None
+
     async def rewrite(
-        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        chunks: Sequence[Chunk] = (),
+        versions: Sequence[ClientVersion] = (),
     ) -> None:
         stored = self._kept(conversation)
         if stored is None:
@@ -302,6 +351,10 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
                 and entry.seq not in redacted
             ):
                 self._messages[here][entry.seq] = replace(kept, message=entry.message, meta=entry.meta)
+        fresh = {(version.since_seq, version.seq, version.to_seq): version for version in versions}
+        self._versions[here] = [
+            fresh.get((version.since_seq, version.seq, version.to_seq), version) for version in self._versions[here]
+        ]
         self._rewrite_chunks(stored.tenant, root, chunks)
         if (stored.head_seq, stored.head_link) == (conversation.head_seq, conversation.head_link):
             self._conversations[here] = replace(stored, state=conversation.state)
@@ -318,8 +371,9 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
             stored = self._conversations.get(here)
             if stored is None or stored.tenant != after.tenant or stored.head_seq != write.after_seq:
                 raise HeadMoved
-            write = beginning_at(write, stored.head_tokens_total)
+            write = beginning_at(write, stored)
             self._conversations[here] = _advanced(stored, write, now)
+        self._versions[here] += kept_versions(write, self._conversations[here])
         for message in write.messages:
             self._keep(here, message if message.created_at is not None else replace(message, created_at=now))
         if write.releases and write.fence is not None:
@@ -371,6 +425,10 @@ class MemoryStore(MemoryChunks, MemoryDesk, MemoryLeases):
             if plan.heir is not None and message.seq <= plan.kept_through:
                 self._keep((root, plan.heir), message)
         self._messages.pop(here, None)
+        versions = self._versions.pop(here, [])
+        if plan.heir is not None:
+            self._versions[root, plan.heir][:0] = [one for one in versions if one.since_seq <= plan.kept_through]
+        self._drop_anchors(here, lambda seq: seq < 0 or seq > plan.kept_through, plan.heir)
         for member, lineage in plan.lineages.items():
             self._conversations[root, member] = replace(self._conversations[root, member], lineage=lineage)
         del self._conversations[here]

@@ -18,7 +18,7 @@ import asyncpg
 import orjson
 
 from app.conversation.identity import root_of_conversation
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.store import chunk_scripts, erasing_scripts, postgres_search
 from app.store import postgres_statements as statements
@@ -49,10 +49,12 @@ from app.store.postgres_pool import Connections, PostgresOptions
 from app.store.postgres_statements import SQL
 from app.store.rows import (
     MESSAGE_COLUMNS,
+    anchor_values,
     as_json,
     chunk_of,
     conversation_of,
     log_message_of,
+    version_of,
 )
 from app.store.schema import SCHEMA_VERSION
 from app.store.scripts import POSTGRES, Rows, Script
@@ -193,6 +195,23 @@ class PostgresStore(Desk):
             )
         return [log_message_of(row) for row in rows]
 
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        until = conversation.head_seq if until_seq is None else until_seq
+        rows = await self._connections.fetch(
+            statements.READ_VERSIONS,
+            conversation.root,
+            [place for place, _ in conversation.path],
+            [min(upto_seq, until) for _, upto_seq in conversation.path],
+        )
+        return [version_of(row) for row in rows]
+
+    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+        columns = [list(column) for column in zip(*map(anchor_values, anchors), strict=True)]
+        await self._connections.fetch(statements.KEEP_ANCHORS, *columns, self._clock())
+
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+        return [Anchor(*row) for row in await self._connections.fetch(statements.FIND_ANCHORS, list(digests))]
+
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         kept = placed(conversation.path, entries)
         keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
@@ -298,9 +317,14 @@ class PostgresStore(Desk):
         return (await self._run(script, alone_in=conversation.root)).chunks
 
     async def rewrite(
-        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        chunks: Sequence[Chunk] = (),
+        versions: Sequence[ClientVersion] = (),
     ) -> None:
-        await self._run(erasing_scripts.rewrite(POSTGRES, conversation, entries, chunks))
+        await self._run(erasing_scripts.rewrite(POSTGRES, conversation, entries, chunks, versions))
 
     async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
         await self._run(chunk_scripts.revise(POSTGRES, tenant, root, chunk))

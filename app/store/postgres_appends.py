@@ -14,14 +14,22 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import asyncpg
+from msgspec.structs import replace
 
-from app.conversation.messages import LogMessage
+from app.conversation.messages import ClientVersion, LogMessage
 from app.errors import StoreUnavailable
 from app.store.base import Append, HeadMoved, LeaseLost
 from app.store.postgres_pool import Connections
 from app.store.postgres_statements import SQL, append_sql
-from app.store.redacting import beginning_at, total_before
-from app.store.rows import advance_values, conversation_of, conversation_values, message_values, names_itself
+from app.store.redacting import beginning_at, kept_versions, total_before
+from app.store.rows import (
+    advance_values,
+    conversation_of,
+    conversation_values,
+    message_values,
+    names_itself,
+    version_values,
+)
 
 MOST_AT_ONCE: Final = 2
 """Transactions of batches under way: while so many are, others gather."""
@@ -40,6 +48,7 @@ class _Shape(NamedTuple):
     message_count: int
     fenced: bool
     releases: bool
+    has_versions: bool
 
 
 class _Waiting(NamedTuple):
@@ -82,7 +91,8 @@ class Appends:
                 batches.setdefault(_shape(one.write), []).append(one)
             del self._submitted[:MAX_BATCH]
             for shape, batch in batches.items():
-                if shape.branches or not _are_independent(batch):
+                # Versions are held against what was redacted meanwhile, a branch against what it branches from.
+                if shape.branches or shape.has_versions or not _are_independent(batch):
                     self._run_alone(batch)
                     continue
                 task = asyncio.create_task(self._write(shape, batch))  # noqa: TID251 - awaited by close
@@ -128,15 +138,20 @@ class Appends:
             _settle(one, None)
 
     async def _append(self, write: Append, now: datetime) -> None:
-        if await self._appended(write, now):
+        if write.creates and write.versions:
+            write = replace(write, versions=kept_versions(write, write.conversation))
+        may_be_stale = bool(write.versions) and not write.creates
+        if not may_be_stale and await self._appended(write, now):
             return
         after = write.conversation
         rows = [] if write.creates else await self._connections.fetch(SQL.by_id, after.root, after.id, after.tenant)
         if not rows:
             raise HeadMoved
         stored = conversation_of(rows[0])
-        is_where_it_was = stored.head_seq == write.after_seq and stored.head_tokens_total != total_before(write)
-        if not is_where_it_was or not await self._appended(beginning_at(write, stored.head_tokens_total), now):
+        has_moved = stored.head_seq != write.after_seq
+        if has_moved or not (may_be_stale or stored.head_tokens_total != total_before(write)):
+            raise HeadMoved
+        if not await self._appended(beginning_at(write, stored), now):
             raise HeadMoved
 
     async def _appended(self, write: Append, now: datetime) -> bool:
@@ -173,6 +188,7 @@ def _shape(write: Append) -> _Shape:
         message_count=min(len(write.messages), 2),
         fenced=write.fence is not None,
         releases=write.releases and write.fence is not None,
+        has_versions=bool(write.versions),
     )
 
 
@@ -184,11 +200,18 @@ def _arguments(write: Append, now: datetime) -> tuple[Any, ...]:
         head = advance_values(after, write.after_seq, total_before(write), now)
     shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _branches(write) else ()
     lease = () if write.fence is None else place_of(write.fence)
-    return (*head, *shared, *_message_arguments(write.messages, now), *lease)
+    return (*head, *shared, *_message_arguments(write.messages, now), *_version_arguments(write.versions), *lease)
 
 
 def _branches(write: Append) -> bool:
     return write.creates and bool(write.conversation.lineage)
+
+
+def _version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
+    """An array for each column, or nothing."""
+    if not versions:
+        return ()
+    return [list(column) for column in zip(*map(version_values, versions), strict=True)]
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:

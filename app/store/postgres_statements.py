@@ -11,7 +11,8 @@ from functools import cache
 from typing import Final
 
 from app.conversation.identity import LINK_BYTES
-from app.store.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.base import MAX_ANCHORS
+from app.store.rows import ANCHOR_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS, VERSION_COLUMNS
 from app.store.scripts import POSTGRES
 from app.store.statements import HEAD, MatchSource, chunk_columns, matches, numbered
 
@@ -32,6 +33,7 @@ _ARRAY_TYPES: Final = {
     "created_at": "timestamptz",
     "meta": "text",
 }
+_VERSION_TYPES: Final = {"seq": "int", "since_seq": "int", "to_seq": "int", "bodies": "text", "tokens_delta": "int"}
 _MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
 _HELD: Final = """
     held AS (
@@ -62,6 +64,7 @@ def append_sql(
     message_count: int,
     fenced: bool,
     releases: bool,
+    has_versions: bool = False,
     in_batch: bool = False,
 ) -> str:
     """One statement: fence, head, messages, release. Returns (moved, held).
@@ -70,6 +73,7 @@ def append_sql(
         names: the new conversation brings the client's own id.
         branches: the new conversation must find its ancestors where its lineage says.
         message_count: 0, 1, or 2 for any number.
+        has_versions: the client shows log messages otherwise than they are.
         in_batch: many of these are one transaction. It is a `DivisionByZeroError` if the head was not moved, and a
             `LockNotAvailableError` if somebody else holds it for long; both undo everything.
 
@@ -117,6 +121,14 @@ def append_sql(
         INSERT INTO messages (root, conversation_id, {", ".join(MESSAGE_COLUMNS)})
         SELECT :root::text, :id::text, {_message_source(message_count)})""")
         arguments += _MESSAGE_ARGUMENTS
+    if has_versions:
+        parts.append(f"""
+    shown AS (
+        INSERT INTO client_versions (root, conversation_id, {", ".join(VERSION_COLUMNS)})
+        SELECT :root::text, :id::text, v.*
+        FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in VERSION_COLUMNS)}) AS v
+        WHERE EXISTS (SELECT FROM moved))""")
+        arguments += tuple(f"v_{name}" for name in VERSION_COLUMNS)
     if fenced:
         arguments += FENCE
         if releases:
@@ -242,6 +254,40 @@ READ_STRETCHES: Final = numbered(
         OFFSET 0) m
     ORDER BY m.seq""",
     ("root", "ids", "from_seqs", "to_seqs"),
+    "$",
+)
+
+
+READ_VERSIONS: Final = numbered(
+    f"""
+    SELECT {", ".join(f"v.{name}" for name in VERSION_COLUMNS)}
+    FROM unnest(:ids::text[], :until_seqs::int[]) AS s (id, until_seq)
+    CROSS JOIN LATERAL (
+        SELECT * FROM client_versions v
+        WHERE v.root = :root AND v.conversation_id = s.id AND v.since_seq <= s.until_seq OFFSET 0) v
+    ORDER BY v.since_seq, v.seq""",
+    ("root", "ids", "until_seqs"),
+    "$",
+)
+
+KEEP_ANCHORS: Final = numbered(
+    f"""
+    INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
+    SELECT a.*, :kept_at::timestamptz
+    FROM unnest(:digests::bytea[], :roots::text[], :ids::text[], :seqs::int[]) AS a
+    ON CONFLICT DO NOTHING""",
+    ("digests", "roots", "ids", "seqs", "kept_at"),
+    "$",
+)
+
+FIND_ANCHORS: Final = numbered(
+    f"""
+    SELECT {", ".join(f"a.{name}" for name in ANCHOR_COLUMNS)}
+    FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d (digest, place)
+    CROSS JOIN LATERAL (
+        SELECT * FROM anchors a WHERE a.digest = d.digest ORDER BY kept_at DESC, conversation_id LIMIT {MAX_ANCHORS}) a
+    ORDER BY d.place, a.kept_at DESC, a.conversation_id""",
+    ("digests",),
     "$",
 )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk
+from app.conversation.messages import Chunk, ClientVersion, Conversation
 from app.store.base import Append
 from app.store.rows import Lineage
 
@@ -66,17 +66,28 @@ def total_before(write: Append) -> int:
     return first.tokens_total - first.tokens
 
 
-def beginning_at(write: Append, tokens_total: int) -> Append:
-    """An append whose running totals begin at another: messages before it were redacted while it was prepared."""
-    shift = tokens_total - total_before(write)
-    if not shift:
+def beginning_at(write: Append, stored: Conversation) -> Append:
+    """An append as it is done to the conversation that is stored: where messages before it were redacted while it was
+    prepared, its running totals begin at another, and it stores no version of those messages."""
+    shift = stored.head_tokens_total - total_before(write)
+    versions = kept_versions(write, stored)
+    if not shift and len(versions) == len(write.versions):
         return write
     after = write.conversation
     return replace(
         write,
+        versions=versions,
         conversation=replace(after, head_tokens_total=after.head_tokens_total + shift),
         messages=[replace(message, tokens_total=message.tokens_total + shift) for message in write.messages],
     )
+
+
+def kept_versions(write: Append, stored: Conversation) -> Sequence[ClientVersion]:
+    """The versions of an append that stand for no message which was redacted."""
+    redacted = stored.redacted
+    if not redacted:
+        return write.versions
+    return [one for one in write.versions if not any(one.seq <= seq < one.to_seq for seq in redacted)]
 
 
 def total(changes: Iterable[Change]) -> int:

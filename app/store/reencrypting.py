@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from msgspec.structs import replace
+
 from app.conversation.messages import Chunk, Conversation
 from app.errors import ConversationBusy, StoreUnreadable
 from app.store.base import CompletionQuery, ListQuery
@@ -108,6 +110,7 @@ class Reencryption:
             fresh = await self._state(stored)
             for start in range(own_from(fresh), fresh.head_seq + 1, BATCH_MESSAGES):
                 await self._messages(fresh, start, min(start + BATCH_MESSAGES, fresh.head_seq + 1))
+            await self._versions(fresh)
             for chunk in await self._inner.chunks(tenant=fresh.tenant, root=fresh.root, path=fresh.path):
                 await self._summary(fresh, chunk)
 
@@ -128,6 +131,15 @@ class Reencryption:
         fresh = [sealing.seal_message(tenant, sealing.open_message(tenant, entry)) for entry in stale]
         await self._inner.rewrite(conversation, entries=fresh)
         self._done.messages += len(fresh)
+
+    async def _versions(self, conversation: Conversation) -> None:
+        tenant, sealing = conversation.tenant, self._sealing
+        own = await self._inner.versions(replace(conversation, lineage=()))
+        stale = [one for one in own if not sealing.is_current(one)]
+        for start in range(0, len(stale), BATCH_MESSAGES):
+            batch = stale[start : start + BATCH_MESSAGES]
+            fresh = [sealing.seal_version(tenant, sealing.open_version(tenant, one)) for one in batch]
+            await self._inner.rewrite(conversation, versions=fresh)
 
     async def _summary(self, conversation: Conversation, chunk: Chunk) -> None:
         tenant, sealing = conversation.tenant, self._sealing

@@ -9,7 +9,15 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.keys import ApiKey
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
+from app.conversation.messages import (
+    Anchor,
+    Chunk,
+    ClientVersion,
+    Conversation,
+    LogMessage,
+    Message,
+    StoredCompletion,
+)
 
 CONVERSATION_COLUMNS: Final = (
     "id",
@@ -68,6 +76,8 @@ CHUNK_COLUMNS: Final = (
     "usage",
     "revision",
 )
+VERSION_COLUMNS: Final = ("seq", "since_seq", "to_seq", "bodies", "tokens_delta")
+ANCHOR_COLUMNS: Final = ("digest", "root", "conversation_id", "seq")
 COMPLETION_COLUMNS: Final = (
     "id",
     "tenant",
@@ -258,6 +268,25 @@ def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, 
         created_at,
         as_optional_json(entry.meta),
     )
+
+
+def version_of(row: Sequence[Any]) -> ClientVersion:
+    """A row of `VERSION_COLUMNS`."""
+    seq, since_seq, to_seq, bodies, tokens_delta = row
+    texts = None if bodies is None else tuple(text.encode() for text in orjson.loads(bodies))
+    return ClientVersion(seq, since_seq, to_seq, texts, tokens_delta)
+
+
+def version_values(version: ClientVersion) -> tuple[Any, ...]:
+    """The values of `VERSION_COLUMNS`."""
+    bodies = version.bodies
+    text = None if bodies is None else orjson.dumps([body.decode() for body in bodies]).decode()
+    return (version.seq, version.since_seq, version.to_seq, text, version.tokens_delta)
+
+
+def anchor_values(anchor: Anchor) -> tuple[Any, ...]:
+    """The values of `ANCHOR_COLUMNS`."""
+    return (anchor.digest, anchor.root, anchor.conversation_id, anchor.seq)
 
 
 def chunk_of(row: Sequence[Any]) -> Chunk:

@@ -5,5 +5,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = "2026_11_23_conversation_records"
+SCHEMA_VERSION: Final = "2026_11_24_client_versions"
 """Revision of the newest migration."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message, StoredCompletion
+from app.conversation.messages import Chunk, ClientVersion, Conversation, LogMessage, Message, StoredCompletion
 from app.store.ciphers import Cipher, is_sealed, is_sealed_text
 
 ENCRYPTED: Final = "enc"
@@ -67,6 +67,19 @@ class Sealing:
             return conversation
         return replace(conversation, state=_Later(lambda: self.open_conversation(conversation).state))
 
+    def seal_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
+        """All bodies of a version become one sealed text; a message left out says nothing and stays as it is."""
+        if not self.is_active or not version.bodies:
+            return version
+        listed = orjson.dumps([body.decode() for body in version.bodies])
+        return replace(version, bodies=(self._cipher.seal(listed, _place_of_version(tenant, version)),))
+
+    def open_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
+        if not version.bodies or not is_sealed(version.bodies[0]):
+            return version
+        listed = orjson.loads(self._cipher.open(version.bodies[0], _place_of_version(tenant, version)))
+        return replace(version, bodies=tuple(body.encode() for body in listed))
+
     def seal_chunk(self, tenant: str, chunk: Chunk) -> Chunk:
         if not self.is_active:
             return chunk
@@ -97,8 +110,10 @@ class Sealing:
             texts = texts if plain is stored else tuple(orjson.loads(plain))
         return replace(completion, parameters=self._open_json(completion.parameters, parameters), instructions=texts)
 
-    def is_current(self, stored: LogMessage | Conversation | Chunk | StoredCompletion) -> bool:
+    def is_current(self, stored: LogMessage | Conversation | Chunk | ClientVersion | StoredCompletion) -> bool:
         """Whether something is stored as it would be now."""
+        if isinstance(stored, ClientVersion):
+            return not stored.bodies or self._cipher.is_current(stored.bodies[0])
         if isinstance(stored, LogMessage):
             return self._cipher.is_current(stored.message.raw) and self._is_current_json(stored.meta)
         if isinstance(stored, Conversation):
@@ -162,6 +177,11 @@ def _place(kind: str, tenant: str, *names: str) -> bytes:
 def _place_of_chunk(tenant: str, chunk: Chunk) -> bytes:
     """Not the revision: the store numbers those."""
     return _place("chunk", tenant, chunk.from_link.hex(), chunk.to_link.hex(), chunk.id)
+
+
+def _place_of_version(tenant: str, version: ClientVersion) -> bytes:
+    """Not the conversation: erasing one hands its versions over to a branch."""
+    return _place("version", tenant, str(version.seq), str(version.to_seq), str(version.since_seq))
 
 
 def _places_of_completion(completion: StoredCompletion) -> tuple[bytes, bytes]:

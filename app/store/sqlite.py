@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.conversation.identity import root_of_conversation
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.store import chunk_scripts, erasing_scripts, sqlite_search
 from app.store import sqlite_reads as reads
@@ -113,6 +113,19 @@ class SqliteStore(Desk):
             return []
         return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
 
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        until = conversation.head_seq if until_seq is None else until_seq
+        return await self._ranges.run(
+            lambda connection: reads.versions(connection, conversation.root, conversation.path, until)
+        )
+
+    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+        now = self._clock()
+        await self._writer.run(lambda connection: writes.keep_anchors(connection, anchors, now))
+
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+        return await self._lookups.run(lambda connection: reads.find_anchors(connection, digests))
+
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         kept = placed(conversation.path, entries)
         keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
@@ -164,9 +177,14 @@ class SqliteStore(Desk):
         return redacted.chunks
 
     async def rewrite(
-        self, conversation: Conversation, *, entries: Sequence[LogMessage] = (), chunks: Sequence[Chunk] = ()
+        self,
+        conversation: Conversation,
+        *,
+        entries: Sequence[LogMessage] = (),
+        chunks: Sequence[Chunk] = (),
+        versions: Sequence[ClientVersion] = (),
     ) -> None:
-        await self._run(lambda: erasing_scripts.rewrite(SQLITE, conversation, entries, chunks))
+        await self._run(lambda: erasing_scripts.rewrite(SQLITE, conversation, entries, chunks, versions))
 
     async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
         await self._run(lambda: chunk_scripts.revise(SQLITE, tenant, root, chunk))

@@ -61,7 +61,10 @@ def run_together(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[An
 
 def _can_be_joined(job: Job) -> bool:
     # A branch first looks at what it branches from, which an append beside it may be changing.
-    return isinstance(job, Appending) and not (job.write.creates and job.write.conversation.lineage)
+    # Versions are held against what was redacted meanwhile.
+    return isinstance(job, Appending) and not (
+        job.write.versions or (job.write.creates and job.write.conversation.lineage)
+    )
 
 
 def _are_independent(appendings: Sequence[Appending]) -> bool:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store.base import NEAR_LINKS, WINDOW_LINKS, Match
+from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
+from app.store.base import MAX_ANCHORS, NEAR_LINKS, WINDOW_LINKS, Match
 from app.store.lineage import Stretch, deepest_first
-from app.store.rows import MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of
+from app.store.rows import ANCHOR_COLUMNS, MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of, version_of
 from app.store.scripts import SQLITE
 from app.store.statements import MatchSource, chunk_columns, matches, numbered
 
@@ -36,6 +36,8 @@ _READ_STRETCHES: Final = f"""
       ON m.root = ?1 AND m.conversation_id = json_extract(s.value, '$[0]')
      AND m.seq >= json_extract(s.value, '$[1]') AND m.seq < json_extract(s.value, '$[2]')
     ORDER BY m.seq"""
+_ANCHORS: Final = f"""
+    SELECT {", ".join(ANCHOR_COLUMNS)} FROM anchors WHERE digest = ? ORDER BY kept_at DESC, conversation_id LIMIT ?"""
 _CHUNKS_ON_PATH: Final = """
     WITH p (id, upto_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2))
@@ -159,6 +161,20 @@ def read(connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch]) -
         return [log_message_of(row) for row in rows]
     stretch = orjson.dumps([(one.conversation_id, one.from_seq, one.to_seq) for one in wanted]).decode()
     return [log_message_of(row) for row in connection.execute(_READ_STRETCHES, (root, stretch))]
+
+
+def versions(
+    connection: sqlite3.Connection, root: str, path: Sequence[tuple[str, int]], until_seq: int
+) -> list[ClientVersion]:
+    return [
+        version_of(row)
+        for conversation_id, upto_seq in path
+        for row in connection.execute(SQL.versions, (root, conversation_id, min(upto_seq, until_seq)))
+    ]
+
+
+def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> list[Anchor]:
+    return [Anchor(*row) for digest in digests for row in connection.execute(_ANCHORS, (digest, MAX_ANCHORS))]
 
 
 @cache

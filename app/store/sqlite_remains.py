@@ -95,6 +95,7 @@ def _is_kept(connection: sqlite3.Connection, piece: str) -> bool:
     """Whether others have said the same."""
     kept = """
         SELECT 1 FROM messages WHERE instr(body, ?1) OR instr(meta, ?1)
+        UNION ALL SELECT 1 FROM client_versions WHERE instr(bodies, ?1)
         UNION ALL SELECT 1 FROM chunks WHERE instr(text, ?1)
         UNION ALL SELECT 1 FROM chunk_revisions WHERE instr(text, ?1) LIMIT 1"""
     return connection.execute(kept, (piece,)).fetchone() is not None

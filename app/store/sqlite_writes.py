@@ -8,19 +8,22 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Anchor, Chunk, Conversation, LogMessage
 from app.store import chunk_scripts, erasing_scripts
 from app.store.base import Append, HeadMoved, Lease, LeaseLost
-from app.store.redacting import beginning_at, total_before
+from app.store.redacting import beginning_at, kept_versions, total_before
 from app.store.rows import (
     advance_values,
+    anchor_values,
     as_json,
     as_text,
     conversation_of,
     conversation_values,
     message_values,
     names_itself,
+    version_values,
 )
 from app.store.scripts import SQLITE, Rows, Script
 from app.store.sqlite_reads import SQL, get
@@ -39,6 +42,10 @@ _CLAIM: Final = """
     WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder
     RETURNING token"""
 _RENEW: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
+_BEGINNINGS: Final = """
+    SELECT substr(body, 1, ?1) FROM messages WHERE root = ?2 AND conversation_id = ?3
+    UNION ALL
+    SELECT substr(bodies, 1, ?1) FROM client_versions WHERE root = ?2 AND conversation_id = ?3 AND bodies != '[]'"""
 _POINT: Final = """
     INSERT INTO external_ids (tenant, external_id, root, conversation_id) VALUES (?, ?, ?, ?)
     ON CONFLICT (tenant, external_id) DO UPDATE
@@ -49,19 +56,24 @@ def append(connection: sqlite3.Connection, write: Append, now: datetime) -> None
     if write.fence is not None:
         require(connection, write.fence, now)
     moment = as_text(now)
-    if write.creates:
-        _create(connection, write, moment)
-    else:
-        write = _advance(connection, write, moment)
+    write = _create(connection, write, moment) if write.creates else _advance(connection, write, moment)
     if write.messages:
         root, conversation_id = write.conversation.root, write.conversation.id
         rows = [message_row(root, conversation_id, message, moment) for message in write.messages]
         connection.executemany(SQL.insert_message, rows)
+    insert_versions(connection, write)
     if write.releases and write.fence is not None:
         release(connection, write.fence)
 
 
-def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
+def insert_versions(connection: sqlite3.Connection, write: Append) -> None:
+    if write.versions:
+        here = (write.conversation.root, write.conversation.id)
+        connection.executemany(SQL.insert_version, [(*here, *version_values(one)) for one in write.versions])
+
+
+def _create(connection: sqlite3.Connection, write: Append, moment: str) -> Append:
+    """Insert the conversation; the append as it is done."""
     new = write.conversation
     if new.lineage and not _shares_what_exists(connection, new):
         raise HeadMoved
@@ -71,6 +83,7 @@ def _create(connection: sqlite3.Connection, write: Append, moment: str) -> None:
             connection.execute(SQL.insert_external_id, (new.tenant, new.external_id, new.root, new.id))
     except sqlite3.IntegrityError as error:
         raise HeadMoved from error
+    return replace(write, versions=kept_versions(write, new)) if write.versions else write
 
 
 def created_row(new: Conversation, moment: str) -> tuple[Any, ...]:
@@ -90,13 +103,13 @@ def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) ->
 
 def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> Append:
     """Move the head; the append as it is done."""
-    if _moves(connection, write, moment):
+    if not write.versions and _moves(connection, write, moment):
         return write
     after = write.conversation
     row = connection.execute(SQL.by_id, (after.root, after.id, after.tenant)).fetchone()
     if row is None:
         raise HeadMoved
-    write = beginning_at(write, conversation_of(row).head_tokens_total)
+    write = beginning_at(write, conversation_of(row))
     if not _moves(connection, write, moment):
         raise HeadMoved
     return write
@@ -142,8 +155,7 @@ def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, ro
     doomed = get(connection, tenant, conversation_id, root)
     if doomed is None:
         return None
-    begins = "SELECT substr(body, 1, ?) FROM messages WHERE root = ? AND conversation_id = ?"
-    texts = connection.execute(begins, (PIECE_CHARS, doomed.root, doomed.id)).fetchall()
+    texts = connection.execute(_BEGINNINGS, (PIECE_CHARS, doomed.root, doomed.id)).fetchall()
     run(connection, erasing_scripts.delete(SQLITE, WORDS, doomed))
     return [text for (text,) in texts]
 
@@ -156,6 +168,11 @@ def point(connection: sqlite3.Connection, tenant: str, external_id: str, convers
         connection.execute(rename, (None, previous.root, previous.id))
     connection.execute(_POINT, (tenant, external_id, conversation.root, conversation.id))
     connection.execute(rename, (external_id, conversation.root, conversation.id))
+
+
+def keep_anchors(connection: sqlite3.Connection, anchors: Sequence[Anchor], now: datetime) -> None:
+    moment = as_text(now)
+    connection.executemany(SQL.insert_anchor, [(*anchor_values(anchor), moment) for anchor in anchors])
 
 
 def add_chunk(

@@ -15,9 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from app.store.base import MAX_MATCHES
-from app.store.rows import CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.rows import ANCHOR_COLUMNS, CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS, VERSION_COLUMNS
 
 MESSAGE_ROW: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
+VERSION_ROW: Final = ("root", "conversation_id", *VERSION_COLUMNS)
 CHUNK_ROW: Final = ("root", "tenant", "is_fold", *CHUNK_COLUMNS)
 HEAD: Final = (
     "head_seq",
@@ -58,11 +59,18 @@ class Statements:
     facts: str
     insert_conversation: str
     insert_message: str
+    insert_version: str
+    insert_anchor: str
+    versions: str
     insert_external_id: str
     advance: str
     family: str
     erase_messages: str
     hand_over_messages: str
+    erase_versions: str
+    hand_over_versions: str
+    erase_anchors: str
+    hand_over_anchors: str
     change_lineage: str
     erase_conversation: str
     erase_external_ids: str
@@ -104,6 +112,19 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "facts": ("SELECT model, facts FROM model_facts", ()),
     "insert_conversation": _insert("conversations", CONVERSATION_COLUMNS),
     "insert_message": _insert("messages", MESSAGE_ROW),
+    "insert_version": _insert("client_versions", VERSION_ROW),
+    "insert_anchor": (
+        f"""
+        INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
+        VALUES ({", ".join(f":{name}" for name in ANCHOR_COLUMNS)}, :kept_at) ON CONFLICT DO NOTHING""",
+        (*ANCHOR_COLUMNS, "kept_at"),
+    ),
+    "versions": (
+        f"""
+        SELECT {", ".join(VERSION_COLUMNS)} FROM client_versions
+        WHERE root = :root AND conversation_id = :id AND since_seq <= :until_seq ORDER BY since_seq, seq""",
+        ("root", "id", "until_seq"),
+    ),
     "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
     "advance": (
         f"""
@@ -122,6 +143,22 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     ),
     "hand_over_messages": (
         "UPDATE messages SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
+        ("root", "id", "heir"),
+    ),
+    "erase_versions": (
+        "DELETE FROM client_versions WHERE root = :root AND conversation_id = :id AND since_seq > :kept_through",
+        ("root", "id", "kept_through"),
+    ),
+    "hand_over_versions": (
+        "UPDATE client_versions SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
+        ("root", "id", "heir"),
+    ),
+    "erase_anchors": (
+        "DELETE FROM anchors WHERE root = :root AND conversation_id = :id AND (seq < 0 OR seq > :kept_through)",
+        ("root", "id", "kept_through"),
+    ),
+    "hand_over_anchors": (
+        "UPDATE anchors SET conversation_id = :heir WHERE root = :root AND conversation_id = :id",
         ("root", "id", "heir"),
     ),
     "change_lineage": (

@@ -107,6 +107,35 @@ messages = Table(
     ),
 )
 
+client_versions = Table(
+    "client_versions",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("since_seq", Integer, nullable=False),
+    Column("to_seq", Integer, nullable=False),
+    Column("bodies", Text),
+    Column("tokens_delta", Integer, nullable=False),
+    PrimaryKeyConstraint("root", "conversation_id", "since_seq", "seq", name="client_versions_pkey"),
+    sqlite_with_rowid=False,
+)
+"""What clients show in the place of log messages. The log keeps the originals."""
+
+anchors = Table(
+    "anchors",
+    metadata,
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("kept_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("digest", "root", "conversation_id", "seq", name="anchors_pkey"),
+    Index("anchors_conversation", "root", "conversation_id"),
+    sqlite_with_rowid=False,
+)
+"""Names by which conversations are found whose clients rewrite their histories."""
+
 chunks = Table(
     "chunks",
     metadata,

@@ -4,6 +4,7 @@
 -- A family of branches lives on one shard: whatever a turn reads or writes is led by its root.
 SELECT create_distributed_table('conversations', 'root', colocate_with => 'none');
 SELECT create_distributed_table('messages', 'root', colocate_with => 'conversations');
+SELECT create_distributed_table('client_versions', 'root', colocate_with => 'conversations');
 SELECT create_distributed_table('chunks', 'root', colocate_with => 'conversations');
 SELECT create_distributed_table('chunk_revisions', 'root', colocate_with => 'conversations');
 SELECT create_distributed_table('message_terms', 'root', colocate_with => 'conversations');
@@ -13,6 +14,9 @@ SELECT create_distributed_table('leases', 'root', colocate_with => 'conversation
 SELECT create_distributed_table('external_ids', 'tenant', colocate_with => 'none');
 SELECT create_distributed_table('completions', 'tenant', colocate_with => 'external_ids');
 SELECT create_distributed_table('request_keys', 'tenant', colocate_with => 'external_ids');
+
+-- What is found by itself.
+SELECT create_distributed_table('anchors', 'digest', colocate_with => 'none');
 
 -- The index over all of a tenant's conversations, by a hash of the tenant.
 SELECT create_distributed_table('tenant_postings', 'tenant_scope', colocate_with => 'none');
