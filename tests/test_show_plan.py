@@ -151,6 +151,6 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
             view = await seen(gateway.store, conversation, answer)
             assert view is not None
             assert view.is_exact
-            replayed = await messages_seen(gateway.store, conversation, view.plan, view.next_seq)
+            replayed = await messages_seen(gateway.store, conversation, view.plan, view.next_seq, view.versions)
             assert [json.loads(raw) for raw in replayed] == sent
         assert body["context_status"] in {"summarized", "trimmed"}

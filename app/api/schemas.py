@@ -34,10 +34,14 @@ FORWARDED_HEADERS: Final = (
     "tracestate",
     "baggage",
 )
+HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-affinity", "x-claude-code-session-id")
+"""Where agents send ids of their sessions. An id names a few conversations: sub-agents share their parent's."""
+HINT_FIELDS: Final = ("prompt_cache_key",)
+MAX_HINT_CHARS: Final = 256
 TELLING_HEADERS: Final = frozenset(
     {
         *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
-        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *FORWARDED_HEADERS),
+        *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS),
     }
 )
 """Those with something to read, the count of retries aside: most requests have none."""
@@ -89,6 +93,7 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
         instructions=context.get("instructions"),
         events=_choice(told, "x-context-events", EVENT_STYLES, "chunk") if told else "chunk",
         forwarded={name: told[name] for name in FORWARDED_HEADERS if name in told} if told else _NOTHING,
+        hints=_hints(fields, told),
         idempotency_key=_idempotency_key(told) if told else None,
     )
 
@@ -160,6 +165,28 @@ def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) ->
         if found := headers.get(name.lower()):  # a UI fills a template, which is empty before a chat has an id
             return _valid_id(found, name), True
     return None, False
+
+
+def _hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Ids that a client sends for purposes of its own, by the name of the header or field."""
+    found: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
+    for name in HINT_FIELDS:
+        if name in fields:
+            found[name] = _value(fields, name)
+    if "metadata" in fields and isinstance(metadata := _value(fields, "metadata"), dict):
+        found["user_id"] = _session_in(metadata.get("user_id"))
+    return {name: one for name, one in found.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
+
+
+def _session_in(user_id: object) -> object:
+    """The session that Anthropic's clients put into `metadata.user_id`: JSON text with a `session_id`."""
+    if not isinstance(user_id, str) or not user_id.startswith("{"):
+        return None
+    try:
+        told = orjson.loads(user_id)
+    except orjson.JSONDecodeError:
+        return None
+    return told.get("session_id") if isinstance(told, dict) else None
 
 
 def _mode(headers: Mapping[str, str]) -> ContextMode:

@@ -230,7 +230,7 @@ class Compactions:
         conversation = turn.place.conversation
         for _ in range(TRIES):
             before = last_view_of(conversation.state, turn.policy, view.budget.window)
-            kept = last_view(view.plan, before, asked=True)
+            kept = turn.place.versions.restore_view(last_view(view.plan, before, asked=True))
             views = with_view(conversation.state, turn.policy, view.budget.window, kept)
             after = replace(
                 conversation,

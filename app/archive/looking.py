@@ -68,7 +68,10 @@ class Looking:
         )
         if page.with_sent:
             sent = await self._views.rendered(turn.place, shown.plan, end)
-            body |= as_sent(sent, origins(shown.plan, instructions=len(shown.instructions), next_seq=end))
+            versions = turn.place.versions
+            body |= as_sent(
+                sent, origins(shown.plan, instructions=len(shown.instructions), next_seq=end, versions=versions)
+            )
         return body
 
     async def then(self, caller: Caller, conversation_id: str, item_id: str, page: PageWish) -> dict[str, Any]:
@@ -98,8 +101,8 @@ class Looking:
             is_exact=view.is_exact,
         )
         if page.with_sent:
-            sent = await messages_seen(self._store, conversation, view.plan, view.next_seq)
-            body |= as_sent(sent, origins(view.plan, instructions=0, next_seq=view.next_seq))
+            sent = await messages_seen(self._store, conversation, view.plan, view.next_seq, view.versions)
+            body |= as_sent(sent, origins(view.plan, instructions=0, next_seq=view.next_seq, versions=view.versions))
         return body
 
     async def _page(self, conversation: Conversation, plan: Plan, end: int, page: PageWish) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from app.context.outline import Summarize
 from app.context.policy import Policy
+from app.context.versions import ClientVersions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import InvalidRequest, ModelRequired
 from app.exchange.counting import Counting
-from app.exchange.placement import INSTRUCTIONS, Recollection
+from app.exchange.placement import INSTRUCTIONS, Recollection, has_versions
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.seen import asked_in
 from app.exchange.turns import Turns
@@ -64,6 +65,9 @@ class Standing:
         request = bare_request(caller, model, wish, policy=wish.policy or self._known_policy(asked.get("policy")))
         means = await self._turns.means(request)
         place = place_of(conversation, lease)
+        if has_versions(conversation):
+            stored = await self._store.versions(conversation)
+            place = replace(place, versions=ClientVersions.from_stored(stored, conversation.redacted))
         counted = await self._counting.instructions(place.instructions, request, conversation.encoding)
         turn = self._turns.turn(request, means, replace(place, instructions_tokens=counted))
         last = turn.calibration.last
@@ -121,7 +125,6 @@ def place_of(conversation: Conversation, lease: Lease | None = None) -> Recollec
         instructions=tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ())),
         instructions_tokens=0,
         client_log=None,
-        client_tokens=None,
         needs_store=True,
         appends=True,
         lease=lease,

@@ -24,8 +24,10 @@ from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
 from app.conversation.identity import PrefixMemory
 from app.exchange.admission import Admission
+from app.exchange.anchors import AnchorWriter
 from app.exchange.ask import Ask
 from app.exchange.attempts import Attempts
+from app.exchange.client_history import ClientHistories
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
 from app.exchange.delivery import Delivery
@@ -82,6 +84,7 @@ class Engine:
     finding: Finding
     pinning: Pinning
     turns: Turns
+    anchors: AnchorWriter
     compactor: Compactor
     compacting: Compacting
     preparing: Preparing
@@ -114,6 +117,7 @@ class Engine:
         await self.overview.aclose()
         await self.retention.aclose()
         await self.preparing.aclose()
+        await self.anchors.flush()
         await self.tasks.aclose(LAST_WRITES_SECONDS)
         await self.compactor.aclose()
         await self.windows.aclose()
@@ -152,11 +156,13 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         metrics=metrics,
     )
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
+    anchors = AnchorWriter(store, tasks)
     recall = Recall(
         store=store,
         leases=leases,
         counting=counting,
         prefixes=prefixes,
+        histories=ClientHistories(store, counting),
         random_bytes=random_bytes,
         wait_seconds=settings.compaction.wait_seconds,
         serves_degraded=settings.degraded_mode == "serve",
@@ -168,7 +174,13 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     remember = Remember(
-        store=store, leases=leases, counting=counting, prefixes=prefixes, random_bytes=random_bytes, tasks=tasks
+        store=store,
+        leases=leases,
+        counting=counting,
+        prefixes=prefixes,
+        anchors=anchors,
+        random_bytes=random_bytes,
+        tasks=tasks,
     )
     turns = Turns(
         router=router,
@@ -213,6 +225,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         finding=finding,
         pinning=pinning,
         turns=turns,
+        anchors=anchors,
         compactor=compactor,
         compacting=compacting,
         preparing=preparing,

@@ -121,7 +121,7 @@ async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple
         view = await seen(store, conversation, entries[0]) if entries else None
         if view is None:
             raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
-        sent = await messages_seen(store, conversation, view.plan, view.next_seq)
+        sent = await messages_seen(store, conversation, view.plan, view.next_seq, view.versions)
         told = Preview(conversation, (), view.budget, view.plan)
         every = await rows(store, conversation, view.plan, 0, view.next_seq)
     return _Shown(told, str((entries[0].meta or {}).get("model")), every), view, sent

@@ -9,6 +9,7 @@ import msgspec
 
 from app.context.edits import messages_told
 from app.context.outline import Plan, Quotation
+from app.context.versions import NO_VERSIONS, ClientVersions
 from app.context.view import PREAMBLE, notice, quotations_by_place, section, shown_seqs
 from app.conversation.messages import Chunk
 
@@ -35,12 +36,13 @@ class Origin(msgspec.Struct, frozen=True):
     parts: Sequence[Part] = ()
 
 
-def origins(plan: Plan, *, instructions: int, next_seq: int) -> list[Origin]:
+def origins(plan: Plan, *, instructions: int, next_seq: int, versions: ClientVersions = NO_VERSIONS) -> list[Origin]:
     """One for each message that `render` makes of the same plan, in the same order.
 
     Args:
         instructions: how many leading system and developer messages there are.
         next_seq: one past the last log message.
+        versions: what the client shows in the place of log messages.
     """
     found = [Origin("instructions")] * instructions
     if plan.chunks or plan.dropped:
@@ -49,10 +51,12 @@ def origins(plan: Plan, *, instructions: int, next_seq: int) -> list[Origin]:
     for seq in shown_seqs(plan, next_seq):
         if seq in quoted:
             found.append(_quotation(quoted[seq]))
-        edit = plan.edits.get(seq)
+        version = versions.get(seq)
+        count = 1 if version is None else len(version.bodies or ())
+        edit = plan.edits.get(seq) if count else None
         told = 1 if edit is None else messages_told(edit)
-        if told:
-            found.append(Origin("message", seq, seq + told))
+        end = seq + told if version is None else version.to_seq
+        found += [Origin("message", seq, end)] * (count if told else count - 1)
     return found
 
 

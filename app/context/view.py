@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from app.context.edits import edited
 from app.context.outline import Plan, Quotation
 from app.context.quoting import quoting_message
+from app.context.versions import NO_VERSIONS, ClientVersions
 from app.conversation.messages import Chunk, Message
 
 PREAMBLE = (
@@ -84,6 +85,7 @@ def render(
     instructions: Sequence[bytes],
     message_at: Callable[[int], bytes],
     next_seq: int,
+    versions: ClientVersions = NO_VERSIONS,
 ) -> list[bytes]:
     """The view as the raw JSON of each message, in order. Untouched messages are the bytes that came.
 
@@ -91,6 +93,7 @@ def render(
         instructions: leading system and developer messages as they came.
         message_at: the raw log message at a seq; asked for what is shown, pinned or quoted.
         next_seq: one past the last log message.
+        versions: what the client shows in the place of log messages. Quotations are of the originals.
     """
     view = list(instructions)
     summary = summary_message(plan.chunks, plan.dropped)
@@ -100,12 +103,22 @@ def render(
     for seq in shown_seqs(plan, next_seq):
         if seq in quoted:
             view.append(quoting_message(quoted[seq], message_at).raw)
-        edit = plan.edits.get(seq)
+        bodies = versions.bodies_at(seq, message_at(seq))
+        edit = plan.edits.get(seq) if bodies else None
         if edit is None:
-            view.append(message_at(seq))
-        elif (message := edited(edit, lambda at: Message(bytes(message_at(at))))) is not None:
+            view.extend(bodies)
+            continue
+        view.extend(bodies[:-1])
+        if (message := edited(edit, lambda at: _message_sent(at, message_at, versions))) is not None:
             view.append(message.raw)
     return view
+
+
+def _message_sent(seq: int, message_at: Callable[[int], bytes], versions: ClientVersions) -> Message:
+    """A log message as the client shows it."""
+    original = bytes(message_at(seq))
+    bodies = versions.bodies_at(seq, original)
+    return Message(bodies[-1] if bodies else original)
 
 
 def shown_seqs(plan: Plan, next_seq: int) -> Iterator[int]:

@@ -52,8 +52,7 @@ def canonical(body: dict[str, Any]) -> bytes | None:
         calls = _calls_of(body)
         if calls:
             return _framed(b"assistant", [_call_item(call) for call in calls])
-        said = _with_refusal(content, body["refusal"]) if "refusal" in body else content
-        items = _content_items(said, _answer_item)
+        items = _answer_items(body)
         return _framed(b"assistant", items) if items else None
     if role in ("tool", "function"):
         return _framed(b"tool", _content_items(content, _result_item))
@@ -69,6 +68,18 @@ def in_skeleton(body: dict[str, Any]) -> bool:
 def skeleton_part(body: dict[str, Any]) -> bytes | None:
     """What a message adds to the skeleton chain, or None."""
     return canonical(body) if in_skeleton(body) else None
+
+
+def answer_text(body: dict[str, Any]) -> str:
+    """The text of an assistant's final answer in canonical form; empty for an answer with tool calls."""
+    if _calls_of(body):
+        return ""
+    return b"".join([text for kind, text in _answer_items(body) if kind == b"t"]).decode("utf-8", "surrogatepass")
+
+
+def _answer_items(body: dict[str, Any]) -> list[Item]:
+    content = body.get("content")
+    return _content_items(_with_refusal(content, body["refusal"]) if "refusal" in body else content, _answer_item)
 
 
 def _framed(role: bytes, items: Sequence[Item]) -> bytes:

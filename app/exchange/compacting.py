@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from app.compaction.compactor import Compactor
 from app.compaction.job import CompactionJob, CompactionResult, Spot, summed
-from app.context.outline import START, Range, Style
-from app.context.partition import Tail, boundary_after, tail_of
+from app.context.outline import START, Outline, Range, Style
+from app.context.partition import Tail, boundary_after, tail_of, tail_start
 from app.context.policy import Policy
+from app.context.versions import ClientVersions
 from app.conversation.identity import start_of
-from app.conversation.messages import Chunk
+from app.conversation.messages import Chunk, LogMessage, Message
+from app.conversation.validation import INSTRUCTION_ROLES
 from app.errors import StoreUnavailable
 from app.exchange.recall import Recall
 from app.exchange.tasks import Tasks
@@ -142,7 +144,7 @@ class Compacting:
 
     async def job(self, turn: Turn, view: View) -> CompactionJob:
         """The ranges that a view's plan asks for, with what is to be read for them."""
-        outline, wanted = view.outline, view.plan.to_summarize
+        outline, wanted = await self._originals(turn, view), view.plan.to_summarize
         reads_all = any(one.style == "checkpoint" for one in wanted)
         if reads_all:
             outline = replace(outline, tail=await self._views.log(turn.place, 0), tail_start=START)
@@ -155,6 +157,23 @@ class Compacting:
             ranges=wanted,
             prefixes={to_seq: prefix for to_seq, (prefix, _) in prefixes.items() if prefix},
             meant={to_seq: meant for to_seq, (_, meant) in prefixes.items()},
+        )
+
+    async def _originals(self, turn: Turn, view: View) -> Outline:
+        """What the planner knew, with the log as it was said: summaries are made of that, not of what a client made of
+        it later."""
+        outline, versions = view.outline, turn.place.versions
+        if not versions:
+            return outline
+        start = versions.restore_boundary(tail_start(outline))
+        log = () if outline.tail is None else await self._views.log(turn.place, start.to_seq)
+        entries = [_without_text(entry) if _is_taken_back(entry, versions) else entry for entry in log]
+        return replace(
+            outline,
+            chunks=tuple(map(versions.restore_chunk, outline.chunks)),
+            folds=tuple(map(versions.restore_chunk, outline.folds)),
+            tail=entries,
+            tail_start=start,
         )
 
     def _bare_job(self, turn: Turn, view: View) -> CompactionJob:
@@ -173,7 +192,7 @@ class Compacting:
             window=view.budget.window,
             model=request.model,
             encoding=place.conversation.encoding,
-            folded=(*view.outline.chunks, *view.outline.folds),
+            folded=tuple(map(place.versions.restore_chunk, (*view.outline.chunks, *view.outline.folds))),
             authorization=request.caller.authorization,
             focus=request.instructions,
             wait_seconds=self._wait_seconds,
@@ -202,6 +221,15 @@ class Running:
 
     async def view(self) -> View:
         return await asyncio.shield(self._task)
+
+
+def _is_taken_back(entry: LogMessage, versions: ClientVersions) -> bool:
+    return versions.is_omitted(entry.seq) and entry.message.role in INSTRUCTION_ROLES
+
+
+def _without_text(entry: LogMessage) -> LogMessage:
+    """A note that the client has taken back: no summary is to tell of it."""
+    return replace(entry, message=Message.of({"role": entry.message.role, "content": ""}))
 
 
 def _style(policy: Policy) -> Style:

@@ -261,6 +261,7 @@ class Delivery:
         window = view.budget.window
         before = last_view_of(state, turn.policy, window)
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
+        sent = turn.place.versions.restore_view(sent)
         learned: dict[str, Any] = {VIEWS: views} if (views := with_view(state, turn.policy, window, sent)) else {}
         if reported is None:
             return learned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ def empty_log(
     root: str = "",
     external_id: str | None = None,
     mode: Mode = "unknown",
+    state: Mapping[str, Any] = MappingProxyType({}),
 ) -> Conversation:
     """A conversation before its first message; without an id and a root where they are not known yet."""
     start = start_of(tenant)
@@ -38,6 +40,7 @@ def empty_log(
         encoding=encoding,
         external_id=external_id,
         mode=mode,
+        state=state,
     )
 
 

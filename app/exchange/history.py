@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from app.conversation.alignment import element_from
 from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message, size_of
+from app.exchange.anchors import answer_digests
+from app.exchange.placement import REWRITTEN
 from app.store.base import Match, Store
 
 ANSWER: Final = b'"assistant"'
+ANCHORED_ANSWERS: Final = 8
+"""By so many of the newest answers of a history its conversation is looked for."""
 FAST_PATH_MESSAGES: Final = 8
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
@@ -23,6 +30,15 @@ class Remembered(msgspec.Struct, frozen=True):
 
     root: str
     position: Position
+    seqs: tuple[int, ...] | None = None
+    """For each of its messages the log message in whose place it stands, where those are not the same."""
+    rewritten: int = 0
+    """`Conversation.state[REWRITTEN]` as it was then: whether the client has changed what it shows since."""
+
+    @property
+    def shift(self) -> int:
+        """How far behind its index in the history the log message of the last one stands."""
+        return 0 if self.seqs is None else self.seqs[-1] - len(self.seqs) + 1
 
 
 class History:
@@ -60,6 +76,17 @@ class History:
                     break
         return self._holds_answer
 
+    def has_answers_from(self, index: int) -> bool:
+        """Whether there is an assistant message from here on. One at the end is what the model is to go on from."""
+        return any(message.role == "assistant" for message in self.messages[index:-1])
+
+    @property
+    def anchor_digests(self) -> list[bytes]:
+        """The digests by which the newest answers of the history are found."""
+        answers = [message for message in self.messages if message.role == "assistant"]
+        found = [answer_digests(self._tenant, element_from(message)) for message in answers[-ANCHORED_ANSWERS:]]
+        return list(dict.fromkeys(digest for digests in reversed(found) for digest in digests))
+
     @property
     def digests(self) -> list[tuple[int, bytes]]:
         """Of its raw prefixes, the whole last; none of a short history, which is recognised as quickly by its links."""
@@ -89,6 +116,10 @@ class Reach(msgspec.Struct, frozen=True):
 
     index: int
     match: Match
+    is_aligned: bool = False
+    """Whether each message of the history up to there is the log message of the same number."""
+    is_shared: bool = False
+    """Whether other conversations end with the very same log."""
 
 
 class Search:
@@ -111,12 +142,14 @@ class Search:
         )
         reach = _deepest([match for match in found if not match.by_skeleton], positions, first_index=count - 1)
         further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
-        if reach is None or reach.match.message.seq != reach.index:
+        if reach is None or reach.match.message.seq != reach.index + remembered.shift:
+            return None
+        if reach.match.conversation.state.get(REWRITTEN, 0) != remembered.rewritten:
             return None
         return reach if further is None or further.index + count - 1 <= reach.index else None
 
-    async def whole(self, tenant: str, named: Conversation | None, log: History) -> tuple[Reach | None, bool]:
-        """The deepest stored message that the chain, then the skeleton reaches, and whether both logs are aligned.
+    async def whole(self, tenant: str, named: Conversation | None, log: History) -> Reach | None:
+        """The deepest stored message that the chain, then the skeleton reaches.
 
         Args:
             named: the conversation that the client says it is. It may have another root than its log: one that was
@@ -135,7 +168,7 @@ class Search:
         by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
         by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
-            return by_link, by_link is not None and by_link.match.message.seq == by_link.index
+            return None if by_link is None else _described(by_link, found, positions, log.start)
         rest = log.messages[by_skeleton.index + 1 :]
         if rest:
             anchor = by_skeleton.match.message
@@ -144,8 +177,8 @@ class Search:
             further = await self._store.find(tenant=tenant, root=root, links=links, skeletons=[], within=within)
             deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
             if deeper is not None:
-                return deeper, False
-        return by_skeleton, False
+                return deeper
+        return by_skeleton
 
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:
@@ -154,6 +187,19 @@ def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> 
         if position.link != start.link:
             return root_of(tenant, position.link)
     return root_of(tenant, start.link)
+
+
+def _described(reach: Reach, found: Sequence[Match], positions: Sequence[Position], start: Position) -> Reach:
+    """A reach by links, with what else is known of it."""
+    links = [start.link, *(position.link for position in positions[: reach.index + 1])]
+    # A message that the chain looks through may stand elsewhere in the log.
+    is_aligned = reach.match.message.seq == reach.index and all(one != next_one for one, next_one in pairwise(links))
+    ends = {
+        one.conversation.id
+        for one in found
+        if one.message.link == reach.match.message.link and one.conversation.head_seq == one.message.seq
+    }
+    return replace(reach, is_aligned=is_aligned, is_shared=len(ends) > 1)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

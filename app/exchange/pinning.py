@@ -147,10 +147,10 @@ def _seq_of(index: int, request: ChatRequest, place: Recollection) -> int | None
         raise _not_there(index, f"there are {len(request.raws)} messages")
     if all(Message(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raws[: index + 1]):
         return None
-    seq = place.next_seq - (len(request.raws) - index)
-    is_stored = seq <= place.conversation.head_seq
-    if seq < 0 or (is_stored and place.client_log is not None and not place.aligned):
-        raise _not_there(index, "the stored history differs from the one sent; pin it in the request that adds it")
+    behind = len(request.raws) - index
+    seq = place.next_seq - behind if place.seqs is None else place.seqs[len(place.seqs) - behind]
+    if seq < 0:
+        raise _not_there(index, "it has no place in the conversation's log")
     return seq
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from app.context.outline import LastView, view_through
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.context.versions import NO_VERSIONS, ClientVersions
+from app.conversation.alignment import Element
+from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
+from app.exchange.request import ChatRequest
 from app.exchange.viewed import VIEWS
 from app.store.base import Append, Lease
 
@@ -18,8 +22,15 @@ PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
 PINS, REDACTED = "pins", "redacted"
 """`Conversation.marks`: pinned rounds; the seqs of messages that were deleted or erased."""
+REWRITTEN = "rewritten"
+"""`Conversation.state`: whether the client has ever shown a message otherwise than it was said."""
+END_USER = "end_user"
+"""`Conversation.state`: a digest of the application's name for the end user that the first request named."""
 INSTRUCTIONS = "instructions"
 """`Conversation.state`: leading system messages that an appending client sent once."""
+
+
+NO_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Recollection(msgspec.Struct, frozen=True):
@@ -32,9 +43,14 @@ class Recollection(msgspec.Struct, frozen=True):
     instructions: tuple[Message, ...]
     instructions_tokens: int
     client_log: Sequence[bytes] | None
-    """The log as the client sent it, instructions aside; None where it sent only what is new."""
-    client_tokens: int | None
-    """Tokens of `client_log`, where it is not the stored log message for message."""
+    """The client history, instructions aside; None where it is not to be sent: the client sent only what is new, or
+    the log has messages that were erased."""
+    seqs: tuple[int, ...] | None = None
+    """For each message of `client_log` its log message, -1 where it has none; None where they are the same."""
+    versions: ClientVersions = NO_VERSIONS
+    """What the client shows in the place of log messages."""
+    changes: tuple[ClientVersion, ...] = ()
+    """Those of them that this request brings."""
     keeps: bool = True
     """Whether this turn is stored."""
     degraded: bool = False
@@ -54,6 +70,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """Of the new messages, once they are stored."""
     pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, where this request changes them."""
+    hints: Mapping[str, str] = NO_HINTS
+    """The client's own ids for what the request belongs to."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
     unwritten: Writing | None = None
@@ -61,8 +79,8 @@ class Recollection(msgspec.Struct, frozen=True):
 
     @property
     def aligned(self) -> bool:
-        """Whether message i of the client's log is message i of ours."""
-        return self.client_log is not None and self.client_tokens is None
+        """Whether message i of the client history is message i of the log."""
+        return self.client_log is not None and self.seqs is None
 
     @property
     def next_seq(self) -> int:
@@ -70,7 +88,9 @@ class Recollection(msgspec.Struct, frozen=True):
 
     @property
     def log_tokens(self) -> int:
-        return self.new[-1].tokens_total if self.new else self.conversation.head_tokens_total
+        """Tokens of the log as the client shows it."""
+        total = self.new[-1].tokens_total if self.new else self.conversation.head_tokens_total
+        return total + self.versions.tokens_delta
 
     @property
     def is_fresh(self) -> bool:
@@ -87,6 +107,7 @@ class Writing(msgspec.Struct):
         write: None where there are none to store.
         work: ends by itself, whoever waits for it; None where there is nothing to store, or it has not begun.
         is_kept_back: it begins when somebody asks for it or its time is up, unless another write takes it along.
+        given: the choices of the answer, where it is one.
         is_elsewhere: they became a branch, because somebody else was first where they were to go.
     """
 
@@ -96,6 +117,24 @@ class Writing(msgspec.Struct):
     work: asyncio.Future[None] | None = None
     is_kept_back: bool = False
     is_elsewhere: bool = False
+    given: tuple[Element, ...] = ()
+
+
+def has_versions(conversation: Conversation) -> bool:
+    """Whether a client shows messages of a conversation otherwise than they were said."""
+    return bool(conversation.state.get(REWRITTEN))
+
+
+def state_of_end_user(request: ChatRequest) -> Mapping[str, Any]:
+    """What a new conversation keeps of the end user that its first request names: a digest, which tells nobody."""
+    end_user = request.end_user
+    return {END_USER: end_user} if end_user is not None else {}
+
+
+def is_anothers(request: ChatRequest, conversation: Conversation) -> bool:
+    """Whether request and conversation both name an end user, and not the same."""
+    kept = conversation.state.get(END_USER)
+    return kept is not None and request.end_user is not None and request.end_user != kept
 
 
 def unkept(turn: Recollection) -> Recollection:

@@ -6,12 +6,13 @@ messages only. Anything else under a known id (a chat UI's title call) is answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 from msgspec.structs import replace
 
+from app.conversation.alignment import Alignment, confirms_hint, is_evidence
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -22,16 +23,28 @@ from app.conversation.identity import (
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
+from app.exchange.anchors import hint_digests
+from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
 from app.exchange.history import History, Reach, Remembered, Search, root_of_log
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, REDACTED, Recollection
+from app.exchange.placement import (
+    CALLS_OPEN,
+    INSTRUCTIONS,
+    REDACTED,
+    Recollection,
+    has_versions,
+    is_anothers,
+    state_of_end_user,
+)
 from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
 from app.observability.tracing import traced
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
 
+MOST_CANDIDATES: Final = 6
+"""Conversations that one rewritten history is aligned with at most."""
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
 """From here on an assistant's message that is no answer of ours makes a log recognisable too: a client that reshapes
 each answer would otherwise begin a conversation with every turn. Greetings that everyone shares are over by then."""
@@ -47,12 +60,14 @@ class Recall:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
+        histories: ClientHistories,
         random_bytes: Callable[[int], bytes],
         wait_seconds: float,
         serves_degraded: bool,
     ) -> None:
         self._store = store
         self._search = Search(store)
+        self._histories = histories
         self._repeating = Repeating(store)
         self._leases = leases
         self._counting = counting
@@ -107,14 +122,14 @@ class Recall:
             return await self._append(request, named, instructions, log, encoding, stack)
         if named is not None and await self._is_run(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
-        if named is not None or log.digests or log.holds_answer:
+        if named is not None or log.digests or log.holds_answer or request.hints:
             resent = await self._resend(request, named, instructions, log)
             if resent is not None:
                 return resent
-        if named is not None and request.mode == "auto":
-            if _names_ours(request) and not log.holds_answer:
+        if named is not None and request.mode == "auto" and not log.holds_answer:
+            if _names_ours(request):
                 return await self._append(request, named, instructions, log, encoding, stack)
-            if not _is_chat(request, log):
+            if named.answered:  # a chat UI that wants a title sends its chat's id
                 return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
 
@@ -144,7 +159,11 @@ class Recall:
         instructions: tuple[Message, ...],
         log: History,
     ) -> Recollection | None:
-        """The conversation that this history continues or branches from; None if there is none."""
+        """The conversation that this history continues or branches from; None if there is none.
+
+        The client's bytes are looked for first, which costs no decoding; then the exact chain; then answers of ours,
+        and ids that came with them, wherever in the history they stand.
+        """
         tenant = request.caller.tenant
         known = self._prefixes.recall(log.digests)
         if known is not None:
@@ -152,58 +171,152 @@ class Recall:
             rest = [Message(bytes(raw)) for raw in log.raws[count:]]
             within = named.id if named is not None else None
             reach = await self._search.behind(tenant, within, remembered, rest, count)
-            if reach is not None:
-                new = rest[reach.index + 1 - count :]
-                return await self._continue(request, reach, new, instructions, log, log.digest)
-        if named is None and not log.holds_answer:
+            if reach is not None and not is_anothers(request, reach.match.conversation):
+                return await self._continue(request, reach, instructions, log, remembered.seqs)
+        if named is None and not log.holds_answer and not request.hints:
             return None
-        reach, aligned = await self._search.whole(tenant, named, log)
-        if reach is None:
+        reach = await self._search.whole(tenant, named, log)
+        if reach is not None and is_anothers(request, reach.match.conversation):
+            reach = None
+        if reach is not None and not log.has_answers_from(reach.index + 1):
+            if reach.is_shared and named is None:
+                return None  # more than one conversation stands here: which of them is meant cannot be known
+            if reach.is_aligned and not has_versions(reach.match.conversation):
+                return await self._continue(request, reach, instructions, log, None)
+            found = reach.match.conversation
+            alignment = await self._histories.align(found, log.raws, named=True)
+            return await self._continue_aligned(request, found, alignment, instructions, log)
+        aligned = await self._find_rewritten(request, named, reach, log)
+        if aligned is None:
             return None
-        new = log.messages[reach.index + 1 :]
-        placed = await self._continue(request, reach, new, instructions, log, log.digest if aligned else None)
-        if aligned or placed.client_log is None:
-            return placed
-        counts = await self._counting.messages(log.messages, placed.conversation.encoding)
-        return replace(placed, client_tokens=sum(counts))
+        return await self._continue_aligned(request, *aligned, instructions, log)
+
+    async def _find_rewritten(
+        self, request: ChatRequest, named: Conversation | None, reach: Reach | None, log: History
+    ) -> tuple[Conversation, Alignment] | None:
+        """The conversation of a history that its client has rewritten, and how the two are aligned.
+
+        Where several have as much in common with it, none is taken: a wrong one would be a leak.
+        """
+        if named is not None:
+            alignment = await self._histories.align(named, log.raws, named=True)
+            is_meant = alignment.users or alignment.answers or alignment.issued
+            return (named, alignment) if is_meant else None
+        found: list[tuple[int, Conversation, Alignment]] = []
+        async for conversation, by_hint in self._candidates(request, reach, log):
+            alignment = await self._histories.align(conversation, log.raws, named=by_hint)
+            if confirms_hint(alignment) if by_hint else is_evidence(alignment):
+                same = sum(one.mark == "same" for one in alignment.marks)
+                found.append((same, conversation, alignment))
+        found.sort(key=lambda one: one[0], reverse=True)
+        if not found or (len(found) > 1 and found[0][0] == found[1][0]):
+            return None
+        return found[0][1:]
+
+    async def _candidates(
+        self, request: ChatRequest, reach: Reach | None, log: History
+    ) -> AsyncIterator[tuple[Conversation, bool]]:
+        """Conversations that a history may belong to, and whether only a client's own id for something names them."""
+        tenant, met = request.caller.tenant, set()
+        if reach is not None:
+            met.add(reach.match.conversation.id)
+            yield reach.match.conversation, False
+        for by_hint, digests in ((False, log.anchor_digests), (True, hint_digests(tenant, request.hints))):
+            for anchor in await self._store.find_anchors(digests) if digests else ():
+                if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
+                    continue
+                met.add(anchor.conversation_id)
+                conversation = await self._store.get(tenant=tenant, conversation_id=anchor.conversation_id)
+                if conversation is not None and not is_anothers(request, conversation):
+                    yield conversation, by_hint
+
+    async def _continue_aligned(
+        self,
+        request: ChatRequest,
+        found: Conversation,
+        alignment: Alignment,
+        instructions: tuple[Message, ...],
+        log: History,
+    ) -> Recollection:
+        """Go on behind the last aligned message with what the client has added, and note what it has changed."""
+        placed = found
+        if not alignment.continues:
+            (last,) = await self._store.read(found, alignment.last_seq, alignment.last_seq + 1)
+            placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes))
+        aligned = await self._histories.place(found, placed, log.raws, alignment)
+        before = next((at for at in reversed(range(aligned.new_from)) if alignment.marks[at].mark in ALIGNED), None)
+        calls_open = before is not None and leaves_calls_open(Message(bytes(log.raws[before])))
+        return await self._placed_behind(request, placed, aligned, instructions, log, calls_open=calls_open)
+
+    async def _placed_behind(
+        self,
+        request: ChatRequest,
+        placed: Conversation,
+        aligned: AlignedHistory,
+        instructions: tuple[Message, ...],
+        log: History,
+        *,
+        calls_open: bool,
+        answer: LogMessage | None = None,
+    ) -> Recollection:
+        """A request in its place at the end of a conversation, or of a branch that is to be created.
+
+        Args:
+            calls_open: whether the message before the new ones may be followed by tool results.
+            answer: what answered the request before, where this is its repetition.
+        """
+        new = log.messages[aligned.new_from :]
+        check_messages(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
+        seqs = aligned.seqs
+        if seqs is not None:
+            seqs = (*seqs, *range(placed.head_seq + 1, placed.head_seq + 1 + len(new)))
+        mode = placed.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
+        conversation = placed if placed.mode == mode else replace(placed, mode=mode)
+        return Recollection(
+            conversation=conversation,
+            creates=placed.created_at is None,
+            new=await self._entries(conversation, new),
+            instructions=instructions,
+            instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
+            client_log=None if conversation.marks.get(REDACTED) else log.raws,
+            seqs=seqs,
+            versions=aligned.versions,
+            changes=aligned.changes,
+            keeps=request.store,
+            needs_store=request.store and not self._serves_degraded,
+            points=_points(request, conversation),
+            external_id=request.conversation_id,
+            hints=request.hints,
+            remembers=log.digest,
+            replays=answer,
+        )
 
     async def _continue(
         self,
         request: ChatRequest,
         reach: Reach,
-        new: Sequence[Message],
         instructions: tuple[Message, ...],
         log: History,
-        digest: bytes | None,
+        seqs: tuple[int, ...] | None,
     ) -> Recollection:
         """Go on after the matched message: on its conversation if that ends there, else on a branch. Where messages
         were erased the stored log is shown, and not the client's copy of it.
+
+        Args:
+            seqs: for the first messages of the history their log messages, where those are not the same.
         """
-        found, last = reach.match.conversation, reach.match.message
-        answer = await self._repeating.answer_after(found, last) if request.retry and not new else None
+        found, last, new_from = reach.match.conversation, reach.match.message, reach.index + 1
+        has_new = new_from < len(log.raws)
+        answer = await self._repeating.answer_after(found, last) if request.retry and not has_new else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
-        mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
-        conversation = placed if placed.mode == mode else replace(placed, mode=mode)
-        check_messages(
-            new,
-            first_index=len(request.raws) - len(new),
-            calls_open=leaves_calls_open(Message(bytes(log.raws[reach.index]))),
-        )
-        return Recollection(
-            conversation=conversation,
-            creates=branches,
-            new=await self._entries(conversation, new),
-            instructions=instructions,
-            instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
-            client_log=None if conversation.marks.get(REDACTED) else log.raws,
-            client_tokens=None,
-            keeps=request.store,
-            needs_store=request.store and not self._serves_degraded,
-            points=_points(request, conversation),
-            external_id=request.conversation_id,
-            remembers=digest,
-            replays=answer,
+        versions = await self._histories.read_versions(placed)
+        if seqs is not None:
+            seqs = (*seqs[:new_from], *range(last.seq + 1 - (new_from - len(seqs)), last.seq + 1))
+        aligned = AlignedHistory(new_from, seqs, versions, ())
+        calls_open = leaves_calls_open(Message(bytes(log.raws[reach.index])))
+        return await self._placed_behind(
+            request, placed, aligned, instructions, log, calls_open=calls_open, answer=answer
         )
 
     async def _append(
@@ -235,6 +348,7 @@ class Recall:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
         answer = await self._repeating.answer_to(conversation, messages) if request.retry else None
+        versions = await self._histories.read_versions(conversation)
         if request.mode == "auto":
             messages = messages[await self._repeating.said_before(conversation, messages) :]
         if answer is not None or await self._repeating.is_pending(conversation, messages):
@@ -254,11 +368,12 @@ class Recall:
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.encoding),
             client_log=None,
-            client_tokens=None,
+            versions=versions,
             keeps=request.store,
             needs_store=request.store,
             appends=True,
             lease=lease,
+            hints=request.hints,
             replays=answer,
         )
 
@@ -280,6 +395,7 @@ class Recall:
             encoding,
             conversation_id=new_conversation_id(root, self._random_bytes),
             root=root,
+            state=state_of_end_user(request),
             external_id=request.conversation_id if named is None else None,
             mode="append" if request.mode == "append" else "resend" if log.holds_answer else "unknown",
         )
@@ -290,11 +406,11 @@ class Recall:
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, encoding),
             client_log=log.raws,
-            client_tokens=None,
             keeps=request.store,
             needs_store=request.store and not self._serves_degraded,
             points=named is not None,
             external_id=request.conversation_id,
+            hints=request.hints,
             is_first_attempt=True,
             remembers=log.digest,
         )
@@ -339,12 +455,6 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: History) -
     if request.conversation_id is None or request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
-
-
-def _is_chat(request: ChatRequest, log: History) -> bool:
-    """Whether a chat UI's request is part of a chat for sure: its unrelated calls hold no answers. Where one of those
-    came first under the chat's id, the id goes over to the chat."""
-    return request.chat_ui and log.holds_answer
 
 
 def _only_results(messages: Sequence[Message]) -> bool:

@@ -11,14 +11,25 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from app.conversation.alignment import element_from
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id
 from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
+from app.exchange.anchors import AnchorWriter
 from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING, PINS, Recollection, Writing, lineage_through
+from app.exchange.placement import (
+    CALLS_OPEN,
+    INSTRUCTIONS,
+    PENDING,
+    PINS,
+    REWRITTEN,
+    Recollection,
+    Writing,
+    lineage_through,
+)
 from app.exchange.tasks import Tasks, ended
 from app.observability.tracing import CANCELLED, Span, current_span, error_type_of
 from app.store.base import Append, HeadMoved, LeaseLost, Store
@@ -61,6 +72,7 @@ class Remember:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
+        anchors: AnchorWriter,
         random_bytes: Callable[[int], bytes],
         tasks: Tasks,
     ) -> None:
@@ -68,6 +80,7 @@ class Remember:
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
+        self._anchors = anchors
         self._random_bytes = random_bytes
         self._tasks = tasks
         self._kept_back: list[Writing] = []
@@ -77,7 +90,7 @@ class Remember:
 
     def question(self, turn: Recollection, *, may_be_kept_back: bool = False) -> Writing:
         """Begin to store the new messages of a request, at once or soon."""
-        if not turn.keeps or not (turn.new or turn.creates):
+        if not turn.keeps or not (turn.new or turn.creates or turn.changes):
             return Writing(turn, QUESTION)
         write = Append(
             conversation=_after_question(turn),
@@ -85,6 +98,7 @@ class Remember:
             messages=turn.new,
             creates=turn.creates,
             fence=turn.lease,
+            versions=turn.changes,
         )
         # A trace shows when each of the two was stored.
         if may_be_kept_back and turn.new and turn.pins is None and not current_span().is_recording:
@@ -142,7 +156,8 @@ class Remember:
         )
         if question is not None:
             turn, write = question.turn, _together(question, write)
-        return Writing(turn, ANSWER, write, self._begun(write, ANSWER))
+        given_in = tuple(map(element_from, (message, *map(Message.of, given.meta.get("alternatives", ())))))
+        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), given=given_in)
 
     async def answered(self, answer: Writing) -> Conversation:
         """The conversation that holds an answer, once it is stored.
@@ -159,6 +174,7 @@ class Remember:
             self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
+        self._anchors.note(after, answer.given, turn.hints)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
@@ -192,9 +208,11 @@ class Remember:
 
     def _recognise(self, turn: Recollection, after_question: Conversation) -> None:
         """Remember a client's log that is stored now, so that it is recognised by its bytes."""
-        if turn.remembers is not None:
-            position = Position(after_question.head_link, after_question.head_skeleton, False)
-            self._prefixes.remember(turn.remembers, Remembered(after_question.root, position))
+        if turn.remembers is None or (turn.seqs is not None and turn.seqs[-1] != after_question.head_seq):
+            return
+        position = Position(after_question.head_link, after_question.head_skeleton, False)
+        rewritten = int(after_question.state.get(REWRITTEN, 0))
+        self._prefixes.remember(turn.remembers, Remembered(after_question.root, position, turn.seqs, rewritten))
 
     def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
         """The write under way, and its time as a span of this name."""
@@ -218,7 +236,7 @@ class Remember:
                     "The conversation was erased while it was being answered.", retry_after_seconds=1
                 ) from moved
             branch = self._branch(writing.turn.conversation, write.conversation)
-            write = Append(conversation=branch, after_seq=write.after_seq, messages=write.messages, creates=True)
+            write = replace(write, conversation=branch, creates=True, fence=None, releases=False)
             writing.write, writing.is_elsewhere = write, True
             writing.work = self._begun(write, writing.step)
             return await self._written(writing, write)
@@ -273,7 +291,7 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
 def _stored(turn: Recollection, after: Conversation) -> Recollection:
     """A turn whose question is in the log."""
     asked_tokens = sum([entry.tokens for entry in turn.new])
-    return replace(turn, conversation=after, creates=False, new=(), pins=None, asked_tokens=asked_tokens)
+    return replace(turn, conversation=after, creates=False, new=(), changes=(), pins=None, asked_tokens=asked_tokens)
 
 
 def _together(question: Writing, answer: Append) -> Append:
@@ -288,11 +306,15 @@ def _together(question: Writing, answer: Append) -> Append:
         creates=asked.creates,
         fence=answer.fence,
         releases=answer.releases,
+        versions=asked.versions,
     )
 
 
 def _after_question(turn: Recollection) -> Conversation:
     conversation = turn.conversation
+    if turn.changes:
+        state = {**conversation.state, REWRITTEN: conversation.head_seq + 2}
+        conversation = replace(conversation, state=state)
     if not turn.new:
         return conversation
     pending = int(conversation.state.get(PENDING, 0)) + len(turn.new)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
@@ -70,16 +71,30 @@ class ChatRequest(msgspec.Struct, frozen=True):
     events: EventStyle = "chunk"
     forwarded: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Request headers that travel on to the provider."""
+    hints: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Ids that clients send for purposes of their own, by the name of the header or field: a session, a thread."""
     idempotency_key: str | None = None
     """The client's own name for this request and its repetitions."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
     """Told of an answer that is whole, before its last byte is sent: the conversation that ends with it, if it is
     stored."""
 
+    @property
+    def end_user(self) -> str | None:
+        """A digest of the application's name for its end user, where the request has one."""
+        if not any(field in self.fields for field in END_USER_FIELDS):
+            return None
+        name = next((found for field in END_USER_FIELDS if isinstance(found := self.value(field), str) and found), None)
+        return None if name is None else hashlib.sha256(f"{self.caller.tenant}\0{name}".encode()).hexdigest()[:32]
+
     def value(self, name: str) -> Any:
         """The decoded top-level field, None if absent."""
         raw = self.fields.get(name)
         return None if raw is None else decode(raw)
+
+
+END_USER_FIELDS: Final = ("safety_identifier", "user")
+"""OpenAI's names for the end user of an application, the newer first."""
 
 
 def decode(raw: bytes) -> Any:

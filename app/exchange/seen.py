@@ -11,9 +11,10 @@ import msgspec
 
 from app.context.budget import Budget
 from app.context.outline import LastView, Pin, Plan
+from app.context.versions import NO_VERSIONS, ClientVersions
 from app.context.view import render
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.exchange.placement import Recollection
+from app.exchange.placement import Recollection, has_versions
 from app.exchange.request import ChatRequest
 from app.exchange.views import View, read_early
 from app.store.base import Store
@@ -36,6 +37,8 @@ class Seen:
     policy: str
     next_seq: int
     """One past the last message of the log as it was then."""
+    versions: ClientVersions
+    """What the client showed in the place of log messages then."""
     is_exact: bool
     """Whether the very bytes that were sent can be put together. They cannot where a client sent its history in another
     form than before, or where a message or a summary was erased since."""
@@ -91,13 +94,19 @@ async def seen(store: Store, conversation: Conversation, answer: LogMessage) -> 
     next_seq = int(facts["next_seq"])
     chunks = await _chunks(store, conversation, facts)
     plan = _plan(facts, context, chunks)
+    versions = NO_VERSIONS
+    if has_versions(conversation):
+        stored = await store.versions(conversation, until_seq=next_seq)
+        versions = ClientVersions.from_stored(stored, conversation.redacted)
     is_exact = len(chunks) == len(facts.get("chunks", ()))
     if is_exact and "digest" in facts:
-        is_exact = facts["digest"] == _digest(await messages_seen(store, conversation, plan, next_seq))
-    return Seen(plan, _budget(context), str(context.get("policy")), next_seq, is_exact)
+        is_exact = facts["digest"] == _digest(await messages_seen(store, conversation, plan, next_seq, versions))
+    return Seen(plan, _budget(context), str(context.get("policy")), next_seq, versions, is_exact)
 
 
-async def messages_seen(store: Store, conversation: Conversation, plan: Plan, next_seq: int) -> list[bytes]:
+async def messages_seen(
+    store: Store, conversation: Conversation, plan: Plan, next_seq: int, versions: ClientVersions
+) -> list[bytes]:
     """JSON text of what was sent after the instructions, as far as it is stored.
 
     Raises:
@@ -106,7 +115,7 @@ async def messages_seen(store: Store, conversation: Conversation, plan: Plan, ne
     shown = await read_early(store, conversation, plan)
     shown += await store.read(conversation, plan.boundary_seq, next_seq)
     raws = {entry.seq: entry.message.raw for entry in shown}
-    return render(plan, instructions=[], message_at=raws.__getitem__, next_seq=next_seq)
+    return render(plan, instructions=[], message_at=raws.__getitem__, next_seq=next_seq, versions=versions)
 
 
 async def _chunks(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Chunk]:

@@ -139,15 +139,11 @@ class Views:
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
         place = turn.place
-        if place.client_tokens is not None and place.client_log is not None:
-            lossy = self._as_sent(turn, budget, summarize)
-            if lossy is not None:
-                return lossy
         view = await self.planned(turn, budget, summarize=summarize, more_chunks=more_chunks)
         plan = view.plan
         if not plan.fits:
             raise _too_long(plan, view.outline, budget)
-        if place.aligned and plan.is_untouched:
+        if place.client_log is not None and plan.is_untouched:
             return view
         return await self.shown(place, view, plan)
 
@@ -190,40 +186,29 @@ class Views:
             is_over: whether all of the log would be above the soft line.
         """
         place, conversation = turn.place, turn.place.conversation
-        last = last_view_of(conversation.state, turn.policy, budget.window)
+        versions = place.versions
+        last = versions.project_view(
+            last_view_of(conversation.state, turn.policy, budget.window), [one.seq for one in place.changes]
+        )
         marks = conversation.marks
         at_start = place.is_fresh and not chain.chunks and not last.boundary.to_seq
         outline = Outline(
             instructions_tokens=turn.instructions_tokens,
             log_tokens=place.log_tokens,
             next_seq=place.next_seq,
-            chunks=chain.chunks,
-            folds=chain.folds,
-            tail=place.new if at_start else None,
+            chunks=tuple(map(versions.project_chunk, chain.chunks)),
+            folds=tuple(map(versions.project_chunk, chain.folds)),
+            tail=versions.project_entries(place.new) if at_start else None,
             new_from_seq=conversation.head_seq + 1,
-            pins=fitting(pins_of(marks), turn.policy, budget) if marks else (),
+            pins=fitting(tuple(map(versions.project_pin, pins_of(marks))), turn.policy, budget) if marks else (),
             last=last,
         )
         decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         if (start := decided.needs_tail) is not None:
-            outline = replace(outline, tail=await self.log(place, start.to_seq), tail_start=start)
+            tail = versions.project_entries(await self.log(place, start.to_seq))
+            outline = replace(outline, tail=tail, tail_start=start)
             decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         return View(outline, decided, budget, None, warnings=_warnings(place, outline) if marks else ())
-
-    def _as_sent(self, turn: Turn, budget: Budget, summarize: Summarize) -> View | None:
-        """The client's own history, which is not the stored log message for message, if it fits untouched."""
-        place = turn.place
-        assert place.client_tokens is not None
-        tokens = turn.instructions_tokens + place.client_tokens
-        if summarize == "now" or budget.calibrated(tokens) > budget.soft:
-            return None
-        untouched = Plan(status="full", chunks=(), boundary=START, prompt_tokens=tokens, fits=True)
-        outline = Outline(
-            instructions_tokens=turn.instructions_tokens,
-            log_tokens=place.client_tokens,
-            next_seq=len(place.client_log or ()),
-        )
-        return View(outline, untouched, budget, None)
 
     async def _plan(self, turn: Turn, outline: Outline, budget: Budget, summarize: Summarize, *, is_over: bool) -> Plan:
         """The plan; made in a thread where there is much to cut, or long text to shorten.
@@ -257,7 +242,7 @@ class Views:
         if place.aligned and place.client_log is not None and len(place.client_log) == head_seq:
             (answer,) = await self._store.read(conversation, head_seq, head_seq + 1)
             log = [*place.client_log, answer.message.raw]
-        return replace(place, conversation=conversation, new=(), client_log=log, client_tokens=None, lease=None)
+        return replace(place, conversation=conversation, new=(), client_log=log, seqs=None, changes=(), lease=None)
 
     async def prefix(self, turn: Turn, view: View, wanted: Range) -> tuple[list[bytes], int]:
         """What the provider has seen last of a range: the messages of the view up to the range's end, in the same
@@ -266,6 +251,8 @@ class Views:
         shown_from = outline.chunks[-1].to_seq if outline.chunks else 0
         if turn.policy.summarizer.form == "transcript":
             return [], 0
+        if not wanted.folds and any(seq in place.versions for seq in range(wanted.from_seq, wanted.to_seq)):
+            return [], 0  # summaries are made of the originals, which the provider has not seen
         if wanted.folds:
             return self._summaries(place, view, wanted), 1
         if wanted.style == "checkpoint":
@@ -329,7 +316,13 @@ class Views:
 
 def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
     instructions = [message.raw for message in place.instructions]
-    return render(decided, instructions=instructions, message_at=raws.__getitem__, next_seq=next_seq)
+    return render(
+        decided,
+        instructions=instructions,
+        message_at=raws.__getitem__,
+        next_seq=next_seq,
+        versions=place.versions,
+    )
 
 
 async def read_early(store: Store, conversation: Conversation, decided: Plan) -> list[LogMessage]:

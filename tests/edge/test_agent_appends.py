@@ -65,12 +65,13 @@ async def test_a_retry_of_a_run_is_not_stored_twice(monkeypatch: pytest.MonkeyPa
         assert texts(await gateway.log(ours)) == ["Hi", "Fine.", "look", None, "7", "Fine."]
 
 
-async def test_a_run_with_other_words_than_the_log_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_with_other_words_than_the_log_begins_a_log_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream(default=calls_where_asked)) as gateway:
         await gateway.say([user("Hi")], headers=NAMED)
-        await gateway.say([user("look")], headers=NAMED)
+        ours = (await gateway.say([user("look")], headers=NAMED))["conversation_id"]
         other = await gateway.say([user("look elsewhere"), CALLED, result("7")], headers=NAMED)
-        assert other["context_status"] == "bypassed"
+        assert other["context_status"] == "full"
+        assert other["conversation_id"] != ours
 
 
 async def test_a_call_that_its_client_gave_up_does_not_spoil_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,15 +144,18 @@ async def test_the_mode_header_settles_what_messages_are(monkeypatch: pytest.Mon
         assert len(await gateway.log(ours)) == 10
 
 
-async def test_a_history_that_is_not_that_of_its_id_is_answered_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_history_that_is_not_that_of_its_id_begins_a_log_and_the_id_moves_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as gateway:
-        await gateway.say([user("Hi")], conversation="c")
-        before = gateway.rows()
-        body = await gateway.say([user("Elsewhere"), assistant("Yes."), user("Well?")], conversation="c")
-        assert body["context_status"] == "bypassed"
-        assert body["conversation_id"] is None
-        assert gateway.rows() == before
-        assert len(gateway.conversations()) == 1
+        before = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
+        history = [user("Elsewhere"), assistant("Yes."), user("Well?")]
+        body = await gateway.say(history, conversation="c")
+        assert body["context_status"] == "full"
+        assert body["conversation_id"] != before
+        history += [assistant("Fine."), user("And then?")]
+        assert (await gateway.say(history, conversation="c"))["conversation_id"] == body["conversation_id"]
+        assert texts(await gateway.log(before)) == ["Hi", "Fine."]
 
 
 async def test_a_chat_uis_side_calls_under_the_same_id_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,6 @@ class Scene:
             instructions=(),
             instructions_tokens=0,
             client_log=None,
-            client_tokens=None,
         )
 
     async def add(self, start: int, end: int, *folds: str) -> Chunk:

@@ -72,7 +72,6 @@ def place(*, head_seq: int = 1, client_log: Sequence[bytes] | None = (b"{}",)) -
         instructions=(),
         instructions_tokens=0,
         client_log=client_log,
-        client_tokens=None,
     )
 
 

@@ -1,0 +1,383 @@
+"""Pairs the messages of two tellings of one conversation: the log and what a client resends.
+
+Notes take no part. Results are compared in the order of their calls, so that a client may send parallel results in any
+order. A pairing holds places in these two sequences, ascending on both sides. Every step is linear or n·log n.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["note", "user", "assistant", "tool"]
+
+MIN_ANCHOR_TOKENS = 24
+"""Shorter answers are given to many people in the same words."""
+MIN_PREFIX_CHARACTERS = 96
+"""About `MIN_ANCHOR_TOKENS` of English."""
+
+_RANDOM_ID = re.compile(
+    r"(?:.*[^A-Za-z0-9])?(?:[0-9]{12,}|(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,})", re.DOTALL
+)
+
+
+class Element(msgspec.Struct, frozen=True):
+    """What the alignment knows of one message, of the log or of the history."""
+
+    kind: Kind
+    """A note is a system or developer message, or an assistant message with neither content nor calls."""
+    digest: bytes
+    """16 bytes: of the canonical form alone; of the raw text for a note."""
+    call_ids: tuple[str, ...] = ()
+    """Of an assistant: ids of its calls, in order. Of a tool result: the id that it answers."""
+    text: str = ""
+    """An assistant's final text in canonical form; otherwise empty."""
+    tokens: int = 0
+    """Log only."""
+    is_answer: bool = False
+    """Log only: an answer that this gateway gave."""
+    alternatives: tuple[bytes, ...] = ()
+    """Log only: digests of the other choices of that answer."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for messages that say the same, with the same ids. Clients keep the ids of calls (PROTOCOL.md 10)."""
+        return (self.kind, self.digest, self.call_ids)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is an assistant message without tool calls."""
+        return self.kind == "assistant" and not self.call_ids
+
+
+Pair = tuple[int, int]
+"""Places in the history and in the log, among messages that are no notes."""
+Gap = tuple[int, int, int, int]
+"""Half-open ranges between two pairs: history from, history to, log from, log to."""
+
+
+def is_distinctive(call_id: str) -> bool:
+    """Whether an id looks random, so that another conversation hardly has the same: its last word has twelve digits or
+    eight letters and digits mixed. `call_0` and `functions.read:0` are counters, which every conversation repeats."""
+    return _RANDOM_ID.fullmatch(call_id) is not None
+
+
+def order_messages(elements: Sequence[Element]) -> list[int]:
+    """Indices of the messages that are no notes; results in the order of the calls that they answer."""
+    order = [index for index, element in enumerate(elements) if element.kind != "note"]
+    place = 0
+    while place < len(order):
+        end = place + 1
+        calls = elements[order[place]].call_ids
+        if elements[order[place]].kind == "assistant" and calls:
+            while end < len(order) and elements[order[end]].kind == "tool":
+                end += 1
+            rank = {call_id: number for number, call_id in reversed(list(enumerate(calls)))}
+            order[place + 1 : end] = sorted(
+                order[place + 1 : end],
+                key=lambda index: min([rank.get(i, len(rank)) for i in elements[index].call_ids], default=0),
+            )
+        place = end
+    return order
+
+
+def is_version(known: Element, element: Element) -> bool:
+    """Whether an assistant message is another choice of an answer, or a long enough beginning of it."""
+    if element.digest in known.alternatives:
+        return True
+    return len(element.text) >= MIN_PREFIX_CHARACTERS and known.text.startswith(element.text)
+
+
+class Pairing:
+    """Finds pairs between the log and a history, both without notes; `pairs` is ascending on both sides."""
+
+    def __init__(self, log: Sequence[Element], history: Sequence[Element], *, named: bool) -> None:
+        self.log = log
+        self.history = history
+        self.named = named
+        self.pairs: list[Pair] = []
+
+    def find(self) -> None:
+        """Pairs assistants first, then their neighbours, then what stands between pairs, then the end."""
+        self._pair_prefix()
+        self._pair_unique(self._context_key, self._context_key)
+        self._pair_unique(self._strong_key, self._strong_key)
+        self._pair_unique(self._issued_ids, self._issued_ids)
+        if self.named and not self.pairs:
+            self._pair_users()
+        if self.pairs:
+            self._extend()
+            self._pair_gaps()
+            self._pair_end_in_step()
+        self._pair_head()
+
+    @property
+    def end(self) -> Pair:
+        """The places after the last pair."""
+        return (self.pairs[-1][0] + 1, self.pairs[-1][1] + 1) if self.pairs else (0, 0)
+
+    @property
+    def is_backed(self) -> bool:
+        """Whether an id names the log, or an answer of ours came back that hardly another conversation has."""
+        return self.named or any(
+            self.log[place].key == self.history[at].key
+            and (is_long_answer(self.log[place]) or is_issued(self.log[place]))
+            for at, place in self.pairs
+        )
+
+    def _gaps(self, *, with_end: bool) -> Iterator[Gap]:
+        at = place = 0
+        for next_at, next_place in self.pairs:
+            if next_at > at and next_place > place:
+                yield at, next_at, place, next_place
+            at, place = next_at + 1, next_place + 1
+        if with_end and at < len(self.history) and place < len(self.log):
+            yield at, len(self.history), place, len(self.log)
+
+    def _add(self, pairs: list[Pair]) -> None:
+        if pairs:
+            self.pairs = sorted(self.pairs + pairs)
+
+    def _common_prefix(self) -> int:
+        length = 0
+        for known, element in zip(self.log, self.history, strict=False):
+            if known.key != element.key:
+                break
+            length += 1
+        return length
+
+    def _pair_prefix(self) -> None:
+        """Pairs what both begin with, if an assistant is among it: users alone begin alike by chance."""
+        length = self._common_prefix()
+        if any(element.kind == "assistant" for element in self.log[:length]):
+            self.pairs = [(place, place) for place in range(length)]
+
+    def _context_key(self, elements: Sequence[Element], index: int) -> Hashable:
+        """An assistant message together with the message before it."""
+        if elements[index].kind != "assistant" or index == 0:
+            return None
+        return (elements[index - 1].kind, elements[index - 1].digest, elements[index].key)
+
+    def _strong_key(self, elements: Sequence[Element], index: int) -> Hashable:
+        """An assistant message alone: a call with its ids, or a final answer, which must be long in the log."""
+        element = elements[index]
+        short = elements is self.log and element.is_final and element.tokens < MIN_ANCHOR_TOKENS and not self.named
+        return None if element.kind != "assistant" or short else element.key
+
+    def _issued_ids(self, elements: Sequence[Element], index: int) -> Hashable:
+        """The ids of an assistant's calls alone: a client may shorten the arguments."""
+        element = elements[index]
+        return element.call_ids if element.kind == "assistant" and is_issued_ids(element.call_ids) else None
+
+    def _pair_unique(
+        self,
+        log_key: Callable[[Sequence[Element], int], Hashable],
+        history_key: Callable[[Sequence[Element], int], Hashable],
+        *,
+        with_end: bool = True,
+    ) -> None:
+        """In each gap, pairs what has a key once on either side: the longest sequence that ascends on both."""
+        found: list[Pair] = []
+        for at, at_end, place, place_end in self._gaps(with_end=with_end):
+            places = find_unique(range(place, place_end), lambda index: log_key(self.log, index))
+            unique = find_unique(range(at, at_end), lambda index: history_key(self.history, index))
+            found += find_longest_ascent([(index, places[key]) for key, index in unique.items() if key in places])
+        self._add(found)
+
+    def _pair_users(self) -> None:
+        """Pairs user messages where no assistant message is paired: the common beginning of both, then unique ones."""
+        ours = [index for index, element in enumerate(self.log) if element.kind == "user"]
+        theirs = [index for index, element in enumerate(self.history) if element.kind == "user"]
+        for place, at in zip(ours, theirs, strict=False):
+            if self.log[place].key != self.history[at].key:
+                break
+            self.pairs.append((at, place))
+        self._pair_unique(user_key, user_key)
+
+    def _extend(self) -> None:
+        """Pairs equal neighbours of each pair, first after it, then before it."""
+        found: list[Pair] = []
+        ends = [(len(self.history), len(self.log))]
+        for (at, place), (at_end, place_end) in zip(self.pairs, [*self.pairs[1:], *ends], strict=True):
+            while (at := at + 1) < at_end and (place := place + 1) < place_end and self._is_equal(at, place):
+                found.append((at, place))
+        self._add(found)
+        found = []
+        for (at_start, place_start), (at, place) in zip([(-1, -1), *self.pairs], self.pairs, strict=False):
+            while (at := at - 1) > at_start and (place := place - 1) > place_start and self._is_equal(at, place):
+                found.append((at, place))
+        self._add(found)
+
+    def _is_equal(self, at: int, place: int) -> bool:
+        return self.history[at].key == self.log[place].key
+
+    def _pair_gaps(self) -> None:
+        """Pairs what stands between two pairs, or before the first: equal messages, then versions of a message."""
+        self._pair_unique(any_key, any_key, with_end=False)
+        self._extend()
+        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_backwards(gap)])
+        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_calls(gap)])
+        self._pair_results()
+        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_alike(gap)])
+
+    def _pair_backwards(self, gap: Gap) -> Iterator[Pair]:
+        """Equal messages that stand there more than once, from the end backwards."""
+        at, at_end, place, place_end = gap
+        places: dict[Hashable, list[int]] = {}
+        for index in range(place, place_end):
+            places.setdefault(self.log[index].key, []).append(index)
+        limit = place_end
+        for index in range(at_end - 1, at - 1, -1):
+            candidates = places.get(self.history[index].key, ())
+            if before := bisect_left(candidates, limit):
+                limit = candidates[before - 1]
+                yield index, limit
+
+    def _pair_calls(self, gap: Gap) -> Iterator[Pair]:
+        """Assistants whose calls have the same ids, in order, whatever the arguments say."""
+        at, at_end, place, place_end = gap
+        places: dict[Hashable, list[int]] = {}
+        for index in range(place, place_end):
+            if self.log[index].kind == "assistant" and self.log[index].call_ids:
+                places.setdefault(self.log[index].call_ids, []).append(index)
+        limit = place_end
+        for index in range(at_end - 1, at - 1, -1):
+            element = self.history[index]
+            candidates = places.get(element.call_ids, ()) if element.kind == "assistant" else ()
+            if before := bisect_left(candidates, limit):
+                limit = candidates[before - 1]
+                yield index, limit
+
+    def _pair_results(self) -> None:
+        """Results of a call that is paired, by the call's id. After the last pair only equal results were paired: what
+        is told otherwise there is a new beginning, not a version."""
+        found: list[Pair] = []
+        paired = dict(self.pairs)
+        last = self.pairs[-1][0]
+        for at, place in self.pairs:
+            if self.log[place].kind != "assistant" or not self.log[place].call_ids:
+                continue
+            run_end = find_run_end(self.history, at + 1)
+            places: dict[Hashable, int] = {
+                self.log[to].call_ids: to for to in range(find_run_end(self.log, place + 1) - 1, place, -1)
+            }
+            for index in range(at + 1, run_end):
+                places.pop(self.history[index].call_ids if index in paired else None, None)
+            limit = place
+            for index in range(at + 1, min(run_end, last)):
+                to = paired.get(index) or places.pop(self.history[index].call_ids, -1)
+                if to > limit:
+                    limit = to
+                    if index not in paired:
+                        found.append((index, to))
+        self._add(found)
+
+    def _pair_alike(self, gap: Gap) -> list[Pair]:
+        """Users and final answers one to one, if the gap has the same sequence of them on both sides. Otherwise nobody
+        can tell which message is a version of which."""
+        at, at_end, place, place_end = gap
+        theirs = [index for index in range(at, at_end) if is_in_skeleton(self.history[index])]
+        ours = [index for index in range(place, place_end) if is_in_skeleton(self.log[index])]
+        if [self.history[index].kind for index in theirs] != [self.log[index].kind for index in ours]:
+            return []
+        return list(zip(theirs, ours, strict=True))
+
+    def _pair_end_in_step(self) -> None:
+        """After the last pair: reworded users and results whose answer is equal. They are paired through the last equal
+        answer, message by message, in a log that is known to be meant."""
+        at, place = self.end
+        step: list[Pair] = []
+        length = 0
+        backed = self.is_backed
+        while backed and at < len(self.history) and place < len(self.log):
+            element, known = self.history[at], self.log[place]
+            if element.kind != known.kind or (element.kind != "user" and element.call_ids != known.call_ids):
+                break
+            step.append((at, place))
+            if element.kind == "assistant":
+                if element.digest != known.digest:
+                    break
+                length = len(step)
+            at, place = at + 1, place + 1
+        self._add(step[:length])
+
+    def _pair_head(self) -> None:
+        """The log's last answer, if it is all that follows and the history has a version of it in its place."""
+        start = [] if self.pairs else [(place, place) for place in range(self._common_prefix())]
+        at, place = (len(start), len(start)) if start else self.end
+        if place != len(self.log) - 1 or at >= len(self.history) or not place:
+            return
+        known, element = self.log[place], self.history[at]
+        if not known.is_answer or element.kind != "assistant":
+            return
+        is_other = known.is_final and element.is_final and self.is_backed and at < len(self.history) - 1
+        if is_version(known, element) or is_other:
+            self._add([*start, (at, place)])
+
+
+def is_long_answer(element: Element) -> bool:
+    """Whether a log message is a final answer of ours that is long enough to recognise a conversation by."""
+    return element.is_answer and element.is_final and element.tokens >= MIN_ANCHOR_TOKENS
+
+
+def is_issued_ids(call_ids: tuple[str, ...]) -> bool:
+    return bool(call_ids) and all(map(is_distinctive, call_ids))
+
+
+def is_issued(element: Element) -> bool:
+    """Whether a log message is an answer of ours with calls whose ids look random."""
+    return element.is_answer and element.kind == "assistant" and is_issued_ids(element.call_ids)
+
+
+def is_in_skeleton(element: Element) -> bool:
+    return element.kind == "user" or element.is_final
+
+
+def user_key(elements: Sequence[Element], index: int) -> Hashable:
+    return elements[index].key if elements[index].kind == "user" else None
+
+
+def any_key(elements: Sequence[Element], index: int) -> Hashable:
+    return elements[index].key
+
+
+def find_run_end(elements: Sequence[Element], index: int) -> int:
+    """Where the run of results that begins at `index` ends."""
+    while index < len(elements) and elements[index].kind == "tool":
+        index += 1
+    return index
+
+
+def find_unique(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:
+    """Keys that one index has, and which; None is no key."""
+    places: dict[Hashable, int] = {}
+    repeated: set[Hashable] = {None}
+    for index in indices:
+        value = key(index)
+        if value in places:
+            repeated.add(value)
+        else:
+            places[value] = index
+    return {value: index for value, index in places.items() if value not in repeated}
+
+
+def find_longest_ascent(pairs: list[Pair]) -> list[Pair]:
+    """The longest sequence of pairs that ascends on both sides; of several, one that stands late in the log."""
+    ends: list[int] = []
+    chains: list[int] = []
+    before: dict[int, int | None] = {}
+    for number in range(len(pairs) - 1, -1, -1):
+        depth = bisect_left(ends, -pairs[number][1])
+        before[number] = chains[depth - 1] if depth else None
+        ends[depth : depth + 1] = [-pairs[number][1]]
+        chains[depth : depth + 1] = [number]
+    ascent: list[Pair] = []
+    number_or_none = chains[-1] if chains else None
+    while number_or_none is not None:
+        ascent.append(pairs[number_or_none])
+        number_or_none = before[number_or_none]
+    return ascent

@@ -1,0 +1,80 @@
+"""Names under which conversations are found whose clients rewrite what they resend: answers, ids that were issued with
+them, and ids that clients send for purposes of their own.
+
+They are written after the answer, those of many turns together; one that is lost costs a recognition, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from app.conversation.alignment import MIN_PREFIX_CHARACTERS, Element
+from app.conversation.identity import anchor_digest
+from app.conversation.messages import Anchor, Conversation
+from app.errors import GatewayError
+from app.exchange.tasks import Tasks
+from app.store.base import Store
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 0.25
+MOST_WAITING: Final = 10_000
+"""Anchors that are kept back while the store is away; more are dropped."""
+WHOLE_CONVERSATION: Final = -1
+"""`Anchor.seq` of one that names no message."""
+
+
+def answer_digests(tenant: str, answer: Element) -> list[bytes]:
+    """The digests under which an answer is found: its beginning, so that it is found when its client kept less of it,
+    and the ids of its calls. None of a short answer, which others have got, too."""
+    found = [
+        anchor_digest(tenant, "call", call_id.encode("utf-8", "replace")) for call_id in answer.call_ids if call_id
+    ]
+    if len(answer.text) >= MIN_PREFIX_CHARACTERS:
+        begins = answer.text[:MIN_PREFIX_CHARACTERS].encode("utf-8", "replace")
+        found.append(anchor_digest(tenant, "answer", begins))
+    return found
+
+
+def hint_digests(tenant: str, hints: Mapping[str, str]) -> list[bytes]:
+    """The digests of ids that a client sends for its own purposes, by the name of the field or header."""
+    return [anchor_digest(tenant, name, value.encode("utf-8", "replace")) for name, value in hints.items()]
+
+
+class AnchorWriter:
+    """Keeps anchors, a batch at a time."""
+
+    def __init__(self, store: Store, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._waiting: list[Anchor] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, conversation: Conversation, answers: Iterable[Element], hints: Mapping[str, str]) -> None:
+        """Make a conversation findable by the answer at its head, in each of its choices, and by its client's hints."""
+        tenant, place = conversation.tenant, (conversation.root, conversation.id)
+        digests = {digest for answer in answers for digest in answer_digests(tenant, answer)}
+        anchors = [Anchor(digest, *place, conversation.head_seq) for digest in sorted(digests)]
+        anchors += [Anchor(digest, *place, WHOLE_CONVERSATION) for digest in hint_digests(tenant, hints)]
+        if not anchors or len(self._waiting) >= MOST_WAITING:
+            return
+        self._waiting += anchors
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_later)
+
+    async def flush(self) -> None:
+        """Write what waits."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            await self._store.keep_anchors(waiting)
+        except GatewayError as error:
+            log.warning("names of answers could not be kept: %s", error.message)
+
+    def _flush_later(self) -> None:
+        self._timer = None
+        self._tasks.spawn(self.flush())
