@@ -7,6 +7,7 @@ GatewayError
 │   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
 ├── InvalidApiKey                  401
 ├── InsufficientPermissions        403
+├── HostNotAllowed                 403  the request came by a name that is not the gateway's
 ├── NotFound                       404
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
@@ -116,6 +117,12 @@ class InsufficientPermissions(GatewayError):
     status = 403
     type = "invalid_request_error"
     code = "insufficient_permissions"
+
+
+class HostNotAllowed(GatewayError):
+    status = 403
+    type = "invalid_request_error"
+    code = "host_not_allowed"
 
 
 class NotFound(GatewayError):

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from app.api.body import headers_of
 from app.api.known_keys import KnownKeys
 from app.api.tenants import tenant_of, tenant_of_end_user
 from app.api.visitors import READ_HEADERS as VISITOR_HEADERS
@@ -53,10 +54,8 @@ class AuthRules:
     cache_seconds: float = 5.0
     end_user_header: str | None = None
     """Lower case. None: end users of an application are not told apart."""
-    is_local: bool = False
-    """Only this machine reaches the gateway."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which it is reached, in mode `open`; none: see `visitors`."""
+    """Names whose web pages may use the gateway in mode `open`."""
 
 
 class Auth:
@@ -85,7 +84,7 @@ class Auth:
         self._now = now
         self._random_bytes = random_bytes
         self._callers: dict[_Shown, Caller] = {}
-        self._visitors = Visitors(is_local=rules.is_local, allowed_hosts=rules.allowed_hosts)
+        self._visitors = Visitors(rules.allowed_hosts)
 
     async def open(self) -> None:
         """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
@@ -143,7 +142,7 @@ class Auth:
         """A dependency of routes: the caller, settled before anything else of the request is looked at."""
 
         async def of_request(request: Request) -> Caller:
-            return await self.caller(dict(request.headers), needs)
+            return await self.caller(headers_of(request.scope), needs)
 
         return of_request
 

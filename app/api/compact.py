@@ -13,6 +13,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from app.api.auth import Auth
+from app.api.body import headers_of
 from app.api.conversations import BUSY
 from app.api.errors import unexpected
 from app.api.leaving import has_left
@@ -104,7 +105,7 @@ def compact_routes(compactions: Compactions, auth: Auth, admission: Admission) -
             give_back()
             raise
         compaction.on_end(give_back)
-        if not (asked.stream or STREAM_TYPE in request.headers.get("accept", "")):
+        if not (asked.stream or STREAM_TYPE in headers_of(request.scope).get("accept", "")):
             return json_response(await compaction.result())
         frames = _frames(compaction, str(request.scope.get(REQUEST_ID, "")))
         return StreamingResponse(frames, media_type=STREAM_TYPE, headers=dict(STREAM_HEADERS))

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model, check_other_models
-from app.api.body import read_body
+from app.api.body import headers_of, read_body
 from app.api.leaving import has_left
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.admission import Admission
@@ -49,7 +49,7 @@ def passthrough_routes(
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
         _refuse_own_paths(path, request)
-        headers = dict(request.headers)
+        headers = headers_of(request.scope)
         caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
         provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))

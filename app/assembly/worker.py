@@ -17,6 +17,7 @@ from app.api.connections import Connections
 from app.api.front import Front
 from app.api.later import Later
 from app.api.probes import Probes
+from app.api.request_heads import HostRules, RequestHeads
 from app.api.sizes import Sizes
 from app.api.watched import Watched
 from app.assembly.engine import Engine, engine_of, random_bytes
@@ -58,9 +59,17 @@ def application_of_worker(settings: Settings, metrics_folder: Path | None, conne
         has_upstream=lambda: engine.router.has_upstream,
         is_leaving=lambda: connections is not None and connections.leaving.is_set(),
     )
-    lifespan = functools.partial(_lifespan, engine, settings, rest)
+    hosts = HostRules(settings.auth.allowed_hosts, asks_for_key=settings.auth.mode == "keys")
+    front = Front(
+        chat,
+        rest,
+        heads=RequestHeads(hosts, engine.auth.read_headers),
+        probes=probes.routes(_new_request_id),
+        lifespan=functools.partial(_lifespan, engine, settings, rest),
+        new_request_id=_new_request_id,
+    )
     return Watched(
-        Front(chat, rest, probes=probes.routes(_new_request_id), lifespan=lifespan),
+        front,
         engine.metrics,
         engine.tracing,
         seconds=time.monotonic,
