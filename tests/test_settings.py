@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.models import policy_of
+from app.assembly.models import policy_of, providers_of
 from app.context.policy import STAGES_OF_KIND
 from app.context.policy import Policy as ContextPolicy
 from app.context.vocabulary import VOCABULARIES
@@ -22,6 +22,14 @@ from app.upstream.router import RetryPolicy
 from app.upstream.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
+
+
+def with_proxy(url: str) -> str:
+    return f"providers: {{a: {{base_url: 'http://h/v1', proxy: '{url}'}}}}"
+
+
+def with_ca_file(file: str) -> str:
+    return f'providers: {{a: {{base_url: "http://h/v1", ca_file: "{file}"}}}}'
 
 
 @pytest.fixture
@@ -228,6 +236,16 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("providers: {a: {base_url: 'api.openai.com/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
+        (with_proxy("proxy.internal:3128"), "providers.a.proxy (concertina.yaml:1): expected the address of an HTTP"),
+        (with_proxy("socks5://proxy.internal:1080"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy.internal:3128/path"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy internal:3128"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://user:pass/word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_proxy("http://user:12#word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_ca_file("/nowhere/ca.pem"), "cannot read '/nowhere/ca.pem': No such file or directory"),
+        (with_ca_file("/"), "providers.a.ca_file (concertina.yaml:1): cannot read '/': Is a directory"),
+        (with_ca_file("/dev/null"), "'/dev/null' holds no certificate in PEM form"),
+        (with_ca_file("\\0"), "holds no certificate in PEM form"),
         ("models: {a: {provider: x}}", "models.a.provider (concertina.yaml:1): no provider is configured"),
         (OPENAI + "models: {a: {}}", "models.a.provider (concertina.yaml:2): missing: name a provider"),
         (OPENAI + "models: {a: {provider: opnai}}", "there is no provider 'opnai'; did you mean 'openai'?"),
@@ -287,6 +305,18 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
 )
 def test_what_is_wrong_is_told_with_its_remedy(text: str, told: str, file: Path) -> None:
     assert told in refusal(text, file)
+
+
+def test_an_address_of_a_proxy_is_never_told(file: Path) -> None:
+    assert "word" not in refusal(with_proxy("http://user:pass/word@proxy.internal:3128"), file).replace("password", "")
+
+
+def test_neither_proxy_nor_ca_file_is_needed_where_their_variables_are_empty(file: Path) -> None:
+    text = "providers: {a: {base_url: 'http://h/v1', proxy: '${HTTPS_PROXY:-}', ca_file: '${CA_FILE:-}'}}"
+    assert providers_of(loaded(text, file))["a"].name == "a"
+    assert "providers.a.ca_file" in refusal(text, file, CA_FILE="/nowhere/ca.pem")
+    assert "providers.a.proxy" in refusal(text, file, HTTPS_PROXY="proxy.internal")
+    assert loaded(text, file, HTTPS_PROXY="http://user:p%40ss@proxy.internal:3128/").providers["a"].proxy
 
 
 def test_merge_keys_are_no_doubled_keys(file: Path) -> None:
