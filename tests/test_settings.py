@@ -78,6 +78,71 @@ def test_a_named_file_wins_over_the_variable(file: Path) -> None:
     assert load(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
 
 
+def test_a_file_of_defaults_is_below_everything_else(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2, drain_seconds: 1}\npolicy: fade")
+    file.write_text("server: {port: 2222, workers: 3, drain_seconds: 2}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__WORKERS": "4"}
+    settings = load(str(file), environ=environ, arguments={("server", "drain_seconds"): 4})
+    server = settings.server
+    assert (server.host, server.port, server.workers, server.drain_seconds) == ("0.0.0.0", 2222, 4, 4)
+    assert settings.policy == "fade"
+    assert load(environ=environ).server.port == 1111
+    assert load(environ={"CONCERTINA_DEFAULTS": ""}) == Settings()
+
+
+def test_what_is_wrong_with_the_file_of_defaults_is_told_with_its_place(tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    with pytest.raises(ConfigurationError, match=r"defaults\.yaml: cannot read the file"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+    defaults.write_text("server: {prot: 1}")
+    with pytest.raises(ConfigurationError, match=r"server\.prot \(defaults\.yaml:1\): unknown setting"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+
+
+def overridden(text: str, file: Path, **environ: str) -> list[str]:
+    """What is said of variables over the file."""
+    file.write_text(text)
+    said: list[str] = []
+    load(str(file), environ=environ, on_override=said.append)
+    return said
+
+
+def test_a_variable_over_the_file_is_named_with_the_setting_and_never_with_a_value(file: Path) -> None:
+    text = (
+        "server: {port: 1}\ndatabase:\n  url: postgresql://u:inside@h/d\n"
+        "providers: {open-ai: {base_url: 'http://h/v1', api_key: written, headers: {X-A: b}}}\n"
+        "models: {fast: {provider: open-ai, fallbacks: [slow]}, slow: {provider: open-ai}}"
+    )
+    assert overridden(text, file) == []
+    said = overridden(
+        text,
+        file,
+        CONCERTINA_DATABASE__URL="postgresql://u:outside@h/e",
+        CONCERTINA_PROVIDERS__OPEN_AI__API_KEY="given",
+        CONCERTINA_PROVIDERS__OPEN_AI__HEADERS="{X-A: given, X-B: given}",
+        CONCERTINA_MODELS__FAST__FALLBACKS="[]",
+        CONCERTINA_MODELS__FAST__CONTEXT_WINDOW="1000",
+        CONCERTINA_SERVER__WORKERS="2",
+        CONCERTINA_POLICY="",
+    )
+    assert said == [
+        "CONCERTINA_DATABASE__URL overrides database.url (concertina.yaml:3)",
+        "CONCERTINA_MODELS__FAST__FALLBACKS overrides models.fast.fallbacks (concertina.yaml:5)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__API_KEY overrides providers.open-ai.api_key (concertina.yaml:4)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__HEADERS overrides providers.open-ai.headers.X-A (concertina.yaml:4)",
+    ]
+
+
+def test_what_only_the_file_of_defaults_says_may_be_overridden_without_a_word(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1, host: h}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__PORT": "2", "CONCERTINA_SERVER__HOST": "i"}
+    assert overridden("server: {host: j}", file, **environ) == [
+        "CONCERTINA_SERVER__HOST overrides server.host (concertina.yaml:1)"
+    ]
+
+
 def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
     settings = loaded("policies: {additive: {threshold_ratio: 0.6}, mine: {buffer_turns: 2}}", file)
     assert settings.policies["additive"].threshold_ratio == 0.6
