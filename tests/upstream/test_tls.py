@@ -275,6 +275,19 @@ async def test_what_ssl_cert_file_names_is_trusted(
         tls_context.cache_clear()
 
 
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+async def test_no_proxy_is_taken_from_the_environment(has_proxy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with loopback(answer) as server, proxy() as (url, lines):
+        provider = OpenAIProvider("test", server.url, proxy=url if has_proxy else None)
+        assert await read(provider) == CHAT.body
+        await provider.aclose()
+        assert len(lines) == has_proxy
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_the_error_says_that_it_is_the_proxy_that_cannot_be_reached(scheme: str) -> None:
     provider = OpenAIProvider("test", f"{scheme}://127.0.0.1:1/v1", proxy="http://user:secret@127.0.0.1:9")
