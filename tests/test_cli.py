@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Settings]]:
     """The settings that `serve` was called with, in place of a server."""
     calls: list[Settings] = []
 
-    def serve(settings: Settings) -> int:
+    def serve(settings: Settings, overrides: Sequence[str]) -> int:
         calls.append(settings)
         return 0
 
@@ -123,6 +124,26 @@ def test_arguments_of_serve_win_over_the_file(served: list[Settings], tmp_path: 
     file.write_text("server: {port: 1, host: 0.0.0.0, workers: 1}")
     assert main(["serve", "--config", str(file), "--port", "2"]) == 0
     assert (served[0].server.port, served[0].server.host) == (2, "0.0.0.0")
+
+
+def test_the_start_names_variables_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The database is not there, so the start ends; by then the log has it."""
+    file = tmp_path / "c.yaml"
+    file.write_text("server: {log_format: json}\ndatabase: {url: 'sqlite:///inside.db', timeout_seconds: 1}")
+    monkeypatch.setenv("CONCERTINA_DATABASE__URL", "postgresql://u:outside@127.0.0.1:1/d")
+    override = "CONCERTINA_DATABASE__URL overrides database.url (c.yaml:2)"
+    assert main(["check-config", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert f"  {override}\n" in told
+    command = [sys.executable, "-m", "app", "serve", "--config", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    line = json.loads(ended.stderr.splitlines()[0])
+    assert (line["level"], line["message"]) == ("warning", override)
+    assert "inside" not in told + ended.stdout + ended.stderr
+    assert "outside" not in told + ended.stdout + ended.stderr
 
 
 def test_a_bad_argument_of_serve_is_told_as_such(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:

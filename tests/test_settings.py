@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.models import policy_of
+from app.assembly.models import policy_of, providers_of
 from app.context.policy import STAGES_OF_KIND
 from app.context.policy import Policy as ContextPolicy
 from app.context.vocabulary import VOCABULARIES
@@ -22,6 +22,14 @@ from app.upstream.router import RetryPolicy
 from app.upstream.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
+
+
+def with_proxy(url: str) -> str:
+    return f"providers: {{a: {{base_url: 'http://h/v1', proxy: '{url}'}}}}"
+
+
+def with_ca_file(file: str) -> str:
+    return f'providers: {{a: {{base_url: "http://h/v1", ca_file: "{file}"}}}}'
 
 
 @pytest.fixture
@@ -68,6 +76,71 @@ def test_later_sources_win(file: Path) -> None:
 def test_a_named_file_wins_over_the_variable(file: Path) -> None:
     file.write_text("policy: additive")
     assert load(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
+
+
+def test_a_file_of_defaults_is_below_everything_else(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2, drain_seconds: 1}\npolicy: fade")
+    file.write_text("server: {port: 2222, workers: 3, drain_seconds: 2}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__WORKERS": "4"}
+    settings = load(str(file), environ=environ, arguments={("server", "drain_seconds"): 4})
+    server = settings.server
+    assert (server.host, server.port, server.workers, server.drain_seconds) == ("0.0.0.0", 2222, 4, 4)
+    assert settings.policy == "fade"
+    assert load(environ=environ).server.port == 1111
+    assert load(environ={"CONCERTINA_DEFAULTS": ""}) == Settings()
+
+
+def test_what_is_wrong_with_the_file_of_defaults_is_told_with_its_place(tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    with pytest.raises(ConfigurationError, match=r"defaults\.yaml: cannot read the file"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+    defaults.write_text("server: {prot: 1}")
+    with pytest.raises(ConfigurationError, match=r"server\.prot \(defaults\.yaml:1\): unknown setting"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+
+
+def overridden(text: str, file: Path, **environ: str) -> list[str]:
+    """What is said of variables over the file."""
+    file.write_text(text)
+    said: list[str] = []
+    load(str(file), environ=environ, on_override=said.append)
+    return said
+
+
+def test_a_variable_over_the_file_is_named_with_the_setting_and_never_with_a_value(file: Path) -> None:
+    text = (
+        "server: {port: 1}\ndatabase:\n  url: postgresql://u:inside@h/d\n"
+        "providers: {open-ai: {base_url: 'http://h/v1', api_key: written, headers: {X-A: b}}}\n"
+        "models: {fast: {provider: open-ai, fallbacks: [slow]}, slow: {provider: open-ai}}"
+    )
+    assert overridden(text, file) == []
+    said = overridden(
+        text,
+        file,
+        CONCERTINA_DATABASE__URL="postgresql://u:outside@h/e",
+        CONCERTINA_PROVIDERS__OPEN_AI__API_KEY="given",
+        CONCERTINA_PROVIDERS__OPEN_AI__HEADERS="{X-A: given, X-B: given}",
+        CONCERTINA_MODELS__FAST__FALLBACKS="[]",
+        CONCERTINA_MODELS__FAST__CONTEXT_WINDOW="1000",
+        CONCERTINA_SERVER__WORKERS="2",
+        CONCERTINA_POLICY="",
+    )
+    assert said == [
+        "CONCERTINA_DATABASE__URL overrides database.url (concertina.yaml:3)",
+        "CONCERTINA_MODELS__FAST__FALLBACKS overrides models.fast.fallbacks (concertina.yaml:5)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__API_KEY overrides providers.open-ai.api_key (concertina.yaml:4)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__HEADERS overrides providers.open-ai.headers.X-A (concertina.yaml:4)",
+    ]
+
+
+def test_what_only_the_file_of_defaults_says_may_be_overridden_without_a_word(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1, host: h}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__PORT": "2", "CONCERTINA_SERVER__HOST": "i"}
+    assert overridden("server: {host: j}", file, **environ) == [
+        "CONCERTINA_SERVER__HOST overrides server.host (concertina.yaml:1)"
+    ]
 
 
 def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
@@ -228,6 +301,16 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("providers: {a: {base_url: 'api.openai.com/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
+        (with_proxy("proxy.internal:3128"), "providers.a.proxy (concertina.yaml:1): expected the address of an HTTP"),
+        (with_proxy("socks5://proxy.internal:1080"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy.internal:3128/path"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy internal:3128"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://user:pass/word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_proxy("http://user:12#word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_ca_file("/nowhere/ca.pem"), "cannot read '/nowhere/ca.pem': No such file or directory"),
+        (with_ca_file("/"), "providers.a.ca_file (concertina.yaml:1): cannot read '/': Is a directory"),
+        (with_ca_file("/dev/null"), "'/dev/null' holds no certificate in PEM form"),
+        (with_ca_file("\\0"), "holds no certificate in PEM form"),
         ("models: {a: {provider: x}}", "models.a.provider (concertina.yaml:1): no provider is configured"),
         (OPENAI + "models: {a: {}}", "models.a.provider (concertina.yaml:2): missing: name a provider"),
         (OPENAI + "models: {a: {provider: opnai}}", "there is no provider 'opnai'; did you mean 'openai'?"),
@@ -287,6 +370,18 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
 )
 def test_what_is_wrong_is_told_with_its_remedy(text: str, told: str, file: Path) -> None:
     assert told in refusal(text, file)
+
+
+def test_an_address_of_a_proxy_is_never_told(file: Path) -> None:
+    assert "word" not in refusal(with_proxy("http://user:pass/word@proxy.internal:3128"), file).replace("password", "")
+
+
+def test_neither_proxy_nor_ca_file_is_needed_where_their_variables_are_empty(file: Path) -> None:
+    text = "providers: {a: {base_url: 'http://h/v1', proxy: '${HTTPS_PROXY:-}', ca_file: '${CA_FILE:-}'}}"
+    assert providers_of(loaded(text, file))["a"].name == "a"
+    assert "providers.a.ca_file" in refusal(text, file, CA_FILE="/nowhere/ca.pem")
+    assert "providers.a.proxy" in refusal(text, file, HTTPS_PROXY="proxy.internal")
+    assert loaded(text, file, HTTPS_PROXY="http://user:p%40ss@proxy.internal:3128/").providers["a"].proxy
 
 
 def test_merge_keys_are_no_doubled_keys(file: Path) -> None:

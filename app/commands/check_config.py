@@ -12,9 +12,10 @@ from app.settings.values import place_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.file)
+    overrides: list[str] = []
+    settings = load(arguments.file, on_override=overrides.append)
     print(f"{arguments.file}: ok")
-    for line in summary(settings):
+    for line in (*summary(settings), *overrides):
         print(f"  {line}")
     print(f"Serve with it: concertina serve --config {shlex.quote(arguments.file)}")
     return 0

@@ -104,7 +104,7 @@ class Delivery:
             if turn.recalled is not None:
                 asked = await self._recalling.whole(turn, view, asked)
             assert isinstance(asked.reply, ReadReply)
-            return finished_whole(asked.reply.body, turn.model_key), asked.reply.body
+            return finished_whole(asked.reply.body, asked.deployment), asked.reply.body
         except GatewayError:
             await self._tasks.finish(self._remember.nothing(turn.place))
             raise
@@ -116,7 +116,8 @@ class Delivery:
         what the turn holds."""
         assert isinstance(asked.reply, Begun)
         note_view(turn.request, report)
-        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
+        source = asked.deployment.key
+        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=source)
         is_over = False
         pieces = asked.reply.pieces
         try:

@@ -8,9 +8,10 @@ from typing import Final
 
 from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 from app.exchange.alike import Alike, alike, tells_text
-from app.exchange.begin import Begun
+from app.exchange.begin import Begun, no_answer
 from app.exchange.frames import EarlyStream, decoded, encoded, spliced
 from app.exchange.report import Report
+from app.upstream.base import Deployment
 from app.upstream.collect import Collector
 from app.upstream.sse import DONE, Event
 
@@ -55,7 +56,7 @@ class Relay:
         self._kinds_left = MOST_KINDS if early is None else 0
         self.is_done = False
         self.has_ended = False
-        self.collector = Collector()
+        self.collector = Collector(source)
         self.failure: GatewayError | None = None
 
     @property
@@ -173,19 +174,22 @@ async def await_end(pieces: AsyncIterator[bytes]) -> None:
         return
 
 
-def finished_whole(body: bytes, source: str) -> Collector:
-    """What an answer that is not streamed amounts to.
+def finished_whole(body: bytes, deployment: Deployment) -> Collector:
+    """What an answer of a deployment that is not streamed amounts to.
 
     Raises:
         UpstreamUnavailable: it is not a chat completion.
         UpstreamRefused: it is an error in spite of its status.
     """
-    collector = Collector()
-    collector.add_completion(body)
+    collector = Collector(deployment.key)
+    try:
+        collector.add_completion(body)
+    except UpstreamUnavailable as error:
+        raise no_answer(deployment, "answered with something that is not a chat completion") from error
     if collector.error is not None:
         raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     if not collector.has_content and collector.finish_reason is None:
-        raise UpstreamUnavailable(f"{source!r} answered with something that is not a chat completion.")
+        raise no_answer(deployment, "answered with something that is not a chat completion")
     return collector
 
 

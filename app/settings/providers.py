@@ -98,7 +98,11 @@ class Provider(Section):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers to send with each request."""
     proxy: SecretStr | None = None  # secret because it may carry a password
-    """Address of an HTTP proxy to reach it through."""
+    """Address of an HTTP proxy to reach it through, such as `http://proxy.internal:3128`. `HTTPS_PROXY` is not read;
+    `"${HTTPS_PROXY:-}"` here is the address that it holds, if it holds one."""
+    ca_file: str | None = None
+    """A file of certificates in PEM form that are trusted in place of the system's roots: of an authority of your own,
+    or of a server that signs its certificate itself. For a proxy that is reached over TLS, too."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
 

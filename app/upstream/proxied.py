@@ -27,10 +27,12 @@ from app.upstream.client import (
     gathered,
     keep_what_is_ours,
     kept_alive_socket,
+    refused_by_proxy,
     unanswered_in_time,
     unreachable,
     unreachable_in_time,
 )
+from app.upstream.dial import tls_context
 from app.upstream.watch import Watch, Watches
 
 
@@ -40,7 +42,7 @@ class ProxiedClient:
     Args:
         name: of the provider.
         url: where its server is.
-        tls: None: the system's roots.
+        tls: None: the system's roots. For a proxy that is reached over TLS, too.
         proxy: URL of an HTTP proxy; None for none.
     """
 
@@ -50,8 +52,8 @@ class ProxiedClient:
         self._name = name
         self._origin = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         self._timeouts = timeouts
-        self._tls: ssl.SSLContext | bool = tls or True
-        self._proxy = proxy
+        self._tls = tls or tls_context()
+        self._proxy = None if proxy is None else URL(proxy)
         self._watches = Watches()
         self._session: aiohttp.ClientSession | None = None
         self._until_head = aiohttp.ClientTimeout(
@@ -80,7 +82,10 @@ class ProxiedClient:
         except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as error:
             raise dropped(name) from error
         except aiohttp.ClientConnectorError as error:
-            raise unreachable(name, error) from error
+            is_proxy = self._proxy is not None and (self._proxy.host, self._proxy.port) == (error.host, error.port)
+            raise unreachable(name, error.os_error, is_proxy=is_proxy) from error
+        except aiohttp.ClientHttpProxyError as error:
+            raise refused_by_proxy(name, error.status) from error
         except aiohttp.ClientOSError as error:
             raise dropped(name) from error
         except (aiohttp.ClientError, OSError) as error:
