@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -16,9 +14,9 @@ from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model, check_other_models
 from app.api.body import read_body
 from app.api.leaving import has_left
+from app.api.request_model import MODEL, PassedRequest, read_fields, read_model, write_model
 from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.admission import Admission
-from app.exchange.body import rebuilt
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider, Reply
 from app.upstream.router import Router
@@ -37,7 +35,6 @@ NOT_PASSED_ON: Final = frozenset(
 """Headers of the provider's own connection, and those that the server sets for ours."""
 OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "models", "search")
 """Below `/v1`: what the gateway answers itself never goes round it."""
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def passthrough_routes(
@@ -52,20 +49,22 @@ def passthrough_routes(
         headers = dict(request.headers)
         caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
-        provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
+        passed = PassedRequest(_path_as_sent(request, path), request.url.query, headers.get("content-type", ""), body)
+        provider, passed = _route(router, providers, caller, passed)
         if provider is None:
             raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
         call = Call(
-            path=_path_as_sent(request, path),
+            path=passed.path,
             method=request.method,
-            body=body,
+            body=passed.body,
             authorization=caller.authorization,
             headers={
                 name: value
                 for name, value in headers.items()
                 if not (name.startswith(KEPT_BACK) or auth.is_own_header(name))
-            },
-            query=request.url.query,
+            }
+            | ({"content-type": passed.content_type} if passed.content_type else {}),
+            query=passed.query,
         )
         await admission.enter(caller.tenant, functools.partial(has_left, request.receive))
         give_back = functools.partial(admission.give_back, caller.tenant)
@@ -97,36 +96,31 @@ def _path_as_sent(request: Request, path: str) -> str:
     return f"/{below}" if slash and not prefix else f"/{path}"
 
 
-def _provider_for(
-    router: Router, providers: Sequence[Provider], caller: Caller, body: bytes, content_type: str
-) -> tuple[Provider | None, bytes]:
-    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none.
+def _route(
+    router: Router, providers: Sequence[Provider], caller: Caller, request: PassedRequest
+) -> tuple[Provider | None, PassedRequest]:
+    """The provider of the model that a request names, and the request with that provider's own name for it; the first
+    provider where the request names none.
 
     Raises:
-        InsufficientPermissions: the caller may ask for certain models only, and this is none, or cannot be told.
+        InsufficientPermissions: the caller may ask for certain models only, and the body names none, or another.
+        InvalidRequest: it names several models, or is a form of too many fields.
+        ModelNotFound: there is no such model.
     """
-    fields = _object(body) if content_type.startswith("application/json") else {}
-    model = fields.get("model")
-    if not isinstance(model, str):
-        if caller.models:
-            raise InsufficientPermissions(
-                f"This API key ({caller.key_id}) allows certain models only; this request names none in a JSON body."
-            )
-        return (providers[0] if providers else None), body
+    fields = read_fields(request)
+    model = read_model(request, fields)
+    if caller.models and (model is None or MODEL not in fields):
+        raise InsufficientPermissions(
+            f"This API key ({caller.key_id}) allows certain models only; this request names none in its body."
+        )
+    if model is None:
+        return (providers[0] if providers else None), request
     check_model(caller, model)
     check_other_models(caller, fields)
     deployment = router.resolve(model).deployments[0]
     if deployment.upstream_model == model and not caller.models:
-        return deployment.provider, body
-    return deployment.provider, rebuilt({**_decode_object(body), "model": orjson.dumps(deployment.upstream_model)})
-
-
-def _object(body: bytes) -> dict[str, object]:
-    try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+        return deployment.provider, request
+    return deployment.provider, write_model(request, deployment.upstream_model)
 
 
 class _PassedOn(StreamingResponse):
