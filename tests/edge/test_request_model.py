@@ -149,11 +149,13 @@ def test_a_form_that_is_slow_to_read_is_not_read(filling: bytes) -> None:
     assert time.process_time() - began < 0.5
 
 
-@pytest.mark.parametrize("form", [b"a=" + b"%41" * 2_000_000, b"%41" * 2_000_000, b"model=" + b"%41" * 2_000_000])
-def test_a_form_is_decoded_only_where_it_names_a_model(form: bytes) -> None:
+def test_a_form_is_decoded_only_where_it_names_a_model() -> None:
+    escaped = b"%41" * 2_000_000
     began = time.process_time()
-    with contextlib.suppress(InvalidRequest):
+    for form in (b"a=" + escaped, escaped, escaped + b"=a"):
         assert model_in(passed(form, FORM)) is None
+    with pytest.raises(InvalidRequest, match="at most 4096 bytes"):
+        model_in(passed(b"model=" + escaped, FORM))
     assert time.process_time() - began < 0.5
 
 
