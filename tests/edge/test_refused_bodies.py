@@ -8,89 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import re
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.edge.kept import user
-from tests.edge.test_disconnect import BEGUN
-from tests.live import completion, gateway
+from tests.benchmarks.refusals import (
+    BEGUN_STREAM,
+    FINE,
+    HALF,
+    REFUSAL,
+    RUNS,
+    STREAM_HEAD,
+    answer,
+    chat,
+    measure,
+    refusing,
+    send,
+)
+from tests.live import gateway
 
 BODY_BYTES: Final = 1_000_000
 REQUESTS: Final = 3
-PIECE_BYTES: Final = 65_536
 TEXT: Final = "word " * (BODY_BYTES // 5)
-REFUSED: Final = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}
-
-
-def chat(text: str = TEXT, **fields: Any) -> bytes:
-    return json.dumps({"model": "m", "messages": [user(text)], **fields}).encode()
-
-
-async def send(
-    base_url: str,
-    body: bytes,
-    *,
-    path: str = "/v1/chat/completions",
-    headers: Mapping[str, str] | None = None,
-    chunked: bool = False,
-    leave_after: bytes | None = None,
-) -> int:
-    """Send a request over a connection of its own, and read its answer to the end. This client keeps nothing.
-
-    Args:
-        chunked: send no length.
-        leave_after: hang up once this has come.
-
-    Returns:
-        The status; 0 where none came.
-    """
-    url = urlsplit(base_url)
-    reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    try:
-        length = "transfer-encoding: chunked" if chunked else f"content-length: {len(body)}"
-        fields = {
-            "host": url.netloc,
-            "authorization": "Bearer sk-one",
-            "content-type": "application/json",
-            **(headers or {}),
-        }
-        lines = [f"POST {path} HTTP/1.1", length, *(f"{name}: {value}" for name, value in fields.items())]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        for start in range(0, len(body), PIECE_BYTES):
-            piece = body[start : start + PIECE_BYTES]
-            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-            await writer.drain()
-        if chunked:
-            writer.write(b"0\r\n\r\n")
-        if leave_after is not None:
-            await reader.readuntil(leave_after)
-            return 0
-        return await read_answer(reader)
-    except (ConnectionError, asyncio.IncompleteReadError):
-        return 0
-    finally:
-        writer.transport.abort()
-        await asyncio.sleep(0)
-
-
-async def read_answer(reader: asyncio.StreamReader) -> int:
-    """The status of an answer that is read to its end."""
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = re.search(rb"content-length: (\d+)", head)
-    if length is not None:
-        await reader.readexactly(int(length[1]))
-    else:
-        await reader.readuntil(b"0\r\n\r\n")
-    return int(head.split(b" ", 2)[1])
 
 
 @contextmanager
@@ -104,44 +48,6 @@ def uncollected() -> Iterator[None]:
     finally:
         tracemalloc.stop()
         gc.enable()
-
-
-@asynccontextmanager
-async def refusing(answer: bytes, *, holds: bool = False) -> AsyncIterator[str]:
-    """An upstream that reads a request, keeps nothing of it, sends `answer` and closes; gives its address.
-
-    Args:
-        holds: close only when the client has left.
-    """
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        length = re.search(rb"content-length: (\d+)", head)
-        left = int(length[1]) if length else 0
-        while left:
-            left -= len(await reader.read(min(left, PIECE_BYTES)))
-        writer.write(answer)
-        if holds:
-            await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield "http://{}:{}".format(*server.sockets[0].getsockname())
-
-
-def whole(status: int, body: bytes, kind: str = "application/json") -> bytes:
-    return b"HTTP/1.1 %d X\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
-        status,
-        kind.encode(),
-        len(body),
-        body,
-    )
-
-
-STREAM_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-BEGUN_STREAM: Final = STREAM_HEAD + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in BEGUN)
-FINE: Final = whole(200, json.dumps(completion().body).encode())
-NO: Final = json.dumps({"error": {"message": "no"}}).encode()
 
 
 @dataclass(frozen=True)
@@ -177,8 +83,8 @@ SETTINGS: Final = {
 }
 NOBODY = {"base_url": "http://127.0.0.1:9/v1", "api_key": "sk-nobody"}
 UNREACHABLE = {"providers": {"upstream": NOBODY}}
-BODY = chat()
-STREAMED = chat(stream=True)
+BODY = chat(BODY_BYTES)
+STREAMED = chat(BODY_BYTES, stream=True)
 NO_MODEL = {"models": {"known": {"provider": "upstream", "context_window": 8192}}}
 WIDE = {"models": {"*": {"provider": "upstream", "context_window": 2_000_000}}}
 FALLBACK = {
@@ -192,34 +98,34 @@ FALLBACK = {
 CASES = {
     "bad JSON": case(400, BODY[:-1]),
     "invalid JSON encoding": case(400, BODY[:-3] + b"\xff\xff\xff"),
-    "no messages": case(400, chat(messages=[], metadata={"a": TEXT})),
-    "an invalid message": case(400, chat(messages=[{"role": "user", "content": TEXT}, {"content": 5}])),
-    "an invalid parameter": case(400, chat(n=-1)),
+    "no messages": case(400, chat(BODY_BYTES, messages=[], metadata={"a": TEXT})),
+    "an invalid message": case(400, chat(BODY_BYTES, messages=[{"role": "user", "content": TEXT}, {"content": 5}])),
+    "an invalid parameter": case(400, chat(BODY_BYTES, stream="yes")),
     "an unknown model": case(404, BODY, settings=NO_MODEL),
     "an unknown policy": case(400, BODY, settings=WIDE, headers={"x-context-policy": "none"}),
     "a context too long": case(400, BODY),
     "a body too large": case(
-        413, BODY, settings={"server": {"body_limit_bytes": BODY_BYTES // 2, "preload": True}}, chunked=True
+        413, BODY, settings={"server": {"body_limit_bytes": BODY_BYTES // 2, "preload": True}}, is_chunked=True
     ),
     "a key without rights": case(401, BODY, settings={"auth": {"mode": "keys"}}),
-    "an upstream's 400": case(400, BODY, whole(400, NO), WIDE),
-    "an upstream's 500": case(500, BODY, whole(500, NO), WIDE),
-    "an upstream's 429": case(429, BODY, whole(429, NO), WIDE),
-    "an answer that is no answer": case(502, BODY, whole(200, b"<html>"), WIDE),
+    "an upstream's 400": case(400, BODY, answer(400, REFUSAL), WIDE),
+    "an upstream's 500": case(500, BODY, answer(500, REFUSAL), WIDE),
+    "an upstream's 429": case(429, BODY, answer(429, REFUSAL), WIDE),
+    "an answer that is no answer": case(502, BODY, answer(200, b"<html>"), WIDE),
     "an upstream that breaks off": case(502, BODY, BEGUN_STREAM, WIDE),
     "an unreachable upstream": case(502, BODY, settings={**WIDE, **UNREACHABLE}),
-    "a fallback that fails too": case(500, BODY, whole(500, NO), FALLBACK),
-    "a stream refused": case(400, STREAMED, whole(400, NO), WIDE),
-    "a stream refused by all": case(500, STREAMED, whole(500, NO), FALLBACK),
+    "a fallback that fails too": case(500, BODY, answer(500, REFUSAL), FALLBACK),
+    "a stream refused": case(400, STREAMED, answer(400, REFUSAL), WIDE),
+    "a stream refused by all": case(500, STREAMED, answer(500, REFUSAL), FALLBACK),
     "a stream that breaks off": case(200, STREAMED, BEGUN_STREAM, WIDE),
     "a stream that never begins": case(502, STREAMED, STREAM_HEAD, WIDE),
-    "a stream cancelled": case(0, STREAMED, BEGUN_STREAM, WIDE, leave_after=b"Half an"),
-    "passed through, 400": case(400, BODY, whole(400, NO), path="/v1/embeddings"),
+    "a stream cancelled": case(0, STREAMED, BEGUN_STREAM, WIDE, leave_after=HALF),
+    "passed through, 400": case(400, BODY, answer(400, REFUSAL), path="/v1/embeddings"),
     "passed through, unreachable": case(502, BODY, settings=UNREACHABLE, path="/v1/embeddings"),
     "passed through, breaks off": case(0, BODY, BEGUN_STREAM, path="/v1/embeddings"),
     "an unknown path": case(404, BODY, path="/nothing/here"),
     "an invalid conversation": case(400, BODY[:-1], path="/v1/conversations"),
-    "invalid items": case(400, chat(items=[{"type": "nothing"}]), path="/v1/conversations"),
+    "invalid items": case(400, chat(BODY_BYTES, items=[{"type": "nothing"}]), path="/v1/conversations"),
     "context count, bad": case(400, BODY[:-1], path="/v1/context/count"),
 }
 
@@ -228,7 +134,7 @@ CASES = {
 async def test_the_body_is_freed_with_the_answer(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     async with (
-        refusing(case.reply, holds=case.is_cancelled) as address,
+        refusing(case.reply, is_open=case.is_cancelled) as address,
         gateway(
             address, database=f"sqlite+aiosqlite:///{tmp_path}/refusals.db", **{**SETTINGS, **case.settings}
         ) as base_url,
@@ -251,3 +157,9 @@ async def test_the_body_is_freed_with_the_answer(tmp_path: Path, name: str) -> N
                     break
                 await asyncio.sleep(0.02)
     assert kept < BODY_BYTES / 2
+
+
+async def test_a_process_has_given_back_what_25_refused_requests_of_12_mb_took() -> None:
+    run = next(run for run in RUNS if run.size_bytes == 12_000_000)
+    growth = await measure(run)
+    assert growth.is_bounded, growth
