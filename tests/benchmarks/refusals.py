@@ -135,7 +135,7 @@ async def refusing(reply: bytes, *, is_open: bool = False) -> AsyncIterator[str]
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             left = _length_of((await reader.readuntil(b"\r\n\r\n")).lower()) or 0
             while left:
                 left -= len(await reader.read(min(left, PIECE_BYTES)))
