@@ -281,3 +281,17 @@ class StoreUnreadable(StoreUnavailable):
 
 class InternalError(GatewayError):
     code = "internal_error"
+
+
+def release_frames(error: BaseException) -> None:
+    """Drop the traceback of an error, and the errors that led to it with theirs.
+
+    A traceback keeps the frames that the error passed, and each frame its variables: the request with its whole body.
+    Whatever keeps an error beside a request is then part of a reference cycle, which only the garbage collector frees.
+    To be called by whoever answers an error or keeps one.
+    """
+    due = [error]
+    while due:
+        one = due.pop()
+        due += [other for other in (one.__cause__, one.__context__) if other is not None]
+        one.__traceback__ = one.__cause__ = one.__context__ = None

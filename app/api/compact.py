@@ -23,7 +23,7 @@ from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
 from app.archive.watching import Compaction
-from app.errors import GatewayError
+from app.errors import GatewayError, release_frames
 from app.exchange.admission import Admission
 from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.request import Caller
@@ -121,6 +121,7 @@ async def _frames(compaction: Compaction, request_id: str) -> AsyncIterator[byte
             async for event in events:
                 yield b"data: " + orjson.dumps(event) + b"\n\n"
         except GatewayError as error:
+            release_frames(error)
             yield error_frames(error)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client

@@ -11,7 +11,14 @@ import orjson
 from starlette.responses import Response
 
 from app.api.passed_headers import headers_to_client
-from app.errors import GatewayError, InternalError, MethodNotAllowed, StoreUnreadable, UpstreamRefused
+from app.errors import (
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    StoreUnreadable,
+    UpstreamRefused,
+    release_frames,
+)
 from app.observability.requests import note_error
 
 log = logging.getLogger(__name__)
@@ -49,6 +56,7 @@ def error_body(error: GatewayError) -> bytes:
 def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
     """A whole error answer, noted for whoever watches."""
     note_error(error)
+    release_frames(error)
     combined = {"content-type": "application/json", **error_headers(error), **(headers or {})}
     return Response(error_body(error), status_code=error.status, headers=combined)
 
@@ -56,4 +64,5 @@ def error_response(error: GatewayError, headers: Mapping[str, str] | None = None
 def unexpected(error: Exception, request_id: str) -> InternalError:
     """An error nobody foresaw: logged with its trace, told without."""
     log.error("request %s failed unexpectedly", request_id, exc_info=error)
+    release_frames(error)
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, release_frames
 from app.exchange.alike import Alike, alike, tells_text
 from app.exchange.begin import Begun, no_answer
 from app.exchange.frames import EarlyStream, decoded, encoded, spliced
@@ -105,6 +105,8 @@ class Relay:
 
     def close(self, broken: UpstreamUnavailable | None = None) -> None:
         """Nothing more comes: the upstream has ended, or this broke it off."""
+        if broken is not None:
+            release_frames(broken)
         if self.failure is None and not self.collector.complete:
             self.failure = broken or UpstreamUnavailable(f"The stream of {self._source!r} ended before its answer did.")
 
@@ -121,6 +123,7 @@ class Relay:
             try:
                 frames.append(self._frame(data, event.name))
             except UpstreamUnavailable as error:
+                release_frames(error)
                 self.failure = None if self.collector.complete else error
                 self.is_done = self.has_ended = True
             if self.has_ended:

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from app.errors import ContextLengthExceeded, UpstreamUnavailable
+from app.errors import ContextLengthExceeded, UpstreamUnavailable, release_frames
 from app.observability.metrics import SILENT, Metrics
 from app.observability.tracing import current_span
 from app.upstream.base import (
@@ -189,8 +189,7 @@ class Router:
             reply = await self._calls.send(deployment, attempt.call, body, resends=attempt.number - 1)
         except UpstreamUnavailable as error:
             breaker.failed()
-            attempt.error = error
-            attempt.failing = error.message
+            attempt.keep(error)
             dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
         if reply.status == OK or not _is_passing(reply.status):
@@ -206,8 +205,7 @@ class Router:
             body = await reply.read()
         except UpstreamUnavailable as error:
             breaker.failed()
-            attempt.error = error
-            attempt.failing = error.message
+            attempt.keep(error)
             return _Failure(again=True)
         finally:
             await reply.aclose()
@@ -298,6 +296,12 @@ class _Attempt(msgspec.Struct):
     """How the last try failed, in a sentence without anything that was said."""
     _dropped: set[str] = msgspec.field(default_factory=set)
     _resting: list[float] = msgspec.field(default_factory=list)
+
+    def keep(self, error: UpstreamUnavailable) -> None:
+        """Take note of an error, in case that it is the last."""
+        release_frames(error)
+        self.error = error
+        self.failing = error.message
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""
