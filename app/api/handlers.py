@@ -14,14 +14,19 @@ from app.api.allowed import methods_of
 from app.api.body import ClientDisconnected
 from app.api.errors import CLIENT_CLOSED_REQUEST, error_response, unexpected
 from app.api.request_ids import REQUEST_ID
-from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, NotFound, RequestTooLarge
+from app.api.unknown_paths import unknown_path
+from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge
 
 CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 """What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of the application answer in OpenAI's shape, and note it."""
+def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
+    """Make every error of the application answer in OpenAI's shape, and note it.
+
+    Args:
+        passes_on: whether a provider gets the paths below `/v1` that the gateway does not have.
+    """
 
     def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
         return error_response(error, headers)
@@ -32,7 +37,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return told(_from_status(error.status_code, request))
+        return told(_from_status(error.status_code, request, passes_on=passes_on))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -64,10 +69,10 @@ def _code_of(fault: Mapping[str, Any]) -> str:
     return CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
 
 
-def _from_status(status: int, request: Request) -> GatewayError:
+def _from_status(status: int, request: Request, *, passes_on: bool) -> GatewayError:
     path = request.url.path
     if status == 404:
-        return NotFound(f"Unknown path {path!r}.", hint="See /docs for what there is.")
+        return unknown_path(path, passes_on=passes_on)
     if status == 405:
         allowed = methods_of(request.app.routes, request.scope)
         return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)

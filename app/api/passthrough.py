@@ -16,7 +16,8 @@ from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model, check_other_models
 from app.api.body import read_body
 from app.api.leaving import has_left
-from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
+from app.api.unknown_paths import unknown_path
+from app.errors import InsufficientPermissions, MethodNotAllowed
 from app.exchange.admission import Admission
 from app.exchange.body import rebuilt
 from app.exchange.request import Caller
@@ -35,26 +36,43 @@ NOT_PASSED_ON: Final = frozenset(
     | {"date", "server"}
 )
 """Headers of the provider's own connection, and those that the server sets for ours."""
-OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "models", "search")
+OWN_PATHS: Final = (
+    *("admin", "chat/completions", "context", "conversations", "models", "search"),
+    "v1/chat/completions",  # of clients whose base URL has `/v1` twice
+)
 """Below `/v1`: what the gateway answers itself never goes round it."""
+SIMULATED_PATHS: Final = ("embeddings",)
+"""Below `/v1`: what the simulated model answers beside the gateway's own paths."""
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def passthrough_routes(
-    router: Router, providers: Sequence[Provider], auth: Auth, admission: Admission, *, body_limit_bytes: int
+    router: Router,
+    providers: Sequence[Provider],
+    auth: Auth,
+    admission: Admission,
+    *,
+    body_limit_bytes: int,
+    is_simulated: bool,
 ) -> APIRouter:
-    """A catch-all below `/v1`; to be included last."""
+    """A catch-all below `/v1`; to be included last.
+
+    Args:
+        is_simulated: the only provider is the simulated model.
+    """
     routes = APIRouter(tags=["pass-through"])
 
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
-        _refuse_own_paths(path, request)
+        _refuse_own_paths(path, request, passes_on=not is_simulated)
         headers = dict(request.headers)
         caller = await auth.caller(headers, "chat")
+        if is_simulated and path not in SIMULATED_PATHS:
+            raise unknown_path(request.url.path, passes_on=False)
         body = await read_body(request.receive, headers, body_limit_bytes)
         provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
         if provider is None:
-            raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
+            raise unknown_path(request.url.path, passes_on=False)
         call = Call(
             path=_path_as_sent(request, path),
             method=request.method,
@@ -80,14 +98,14 @@ def passthrough_routes(
     return routes
 
 
-def _refuse_own_paths(path: str, request: Request) -> None:
+def _refuse_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
     below = "/".join(part for part in path.split("/") if part not in ("", "."))
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
     if allowed := own_methods(request.app.routes, request.scope):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
-    raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
+    raise unknown_path(request.url.path, passes_on=passes_on)
 
 
 def _path_as_sent(request: Request, path: str) -> str:
