@@ -19,15 +19,21 @@ from app.api.heads import Head
 from app.api.leaving import cancel_on_disconnect
 from app.api.passed_headers import headers_to_client, headers_to_provider
 from app.api.request_model import MODEL, PassedRequest, read_fields, read_model, write_model
-from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, NotFound, UpstreamUnavailable
+from app.api.unknown_paths import unknown_path
+from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.exchange.admission import Admission
 from app.exchange.request import Caller
 from app.upstream.base import Call, Provider
 from app.upstream.router import Router
 from app.upstream.timed import passed_on
 
-OWN_PATHS: Final = ("admin", "chat/completions", "context", "conversations", "models", "search")
+OWN_PATHS: Final = (
+    *("admin", "chat/completions", "context", "conversations", "models", "search"),
+    "v1/chat/completions",  # of clients whose base URL has `/v1` twice
+)
 """Below `/v1`: what the gateway answers itself never goes round it."""
+SIMULATED_PATHS: Final = ("embeddings",)
+"""Below `/v1`: what the simulated model answers beside the gateway's own paths."""
 BYPASSED: Final = {"x-context-status": "bypassed"}
 """With an answer of a model to a conversation, of which the gateway shortens nothing and keeps nothing."""
 _CONVERSATION = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
@@ -39,24 +45,36 @@ NOT_MODIFIED: Final = 304
 
 
 def passthrough_routes(
-    router: Router, providers: Sequence[Provider], auth: Auth, admission: Admission, *, body_limit_bytes: int
+    router: Router,
+    providers: Sequence[Provider],
+    auth: Auth,
+    admission: Admission,
+    *,
+    body_limit_bytes: int,
+    is_simulated: bool,
 ) -> APIRouter:
-    """A catch-all below `/v1`; to be included last."""
+    """A catch-all below `/v1`; to be included last.
+
+    Args:
+        is_simulated: the only provider is the simulated model.
+    """
     routes = APIRouter(tags=["pass-through"])
 
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
-        _refuse_own_paths(path, request)
+        _refuse_own_paths(path, request, passes_on=not is_simulated)
         headers = headers_of(request.scope)
         own = BYPASSED if request.method == "POST" and _CONVERSATION.fullmatch(f"/{path}") else {}
         try:
             _refuse_foreign_pages(headers)
             caller = await auth.caller(headers, "chat")
+            if is_simulated and path not in SIMULATED_PATHS:
+                raise unknown_path(request.url.path, passes_on=False)
             body = await read_body(request.receive, headers, body_limit_bytes)
             sent = PassedRequest(_path_as_sent(request, path), request.url.query, headers.get("content-type", ""), body)
             provider, model, sent = _route(router, providers, caller, sent)
             if provider is None:
-                raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
+                raise unknown_path(request.url.path, passes_on=False)
         except GatewayError as error:
             return error_response(error, own)
         passed = {name: value for name, value in headers_to_provider(headers).items() if not auth.is_own_header(name)}
@@ -76,14 +94,14 @@ def passthrough_routes(
     return routes
 
 
-def _refuse_own_paths(path: str, request: Request) -> None:
+def _refuse_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
     below = "/".join(part for part in path.split("/") if part not in ("", "."))
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
     if allowed := own_methods(request.app.routes, request.scope):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
-    raise NotFound(f"Unknown path {request.url.path!r}.", hint="See /docs for what there is.")
+    raise unknown_path(request.url.path, passes_on=passes_on)
 
 
 def _path_as_sent(request: Request, path: str) -> str:

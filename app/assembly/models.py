@@ -31,6 +31,8 @@ from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
 from app.upstream.windows import Windows
 
 SIMULATOR: Final = "simulator"
+FREE: Final = Price(input=0.0, output=0.0)
+"""Of the simulated model, whichever name it answers to."""
 POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
     "trigger": Trigger,
     "clear_tool_results": ClearToolResults,
@@ -110,7 +112,7 @@ def _provider(name: str, section: ProviderSettings) -> Provider:
 def routes_of(settings: Settings) -> dict[str, ModelRoute]:
     """What each model name stands for."""
     if settings.uses_simulated_model:
-        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR),))}
+        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR, price=FREE),))}
     return {
         name: ModelRoute(
             tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks

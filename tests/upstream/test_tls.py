@@ -144,7 +144,7 @@ async def test_a_provider_is_called_through_its_proxy() -> None:
         assert isinstance(provider._client, ProxiedClient)
         assert await read(provider) == CHAT.body
         await provider.aclose()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await server.gone.wait()
 
     assert lines == [f"POST {server.url}/chat/completions HTTP/1.1"]
@@ -156,7 +156,7 @@ async def test_tls_goes_through_the_proxy_and_ends_at_the_provider(tmp_path: Pat
         provider = OpenAIProvider("test", server.url, proxy=url, ssl_context=of_client)
         assert await read(provider) == CHAT.body
         await provider.aclose()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await server.gone.wait()
 
     assert lines == [f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"]
