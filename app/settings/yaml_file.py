@@ -56,7 +56,7 @@ def _check_size(text: str) -> None:
         yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
     """
     chars = 0
-    chars_of: dict[str, int] = {}
+    chars_of: dict[str | None, int] = {}
     open_anchors: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.AliasEvent):
@@ -81,7 +81,8 @@ def _check_size(text: str) -> None:
 
 
 def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    mark: Any = event.start_mark  # the parser in C has a class of its own for it
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class _Reading:
