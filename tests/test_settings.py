@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -363,7 +364,7 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("server: {port: 1", "not valid YAML"),
         ("models: {*: {}}", "concertina.yaml:1: not valid YAML"),
         ("server: !!python/object:os.system {}", "not valid YAML"),
-        ("a: &a [*a]", "nested too deeply"),
+        ("a: &a [*a]", "the anchor 'a' contains itself"),
         ("- server", "expected sections such as 'server:' at the top"),
         ("just text", "expected sections such as 'server:' at the top"),
     ],
@@ -525,3 +526,46 @@ def test_a_key_from_a_file_loses_its_line_end_and_may_not_have_another(file: Pat
     refused = refusal(text, file, KEY="sk\n1")
     assert "providers.a.api_key" in refused
     assert "one line" in refused
+
+
+def doubled(first: str, more: str, times: int = 40) -> str:
+    """A YAML file of a few lines in which each stands for twice as much as the one before."""
+    return "\n".join([f"a0: &a0 {first}", *(f"a{n}: &a{n} {more.replace('*', f'*a{n - 1}')}" for n in range(1, times))])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (doubled("[x]", "[*, *]"), "too large with its aliases written out"),
+        (doubled("{k: v}", "{a: *, b: *}"), "too large with its aliases written out"),
+        (doubled("{k: v}", "{<<: [*, *]}"), "too large with its aliases written out"),
+        (doubled("[x]", "[*, *]") + "\n? *a39\n: 1", "too large with its aliases written out"),
+        (f"a: &a {'x' * 1_000_000}\nb: [{'*a, ' * 100}]", "too large with its aliases written out"),
+        ("a: " + "[" * 100_000, "nested too deeply: at most 32 levels"),
+        ("a: " + "{a: " * 50_000, "nested too deeply: at most 32 levels"),
+        ("? " + "[" * 3000 + "]" * 3000 + "\n: 1", "nested too deeply: at most 32 levels"),
+        ("a: &a\n  b: *a\n  <<: *a", "the anchor 'a' contains itself"),
+        (f"server: {{port: {'9' * 5000}}}", "server.port (concertina.yaml:1): expected a number or a date that exists"),
+        ("server: {host: 2026-99-99}", "server.host (concertina.yaml:1): expected a number or a date that exists"),
+        ("2026-99-99: 1", "expected a key that is text"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_a_file_that_would_take_long_to_read_is_refused_at_once(text: str, told: str, file: Path) -> None:
+    began = time.process_time()
+    assert told in refusal(text, file)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, doubled("[x]", "[*, *]").replace("\n", ", ")])
+def test_a_variable_that_would_take_long_to_read_is_refused_at_once(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match="CONCERTINA_MODELS"):
+        load(environ={"CONCERTINA_MODELS": f"{{{text}}}"})
+    assert time.process_time() - began < 2
+
+
+def test_aliases_and_merge_keys_are_read(file: Path) -> None:
+    told = "{base_url: 'http://a/v1', api_key: k}\n  b: {<<: *one, base_url: 'http://b/v1'}\n  c: *one\n"
+    settings = loaded(f"providers:\n  a: &one {told}models: {{'*': {{provider: a}}}}\n", file)
+    assert [one.base_url for one in settings.providers.values()] == ["http://a/v1", "http://b/v1", "http://a/v1"]

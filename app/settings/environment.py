@@ -64,7 +64,7 @@ def _take(layer: Layer, variable: str, text: str, below: Mapping[str, Any], *, i
     if not is_scalar(node):
         try:
             value = yaml_value(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             layer.faults.append(Fault(path, "expected YAML in one line, such as [a, b] or {a: b}", variable))
             return
     layer.put(path, value, variable)

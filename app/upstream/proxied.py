@@ -33,6 +33,7 @@ from app.upstream.client import (
     unreachable_in_time,
 )
 from app.upstream.dial import tls_context
+from app.upstream.inflate import inflate_pieces, read_inflated, take_encoding
 from app.upstream.watch import Watch, Watches
 
 
@@ -105,7 +106,10 @@ class ProxiedClient:
                 limit=0, keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=kept_alive_socket
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=READ_BUFFER_BYTES
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=READ_BUFFER_BYTES,
+                auto_decompress=False,  # it would be done on the event loop
             )
         return self._session
 
@@ -113,7 +117,7 @@ class ProxiedClient:
 class ProxiedReply:
     """An answer under way; `upstream.base.Reply`."""
 
-    __slots__ = ("_between_bytes_seconds", "_name", "_response", "_times", "_watch", "headers", "status")
+    __slots__ = ("_between_bytes_seconds", "_encoding", "_name", "_response", "_times", "_watch", "headers", "status")
 
     def __init__(
         self,
@@ -133,9 +137,11 @@ class ProxiedReply:
         self._watch.begin(silence_seconds=timeouts.first_byte_seconds, ends_at=ends_at)
         self.status = response.status
         headers = {name.lower(): value for name, value in response.headers.items()}
-        if "content-encoding" in headers:
-            del headers["content-encoding"]
-            headers.pop("content-length", None)
+        try:
+            self._encoding = take_encoding(headers, name)
+        except UpstreamUnavailable:
+            self._close()
+            raise
         keep_what_is_ours(headers)
         self.headers: Mapping[str, str] = headers
 
@@ -146,6 +152,8 @@ class ProxiedReply:
             UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
         """
         try:
+            if self._encoding:
+                return await read_inflated(self.chunks(), self._name)
             return await gathered(self.chunks(), self._name)
         except UpstreamUnavailable:
             self._close()
@@ -157,6 +165,19 @@ class ProxiedReply:
         Raises:
             UpstreamUnavailable: it breaks off or stays silent too long.
         """
+        if not self._encoding:
+            async for piece in self._pieces():
+                yield piece
+            return
+        try:
+            async for piece in inflate_pieces(self._pieces(), self._encoding, self._name):
+                yield piece
+        except UpstreamUnavailable:
+            self._close()
+            raise
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The body as it is sent; see `chunks`."""
         read_some = self._response.content.readany
         watch = self._watch
         try:

@@ -94,10 +94,12 @@ class Shelf:
     lost: set[int] = field(default_factory=set)
     """Tokens of leases that are gone."""
     is_down: bool = False
+    links_looked_up: int = 0
 
     async def chunks(self, *, tenant: str, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
         if self.is_down:
             raise StoreUnavailable("The database is away.")
+        self.links_looked_up += len(links)
         return [chunk for chunk in self.chunks_by_range.values() if chunk.to_link in links]
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
