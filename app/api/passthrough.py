@@ -20,12 +20,12 @@ from app.errors import InsufficientPermissions, MethodNotAllowed, NotFound
 from app.exchange.admission import Admission
 from app.exchange.body import rebuilt
 from app.exchange.request import Caller
-from app.upstream.base import Call, Provider, Reply
-from app.upstream.router import Router
+from app.upstream.base import Call, Provider, Reply, bind_client_key, find_only_keyless
+from app.upstream.router import Router, check_client_key
 from app.upstream.timed import passed_on
 
 KEPT_BACK: Final = (
-    *("api-key", "x-chat-", "x-context-", "x-conversation-id"),
+    *("api-key", "x-api-key", "x-chat-", "x-context-", "x-conversation-id"),
     *("x-forwarded-", "x-openwebui-", "x-real-ip"),
 )
 """How request headers begin that are the gateway's or its own proxy's business. Those of the connection, and the
@@ -52,14 +52,15 @@ def passthrough_routes(
         headers = dict(request.headers)
         caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
-        provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
+        provider, meant, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
         if provider is None:
             raise NotFound(f"Unknown path {request.url.path!r}: no provider is configured that could know it.")
+        client_key = bind_client_key(caller.authorization, meant)
         call = Call(
             path=_path_as_sent(request, path),
             method=request.method,
             body=body,
-            authorization=caller.authorization,
+            authorization=None if client_key is None else client_key.show_to(provider),
             headers={
                 name: value
                 for name, value in headers.items()
@@ -71,6 +72,7 @@ def passthrough_routes(
         give_back = functools.partial(admission.give_back, caller.tenant)
         try:
             reply = await passed_on(provider, call)
+            await check_client_key(reply, provider, client_key)
         except BaseException:
             give_back()
             raise
@@ -99,8 +101,10 @@ def _path_as_sent(request: Request, path: str) -> str:
 
 def _provider_for(
     router: Router, providers: Sequence[Provider], caller: Caller, body: bytes, content_type: str
-) -> tuple[Provider | None, bytes]:
-    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none.
+) -> tuple[Provider | None, Provider | None, bytes]:
+    """The provider to call, the provider that the client's key is meant for, and the body: both are the provider of the
+    body's `model`, whose own name for it is put in. Without a model the first provider is called, and the key is meant
+    for the only provider without one of its own.
 
     Raises:
         InsufficientPermissions: the caller may ask for certain models only, and this is none, or cannot be told.
@@ -112,13 +116,14 @@ def _provider_for(
             raise InsufficientPermissions(
                 f"This API key ({caller.key_id}) allows certain models only; this request names none in a JSON body."
             )
-        return (providers[0] if providers else None), body
+        return (providers[0] if providers else None), find_only_keyless(providers), body
     check_model(caller, model)
     check_other_models(caller, fields)
     deployment = router.resolve(model).deployments[0]
+    provider = deployment.provider
     if deployment.upstream_model == model and not caller.models:
-        return deployment.provider, body
-    return deployment.provider, rebuilt({**_decode_object(body), "model": orjson.dumps(deployment.upstream_model)})
+        return provider, provider, body
+    return provider, provider, rebuilt({**_decode_object(body), "model": orjson.dumps(deployment.upstream_model)})
 
 
 def _object(body: bytes) -> dict[str, object]:

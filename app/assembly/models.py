@@ -102,6 +102,7 @@ def _provider(name: str, section: ProviderSettings) -> Provider:
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
+        client_key_rule=section.client_key_rule,
     )
 
 
