@@ -263,7 +263,7 @@ def check_other_models(caller: Caller, fields: Mapping[str, Any]) -> None:
         return
     for name in OTHER_MODELS:
         named = fields.get(name) or []
-        for model in named if isinstance(named, list) else [named]:
+        for model in named if isinstance(named, list | tuple) else [named]:
             if not isinstance(model, str) or not may_ask_for(caller, model):
                 raise InsufficientPermissions(
                     f"This API key ({caller.key_id}) does not allow all models in `{name}`; it allows "

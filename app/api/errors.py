@@ -10,6 +10,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
+from app.api.passed_headers import headers_to_client
 from app.errors import GatewayError, InternalError, MethodNotAllowed, StoreUnreadable, UpstreamRefused
 from app.observability.requests import note_error
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
 """With an error of ours that passes by itself and does not say when."""
+OF_ONE_ANSWER: Final = frozenset({"content-length", "request-id", "x-request-id"})
+"""What an upstream's refusal says of itself, and the gateway's answer says anew."""
 WAITS: Final = (409, 503)
 CLIENT_CLOSED_REQUEST: Final = 499
 """nginx's status for a client that is gone; it is told in numbers and logs alone."""
@@ -25,7 +28,8 @@ CLIENT_CLOSED_REQUEST: Final = 499
 def error_headers(error: GatewayError) -> dict[str, str]:
     """Headers that belong to an error: its own, and whether a retry can mend it."""
     if isinstance(error, UpstreamRefused):
-        return dict(error.headers)
+        passed = headers_to_client(error.headers)
+        return {name: value for name, value in passed.items() if name not in OF_ONE_ANSWER}
     headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
     pause_seconds = error.retry_after_seconds
     if pause_seconds is None and error.retryable and error.status in WAITS:

@@ -199,7 +199,11 @@ class Router:
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
         if reply.status == OK or not _is_passing(reply.status):
             breaker.succeeded()
-            await check_client_key(reply, deployment.provider, attempt.client_key)
+            try:
+                check_client_key(reply.status, deployment.provider, attempt.client_key)
+            except ClientKeyWithheld:
+                await reply.aclose()
+                raise
             return Opened(reply, deployment, attempt.number)
         return await self._refused(attempt, deployment, reply, breaker)
 
@@ -347,13 +351,12 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     return max(0.0, wait.total_seconds())
 
 
-async def check_client_key(reply: Reply, provider: Provider, client_key: ClientKey | None) -> None:
+def check_client_key(status: int, provider: Provider, client_key: ClientKey | None) -> None:
     """
     Raises:
-        ClientKeyWithheld: the provider wants a key, and the client's is not meant for it. The answer is closed.
+        ClientKeyWithheld: the provider wants a key, and the client's is not meant for it.
     """
-    if reply.status == UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
-        await reply.aclose()
+    if status == UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
         raise ClientKeyWithheld(
             f"Provider {provider.name!r} wants a key and was called without one: it has none of its own, and a "
             "client's key goes only to the first provider of the model that the client asked for.",
