@@ -259,11 +259,12 @@ async def test_headers_that_show_different_credentials_are_refused(mode: Any, ot
     door = Door(mode)
     secret, _ = await door.key()
     headers = {"x-api-key": secret, **{name: value.format(secret) for name, value in others.items()}}
-    for asking in (door.auth.caller(headers, "chat"), door.auth.scopes(headers)):
-        with pytest.raises(InvalidRequest, match="different credentials") as refused:
-            await asking
-        assert (refused.value.status, refused.value.code) == (400, "conflicting_credentials")
-        assert secret not in refused.value.message
+    with pytest.raises(InvalidRequest, match="different credentials") as refused:
+        await door.auth.caller(headers, "chat")
+    assert (refused.value.status, refused.value.code) == (400, "conflicting_credentials")
+    assert secret not in refused.value.message
+    with pytest.raises(InvalidRequest, match="different credentials"):
+        await door.auth.scopes(headers)
 
 
 async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
