@@ -6,6 +6,7 @@ GatewayError
 │   ├── IdempotencyKeyReused       422  the key came with another request before
 │   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
 ├── InvalidApiKey                  401
+├── ClientKeyWithheld              401  a provider wants a key, and the client's is not meant for it
 ├── InsufficientPermissions        403
 ├── HostNotAllowed                 403  the request came by a name that is not the gateway's
 ├── NotFound                       404
@@ -111,6 +112,12 @@ class InvalidApiKey(GatewayError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
+
+
+class ClientKeyWithheld(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "client_key_withheld"
 
 
 class InsufficientPermissions(GatewayError):

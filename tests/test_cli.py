@@ -47,6 +47,54 @@ def test_check_config_says_which_key_is_used_and_not_which_it_is(
     assert "sk-secret" not in told
 
 
+TWO_KEYLESS = "{a: {base_url: 'https://a.example/v1'}, b: {base_url: 'http://localhost:9/v1'%s}, c: %s}"
+OWN = "{base_url: 'https://c.example/v1', api_key: x}"
+
+
+@pytest.mark.parametrize(
+    ("providers", "told"),
+    [
+        (TWO_KEYLESS % ("", OWN), "could get a client’s key: a, b. It goes to the first provider of the model"),
+        (TWO_KEYLESS % (", pass_client_key: true", OWN), "could get a client’s key: a, b. It goes to the first"),
+        (TWO_KEYLESS % (", api_key: x", OWN), None),
+    ],
+)
+def test_check_config_warns_where_several_providers_could_get_a_clients_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], providers: str, told: str | None
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"providers: {providers}\nmodels: {{'*': {{provider: a}}}}")
+    assert main(["check-config", str(file)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert [told in line and "providers.<name>.pass_client_key" in line for line in lines if told] == [True] * bool(
+        told
+    )
+    assert bool(lines) is bool(told)
+    assert ("and to b always" in "".join(lines)) is ("pass_client_key" in providers)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("open", "called with the client’s key"), ("keys", "called without a key")])
+def test_check_config_says_what_a_provider_without_a_key_is_called_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, told: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"providers: {{a: {{base_url: 'http://localhost:9/v1'}}}}\nauth: {{mode: {mode}}}")
+    assert main(["check-config", str(file)]) == 0
+    assert f"provider a: http://localhost:9/v1, {told}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check-config", "serve --config"])
+def test_a_remote_provider_without_a_key_is_refused_in_mode_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("providers: {a: {base_url: 'https://api.openai.com/v1'}}\nauth: {mode: keys}")
+    assert main([*command.split(), str(file)]) == 2
+    told = capsys.readouterr().err
+    assert "providers.a.api_key" in told
+    assert "in mode 'keys' no client's key is passed on" in told
+
+
 def test_a_configuration_that_cannot_be_used_ends_with_2_and_without_a_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

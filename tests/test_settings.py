@@ -60,6 +60,60 @@ def test_a_provider_ends_the_simulation(file: Path) -> None:
     assert not loaded(OPENAI, file).uses_simulated_model
 
 
+@pytest.mark.parametrize(
+    ("section", "may_go_without"),
+    [
+        ("base_url: 'https://api.openai.com/v1'", False),
+        ("base_url: 'https://8.8.8.8/v1'", False),
+        ("base_url: 'https://vllm.example.com/v1'", False),
+        ("base_url: 'https://notlocalhost.com/v1'", False),
+        ("base_url: 'https://api.openai.com/v1', api_key: ''", False),
+        ("base_url: 'https://api.openai.com/v1', headers: {x-api-key: ''}", False),
+        ("base_url: 'https://api.openai.com/v1?api-version=1'", False),
+        ("base_url: 'https://api.openai.com/v1', pass_client_key: true", False),
+        ("base_url: 'https://api.openai.com/v1', api_key: none", True),
+        ("base_url: 'https://api.openai.com/v1', headers: {X-Api-Key: x}", True),
+        ("base_url: 'https://api.openai.com/v1', auth_header: x-mine, headers: {X-Mine: x}", True),
+        ("base_url: 'https://u:p@api.example.com/v1'", True),
+        ("base_url: 'https://api.example.com/v1?key=x'", True),
+        ("base_url: 'http://127.0.0.1:8080/v1'", True),
+        ("base_url: 'http://[::1]:8080/v1'", True),
+        ("base_url: 'http://10.1.2.3/v1'", True),
+        ("base_url: 'http://100.64.0.1/v1'", True),
+        ("base_url: 'http://vllm:8000/v1'", True),
+        ("base_url: 'http://LOCALHOST./v1'", True),
+        ("base_url: 'http://vllm.models.svc/v1'", True),
+        ("base_url: 'http://vllm.models.svc.cluster.local/v1'", True),
+        ("base_url: 'http://host.docker.internal:11434/v1'", True),
+    ],
+)
+def test_in_mode_keys_only_a_nearby_provider_may_go_without_a_key(
+    section: str, may_go_without: bool, file: Path
+) -> None:
+    text = f"providers: {{a: {{{section}}}}}\nauth: {{mode: "
+    loaded(f"{text}open}}", file)
+    if may_go_without:
+        loaded(f"{text}keys}}", file)
+    else:
+        assert "providers.a.api_key" in refusal(f"{text}keys}}", file)
+
+
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ("", "if_meant"),
+        (", pass_client_key: true", "always"),
+        (", api_key: x", "never"),
+        (", api_key: x, pass_client_key: true", "never"),
+        (", headers: {Authorization: x}", "never"),
+        (", headers: {Authorization: x}, pass_client_key: true", "always"),
+    ],
+)
+def test_which_clients_keys_a_provider_is_shown(section: str, rule: str, file: Path) -> None:
+    settings = loaded(f"providers: {{a: {{base_url: 'https://a.example/v1'{section}}}}}", file)
+    assert settings.providers["a"].client_key_rule == rule
+
+
 def test_one_provider_alone_has_every_model(file: Path) -> None:
     assert loaded(OPENAI, file).served_models == {"*": Model(provider="openai")}
     named = loaded(OPENAI + "models: {a: {provider: openai}}", file)

@@ -23,8 +23,8 @@ from app.api.unknown_paths import unknown_path
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.exchange.admission import Admission
 from app.exchange.request import Caller
-from app.upstream.base import Call, Provider
-from app.upstream.router import Router
+from app.upstream.base import Call, ClientKey, Provider, bind_client_key, find_only_keyless
+from app.upstream.router import Router, check_client_key
 from app.upstream.timed import passed_on
 
 OWN_PATHS: Final = (
@@ -80,16 +80,18 @@ def passthrough_routes(
         passed = {name: value for name, value in headers_to_provider(headers).items() if not auth.is_own_header(name)}
         if sent.content_type:
             passed["content-type"] = sent.content_type
+        meant_for = find_only_keyless(providers) if model is None else provider
+        client_key = bind_client_key(caller.authorization, meant_for)
         call = Call(
             path=sent.path,
             method=request.method,
             body=sent.body,
-            authorization=caller.authorization,
+            authorization=None if client_key is None else client_key.show_to(provider),
             headers=passed,
             query=sent.query,
         )
         place = admission.place(caller.tenant, lambda: False)  # a client that leaves is noticed by `_PassedOn`
-        return _PassedOn(place, provider, call, own, asks_model=model is not None)
+        return _PassedOn(place, provider, call, own, client_key, asks_model=model is not None)
 
     return routes
 
@@ -156,6 +158,7 @@ class _PassedOn(Response):
     Args:
         place: of the request among those that ask a model.
         own: the gateway's headers.
+        client_key: the client's, whether the call shows it or not.
         asks_model: an answer without content is none.
     """
 
@@ -165,6 +168,7 @@ class _PassedOn(Response):
         provider: Provider,
         call: Call,
         own: Mapping[str, str],
+        client_key: ClientKey | None,
         *,
         asks_model: bool,
     ) -> None:
@@ -173,6 +177,7 @@ class _PassedOn(Response):
         self._provider = provider
         self._call = call
         self._own = own
+        self._client_key = client_key
         self._asks_model = asks_model
         self._has_begun = False
 
@@ -188,6 +193,7 @@ class _PassedOn(Response):
     async def _relay(self, send: Send) -> None:
         reply = await passed_on(self._provider, self._call)
         try:
+            check_client_key(reply.status, self._provider, self._client_key)
             self._check_status(reply.status)
             headers = Head({}).with_own({**headers_to_client(reply.headers), **self._own})
             self._has_begun = True

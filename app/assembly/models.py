@@ -106,6 +106,7 @@ def _provider(name: str, section: ProviderSettings) -> Provider:
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
         ssl_context=tls_context(section.ca_file) if section.ca_file else None,
+        client_key_rule=section.client_key_rule,
     )
 
 

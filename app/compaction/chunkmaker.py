@@ -253,7 +253,7 @@ class ChunkMaker:
             limit_tokens=summary_limit(job.policy, job.window),
             replaced_tokens=spot.replaced_tokens,
             encoding=job.encoding,
-            authorization=job.authorization,
+            client_key=job.client_key,
             focus=job.focus,
             style=spot.style,
             base=spot.base,

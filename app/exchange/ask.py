@@ -85,7 +85,7 @@ class Ask:
             opened = await self._router.open(
                 turn.target,
                 self._body_for(turn, view),
-                authorization=turn.request.caller.authorization,
+                client_key=turn.client_key,
                 headers=turn.request.forwarded,
             )
             reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
@@ -120,7 +120,7 @@ class Ask:
         opened = await self._router.open(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
-            authorization=turn.request.caller.authorization,
+            client_key=turn.client_key,
             headers=turn.request.forwarded,
         )
         reply, said = await begun(opened.reply, stream=turn.request.stream, source=deployment.key)
@@ -132,7 +132,7 @@ class Ask:
         """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
         if deployment is turn.target.deployments[0]:
             return view
-        window = await self._windows.of(deployment, turn.request.caller.authorization)
+        window = await self._windows.of(deployment, turn.client_key)
         if window.tokens >= view.budget.window:
             return view
         return await self._views.make(turn, self._views.budget(replace(turn, window=window)), summarize="never")

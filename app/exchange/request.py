@@ -24,7 +24,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     tenant: str
     authorization: str | None = None
-    """The client's own credential, passed to providers that have no key configured."""
+    """The client's own credential in mode `open`. It travels on as a `ClientKey`, bound to one provider."""
     scopes: tuple[Scope, ...] = SCOPES
     policy: str | None = None
     """The context policy of its requests that name none."""

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import SecretStr
 
 from app.settings.faults import Path, nearest, suggestion
-from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Settings, Traces
+from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
 
 Contradiction = tuple[Path, str]
 """Where, and what to change."""
@@ -30,7 +30,8 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggestion(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
-        yield from _base_url(("providers", name, "base_url"), provider.base_url)
+        unusable = list(_base_url(("providers", name, "base_url"), provider.base_url))
+        yield from unusable or _own_key(("providers", name, "api_key"), provider, settings.auth.mode)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
         if provider.proxy:
@@ -90,6 +91,14 @@ def _ca_file(path: Path, file: str) -> Iterator[Contradiction]:
         return
     if context.cert_store_stats()["x509"] == 0:
         yield path, f"{file!r} holds no certificate in PEM form, which begins with '-----BEGIN CERTIFICATE-----'"
+
+
+def _own_key(path: Path, provider: Provider, mode: str) -> Iterator[Contradiction]:
+    """In mode `keys` there is no client's key that a provider could be called with."""
+    if mode == "keys" and not provider.has_own_key and not provider.is_nearby:
+        where = "this provider is neither on this machine nor in a private network"
+        missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
+        yield path, f"{missing}; if it asks for no key, write any word, such as 'none'"
 
 
 def _traces(traces: Traces) -> Iterator[Contradiction]:

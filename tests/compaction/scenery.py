@@ -26,7 +26,7 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.base import Call, Deployment, Opened, Provider, Quirks, Target, Window
+from app.upstream.base import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
 from app.upstream.router import Router
 from tests.simulator.counting import RoughCounter
 
@@ -158,7 +158,7 @@ class OneRouter:
         body_for: Callable[[Deployment], Awaitable[bytes]],
         *,
         path: str = "/chat/completions",
-        authorization: str | None = None,
+        client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Opened:
         deployment = target.deployments[0]
@@ -169,7 +169,8 @@ class OneRouter:
         self.most_running = max(self.most_running, self.running)
         try:
             await self.gate.wait()
-            reply = await deployment.provider.send(Call(path, body, authorization=authorization))
+            shown = None if client_key is None else client_key.show_to(deployment.provider)
+            reply = await deployment.provider.send(Call(path, body, authorization=shown))
         finally:
             self.running -= 1
         return Opened(reply, deployment, 1)
@@ -201,6 +202,7 @@ class ScriptedProvider:
 
     said: Said
     name: str = "scripted"
+    client_key_rule: ClientKeyRule = "if_meant"
 
     async def send(self, call: Call) -> ScriptedReply:
         message = self.said(orjson.loads(call.body))
@@ -232,7 +234,7 @@ class OneWindow:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def of(self, deployment: Deployment, authorization: str | None) -> Window:
+    async def of(self, deployment: Deployment, client_key: ClientKey | None) -> Window:
         return Window(self.tokens, "config")
 
 

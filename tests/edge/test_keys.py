@@ -114,7 +114,7 @@ async def test_what_anybody_may_see_needs_no_key(monkeypatch: pytest.MonkeyPatch
 async def test_a_key_of_ours_never_reaches_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     async with locked(monkeypatch) as gateway:
         secret, _ = await gateway.key()
-        for name in ("authorization", "api-key"):
+        for name in ("authorization", "api-key", "x-api-key"):
             shown = {name: f"Bearer {secret}" if name == "authorization" else secret}
             for method, path, body in NEEDS_CHAT:
                 assert (await gateway.ask(method, path, headers=shown, json=body)).status_code == 200
