@@ -10,13 +10,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.api.errors import CLIENT_CLOSED_REQUEST
 from app.api.front import CHAT_PATH, Front, asks_for_completion
+from app.errors import UpstreamRefused
 from app.observability import families
-from app.observability.metrics import OTHER, Metrics, Observed
+from app.observability.families import CONSOLE, OTHER, is_application_endpoint
+from app.observability.metrics import Metrics, Observed
 from app.observability.requests import begin_facts, short, tell
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
 """Asked every few seconds by machines: told of when they fail, and never traced."""
+CONSOLE_HEADER: Final = b"x-concertina-console"
+"""Sent by the console's pages: what they read is no traffic of applications."""
 EVENT_STREAM: Final = b"text/event-stream"
 FIRST_REFUSAL: Final = 400
 FIRST_FAILURE: Final = 500
@@ -53,12 +57,11 @@ class Watched:
             span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
         watch = _Watch(send, span, self._metrics, self._seconds)
         is_chat = asks_for_completion(scope)
-        app = self._app.chat if is_chat else self._app
         in_flight = 1.0 if is_chat else 0.0
         self._metrics.in_flight.add(in_flight)
         with span:
             try:
-                await app(scope, receive, watch.send)
+                await self._app(scope, receive, watch.send)
             finally:
                 self._metrics.in_flight.add(-in_flight)
                 if watch.streams:
@@ -69,7 +72,7 @@ class Watched:
         """The request is over, however it ended."""
         duration, route = self._seconds() - watch.began, route_of(scope)
         if self._metrics.is_on:
-            self._count(route or OTHER, watch, duration)
+            self._count(_endpoint(scope, route), watch, duration)
         if watch.span.is_recording:
             _finish(watch, _method(scope), route)
         if self._tells and (watch.status >= FIRST_FAILURE or scope["path"] not in PROBES):
@@ -87,7 +90,10 @@ class Watched:
         if not watch.is_complete:
             self._metrics.counted(families.DISCONNECTS).add()
         if (error := watch.facts.error) is not None:
-            self._metrics.error(error.name, error.status)
+            self._metrics.error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
+        elif watch.status >= FIRST_REFUSAL and watch.status != CLIENT_CLOSED_REQUEST:
+            # Errors of ours are noted. This answer is a provider's, on a path that is passed through.
+            self._metrics.error(UpstreamRefused.name, watch.status)
 
 
 class _Series:
@@ -212,6 +218,14 @@ def route_of(scope: MutableMapping[str, Any]) -> str | None:
         return CHAT_PATH
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else None
+
+
+def _endpoint(scope: Scope, route: str | None) -> str:
+    """The label `endpoint`: the route, or what stands for several."""
+    is_reading = scope["method"] in ("GET", "HEAD")
+    if is_reading and any(name == CONSOLE_HEADER for name, _ in scope["headers"]):
+        return CONSOLE
+    return route or OTHER
 
 
 def _method(scope: Scope) -> str:

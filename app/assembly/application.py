@@ -46,7 +46,7 @@ def application_of(
     )
     for routes in routes_beside_chat(engine, settings):
         application.include_router(routes)
-    install_error_handlers(application)
+    install_error_handlers(application, passes_on=not settings.uses_simulated_model)
     application.add_middleware(BodyLimit, limit_bytes=settings.server.body_limit_bytes)
     application.add_middleware(RequestIds, new_request_id=new_request_id)
     return application

@@ -25,11 +25,14 @@ from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
 from app.upstream import registry
 from app.upstream.base import NO_QUIRKS, Price, Provider, Quirks
+from app.upstream.dial import tls_context
 from app.upstream.openai import OpenAIProvider, Timeouts
 from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
 from app.upstream.windows import Windows
 
 SIMULATOR: Final = "simulator"
+FREE: Final = Price(input=0.0, output=0.0)
+"""Of the simulated model, whichever name it answers to."""
 POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
     "trigger": Trigger,
     "clear_tool_results": ClearToolResults,
@@ -102,13 +105,15 @@ def _provider(name: str, section: ProviderSettings) -> Provider:
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
+        ssl_context=tls_context(section.ca_file) if section.ca_file else None,
+        client_key_rule=section.client_key_rule,
     )
 
 
 def routes_of(settings: Settings) -> dict[str, ModelRoute]:
     """What each model name stands for."""
     if settings.uses_simulated_model:
-        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR),))}
+        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR, price=FREE),))}
     return {
         name: ModelRoute(
             tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks

@@ -24,6 +24,7 @@ from app.api.search import search_routes
 from app.api.summaries import summary_routes
 from app.api.telemetry import metrics_routes, overview_routes
 from app.api.transfer import transfer_routes
+from app.api.unknown_paths import unknown_path_routes
 from app.api.views import view_routes
 from app.archive.adding import Adding
 from app.archive.compacting import Compactions
@@ -67,7 +68,16 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     yield from _routes_of_conversations(engine, settings, records)
     yield from _routes_of_views(engine, settings, records)
     providers = tuple(engine.providers.values())
-    yield passthrough_routes(engine.router, providers, auth, engine.admission, body_limit_bytes=body_limit_bytes)
+    is_simulated = settings.uses_simulated_model
+    yield unknown_path_routes(passes_on=not is_simulated)
+    yield passthrough_routes(
+        engine.router,
+        providers,
+        auth,
+        engine.admission,
+        body_limit_bytes=body_limit_bytes,
+        is_simulated=is_simulated,
+    )
 
 
 def _routes_of_telemetry(engine: Engine, settings: Settings) -> Iterator[APIRouter]:

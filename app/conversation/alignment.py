@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from app.conversation.canonical import TRANSPARENT_ROLES, answer_text, canonical
+from app.conversation.canonical import answer_text, canonical
 from app.conversation.messages import Message
 from app.conversation.pairing import (
     MIN_ANCHOR_TOKENS,
@@ -54,6 +54,7 @@ MIN_SUMMARY_ROUNDS = 2
 DIGEST_BYTES = 16
 
 _KINDS: dict[str, Kind] = {"assistant": "assistant", "tool": "tool", "function": "tool"}
+"""Kinds by role. A role that is not known is compared like a user's."""
 
 
 class Aligned(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ class Alignment(msgspec.Struct, frozen=True):
     continues: bool
     """Whether `last_seq` is the head, or counts as it."""
     answers: int
-    """Final answers of ours, of `MIN_ANCHOR_TOKENS` or more, that came back unchanged or as another of their choices."""
+    """Different final answers of ours of `MIN_ANCHOR_TOKENS` or more that came back, unchanged or as another choice."""
     issued: int
     """Answers of ours with tool calls that came back with the same ids, which look random and stand once in the log."""
     unknown: int
@@ -97,7 +98,7 @@ class Alignment(msgspec.Struct, frozen=True):
 
 
 def digest_message(message: Message, key: bytes = b"") -> bytes:
-    """16 bytes that name a message alone: of its canonical form, or of the JSON text where that has none.
+    """16 bytes that name a message alone: of its canonical form, or of its content where the chain looks through it.
 
     Args:
         message: of the log or of a history.
@@ -106,8 +107,8 @@ def digest_message(message: Message, key: bytes = b"") -> bytes:
     Raises:
         InvalidRequest: the message is not a JSON object.
     """
-    form = canonical(message.body)
-    return blake2b(message.raw if form is None else form, digest_size=DIGEST_BYTES, key=key).digest()
+    form = canonical(message.body) or canonical(message.body | {"role": "note"}) or b""
+    return blake2b(form, digest_size=DIGEST_BYTES, key=key).digest()
 
 
 def element_from(
@@ -123,13 +124,14 @@ def element_from(
     Raises:
         InvalidRequest: the message is not a JSON object.
     """
-    role, body = message.role, message.body
-    kind = _KINDS.get(role, "user")
+    body = message.body
+    kind: Kind = _KINDS.get(message.role, "user")
     call_ids: tuple[str, ...] = ()
-    if role in TRANSPARENT_ROLES or (kind == "assistant" and canonical(body) is None):
+    if canonical(body) is None:
         kind = "note"
     elif kind == "assistant":
-        call_ids = tuple([_read_id(call.get("id") if isinstance(call, dict) else None) for call in message.tool_calls])
+        calls: Sequence[object] = message.tool_calls
+        call_ids = tuple([_read_id(call.get("id") if isinstance(call, dict) else None) for call in calls])
     elif kind == "tool":
         call_ids = (_read_id(body.get("tool_call_id")),)
     text = answer_text(body) if kind == "assistant" else ""
@@ -191,7 +193,7 @@ class _Reader:
             last_seq=first_seq + self.last,
             new_from=self.new_from,
             continues=bool(self.places) and self.last == len(self.log) - 1,
-            answers=sum(map(self._is_answer_again, assistants)),
+            answers=len({self.history[at].digest for at in assistants if self._is_answer_again(at)}),
             issued=self._count_issued(assistants),
             unknown=len(unknown),
             ends_unknown=bool(assistants) and assistants[-1] in unknown,

@@ -31,7 +31,7 @@ class Element(msgspec.Struct, frozen=True):
     kind: Kind
     """A note is a system or developer message, or an assistant message with neither content nor calls."""
     digest: bytes
-    """16 bytes: of the canonical form alone; of the raw text for a note."""
+    """16 bytes: of the canonical form alone; of a note, of its content."""
     call_ids: tuple[str, ...] = ()
     """Of an assistant: ids of its calls, in order. Of a tool result: the id that it answers."""
     text: str = ""
@@ -113,6 +113,9 @@ class Pairing:
             self._extend()
             self._pair_gaps()
             self._pair_end_in_step()
+            self._drop_strays()
+            self._pair_results()
+            self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_alike(gap)])
         self._pair_head()
 
     @property
@@ -216,13 +219,11 @@ class Pairing:
         return self.history[at].key == self.log[place].key
 
     def _pair_gaps(self) -> None:
-        """Pairs what stands between two pairs, or before the first: equal messages, then versions of a message."""
+        """Pairs what is equal between two pairs, or before the first; then calls with the same ids."""
         self._pair_unique(any_key, any_key, with_end=False)
         self._extend()
         self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_backwards(gap)])
         self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_calls(gap)])
-        self._pair_results()
-        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_alike(gap)])
 
     def _pair_backwards(self, gap: Gap) -> Iterator[Pair]:
         """Equal messages that stand there more than once, from the end backwards."""
@@ -251,6 +252,16 @@ class Pairing:
             if before := bisect_left(candidates, limit):
                 limit = candidates[before - 1]
                 yield index, limit
+
+    def _drop_strays(self) -> None:
+        """Drops pairs of results whose calls are not paired with each other: ids and texts of results repeat."""
+        callers, known_callers = find_callers(self.history), find_callers(self.log)
+        paired = dict(self.pairs)
+        self.pairs = [
+            (at, place)
+            for at, place in self.pairs
+            if self.log[place].kind != "tool" or paired.get(callers[at], -1) == known_callers[place]
+        ]
 
     def _pair_results(self) -> None:
         """Results of a call that is paired, by the call's id. After the last pair only equal results were paired: what
@@ -287,7 +298,7 @@ class Pairing:
         return list(zip(theirs, ours, strict=True))
 
     def _pair_end_in_step(self) -> None:
-        """After the last pair: reworded users and results whose answer is equal. They are paired through the last equal
+        """After the last pair: reworded users and results whose answer came back. They are paired through the last such
         answer, message by message, in a log that is known to be meant."""
         at, place = self.end
         step: list[Pair] = []
@@ -295,11 +306,14 @@ class Pairing:
         backed = self.is_backed
         while backed and at < len(self.history) and place < len(self.log):
             element, known = self.history[at], self.log[place]
-            if element.kind != known.kind or (element.kind != "user" and element.call_ids != known.call_ids):
+            if known.call_ids and element.call_ids != known.call_ids:  # the client dropped a call or its result
+                place += 1
+                continue
+            if element.kind != known.kind or element.call_ids != known.call_ids:
                 break
             step.append((at, place))
             if element.kind == "assistant":
-                if element.digest != known.digest:
+                if element.digest != known.digest and not is_version(known, element):
                     break
                 length = len(step)
             at, place = at + 1, place + 1
@@ -350,6 +364,14 @@ def find_run_end(elements: Sequence[Element], index: int) -> int:
     while index < len(elements) and elements[index].kind == "tool":
         index += 1
     return index
+
+
+def find_callers(elements: Sequence[Element]) -> list[int]:
+    """For each message the last one up to it that is no result; -1 before the first such."""
+    callers: list[int] = []
+    for index, element in enumerate(elements):
+        callers.append((callers[-1] if callers else -1) if element.kind == "tool" else index)
+    return callers
 
 
 def find_unique(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:

@@ -193,7 +193,7 @@ class Compacting:
             model=request.model,
             encoding=place.conversation.encoding,
             folded=tuple(map(place.versions.restore_chunk, (*view.outline.chunks, *view.outline.folds))),
-            authorization=request.caller.authorization,
+            client_key=turn.client_key,
             focus=request.instructions,
             wait_seconds=self._wait_seconds,
         )

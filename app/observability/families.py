@@ -19,6 +19,21 @@ LONG_WAITS: Final = (*SHORT_SECONDS, 30.0, 300.0)
 SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 BY_MODEL: Final = ("provider", "model")
 
+CONSOLE: Final = "console"
+"""The `endpoint` of what the console's pages read."""
+OTHER: Final = "other"
+"""Stands for what has no name of its own: unknown paths, models beyond the bound."""
+_OPERATOR_ENDPOINTS: Final = (
+    *("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/console", "/v1/admin/"),
+    *(CONSOLE, OTHER),
+)
+"""How endpoints begin that operators and their tools ask."""
+
+
+def is_application_endpoint(endpoint: str) -> bool:
+    """Whether applications ask this endpoint: requests for it are the gateway's traffic."""
+    return not endpoint.startswith(_OPERATOR_ENDPOINTS)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Family:
@@ -61,6 +76,13 @@ FIRST_BYTE_SECONDS: Final = _histogram(
     "first_byte_seconds", "From a chat completion's request to the first byte of its answer's body.", "stream"
 )
 ERRORS: Final = _counter("errors_total", "Errors that clients were told, those inside streams too.", "code", "status")
+OPERATOR_ERRORS: Final = _counter(
+    "operator_errors_total",
+    "Those of them that no application was told: answers to probes, scrapers, the console, `/v1/admin` and unknown"
+    " paths.",
+    "code",
+    "status",
+)
 DISCONNECTS: Final = _counter("client_disconnects_total", "Clients that hung up before their answer's end.")
 IN_FLIGHT: Final = _gauge("requests_in_flight", "Chat completions that are being answered.")
 STREAMS: Final = _gauge("streams_open", "Streams that have begun and not ended.")

@@ -17,7 +17,7 @@ import msgspec
 
 from app.observability import families as f
 from app.observability.cells import Cells, own_cells, shared_cells
-from app.observability.families import Family
+from app.observability.families import OTHER, Family
 from app.observability.numbers import Numbers, Reading
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 MOST_MODELS: Final = 100
 MOST_KEPT: Final = 500
 """Of places that are found once: models, by how their answers may end."""
-OTHER: Final = "other"
-"""Stands for models beyond `MOST_MODELS`, and for names that nothing is known by."""
 
 
 class Counted:
@@ -192,9 +190,15 @@ class Metrics:
         self._models[name] = name
         return name
 
-    def error(self, code: str | None, status: int) -> None:
-        """A client is told of an error; one without a code of ours is an upstream's, or plainly named by its status."""
+    def error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
+        """Count an error that a client is told.
+
+        Args:
+            is_of_application: False: a probe, a scraper, the console or an operator is told.
+        """
         self.counted(f.ERRORS, code or OTHER, str(status)).add()
+        if not is_of_application:
+            self.counted(f.OPERATOR_ERRORS, code or OTHER, str(status)).add()
 
     def answered(self, facts: TurnFacts) -> None:
         """A model has answered."""
@@ -295,7 +299,7 @@ class _Silent(Metrics):
     def summarized(self, facts: SummaryFacts) -> None:
         return None
 
-    def error(self, code: str | None, status: int) -> None:
+    def error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
         return None
 
 

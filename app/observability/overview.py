@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.observability import families as f
-from app.observability.families import Family
+from app.observability.families import Family, is_application_endpoint
 from app.observability.metrics import Metrics
 from app.observability.numbers import Numbers, quantile
 
@@ -32,7 +32,8 @@ LATENCIES: Final[Mapping[str, tuple[Family, Mapping[str, str]]]] = {
     "upstream_seconds": (f.UPSTREAM_SECONDS, {"purpose": "answer"}),
     "store_seconds": (f.STORE_SECONDS, {}),
 }
-OWN_PATH: Final = "/v1/admin/overview"
+FIRST_FAILURE: Final = 500
+CLIENT_CLOSED_REQUEST: Final = 499
 CUMULATIVE: Final = (
     *("requests", "errors", "refusals"),
     *("prompt_tokens", "saved_tokens", "cached_tokens", "cost_usd"),
@@ -155,14 +156,14 @@ def _now(numbers: Numbers) -> dict[str, int]:
 
 
 def _totals(numbers: Numbers) -> dict[str, Any]:
-    by_code = _requests(numbers)
+    errors = _errors(numbers)
     tokens = numbers.by(f.PROMPT_TOKENS, "kind")
     summaries = numbers.by(f.SUMMARY_TOKENS, "kind")
     costs, saved = numbers.by(f.COST, "kind"), [series[0] for _, series in numbers.of(f.SAVED_COST)]
     return {
-        "requests": int(sum(by_code.values())),
-        "errors": int(sum(count for code, count in by_code.items() if code >= "500")),
-        "refusals": int(sum(count for code, count in by_code.items() if "400" <= code < "499")),
+        "requests": _requests(numbers),
+        "errors": sum(error["count"] for error in errors if error["status"] >= FIRST_FAILURE),
+        "refusals": sum(error["count"] for error in errors if error["status"] < FIRST_FAILURE),
         "prompt_tokens": int(tokens.get("estimated", 0)),
         "log_tokens": int(tokens.get("log", 0)),
         "saved_tokens": int(tokens.get("saved", 0)),
@@ -178,13 +179,10 @@ def _totals(numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _requests(numbers: Numbers) -> dict[str, float]:
-    """Requests of applications by status: probes and whoever looks on are none."""
-    totals: dict[str, float] = {}
-    for labels, (count,) in numbers.of(f.REQUESTS):
-        if labels["endpoint"].startswith("/v1/") and labels["endpoint"] != OWN_PATH:
-            totals[labels["code"]] = totals.get(labels["code"], 0.0) + count
-    return totals
+def _requests(numbers: Numbers) -> int:
+    """Count the requests of applications, without those of probes, scrapers, the console and operators."""
+    requests = numbers.of(f.REQUESTS)
+    return int(sum(count for labels, (count,) in requests if is_application_endpoint(labels["endpoint"])))
 
 
 def _models(numbers: Numbers) -> list[dict[str, Any]]:
@@ -216,11 +214,14 @@ def _row(rows: dict[tuple[str, str], dict[str, Any]], labels: Mapping[str, str])
 
 
 def _errors(numbers: Numbers) -> list[dict[str, Any]]:
-    found = [
-        {"code": labels["code"], "status": int(labels["status"]), "count": int(count)}
-        for labels, (count,) in numbers.of(f.ERRORS)
-        if count
-    ]
+    """Errors that applications were told, the most frequent first; clients that left (499) were told none."""
+    of_operators = {(labels["code"], labels["status"]): count for labels, (count,) in numbers.of(f.OPERATOR_ERRORS)}
+    found = []
+    for labels, (count,) in numbers.of(f.ERRORS):
+        code, status = labels["code"], labels["status"]
+        remaining = int(count - of_operators.get((code, status), 0.0))
+        if remaining > 0 and int(status) != CLIENT_CLOSED_REQUEST:
+            found.append({"code": code, "status": int(status), "count": remaining})
     return sorted(found, key=lambda error: -int(error["count"]))
 
 

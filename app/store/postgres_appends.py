@@ -17,7 +17,7 @@ import asyncpg
 from msgspec.structs import replace
 
 from app.conversation.messages import ClientVersion, LogMessage
-from app.errors import StoreUnavailable
+from app.errors import StoreUnavailable, release_frames
 from app.store.base import Append, HeadMoved, LeaseLost
 from app.store.postgres_pool import Connections
 from app.store.postgres_statements import SQL, append_sql
@@ -173,6 +173,7 @@ def _settle(one: _Waiting, error: BaseException | None) -> None:
     if error is None:
         one.done.set_result(None)
     else:
+        release_frames(error)
         one.done.set_exception(error)
 
 

@@ -45,7 +45,7 @@ def test_the_usual_sizes_show_everything_that_matters(width: int, height: int) -
     page = drawn(overview(), width=width, height=height)
     for wanted in (
         *("Concertina 0.1.0", ADDRESS, "ready", "2 workers"),
-        *("in flight         7", "requests      4.1/s", "14,390", "errors            3  0.0 %"),
+        *("in flight         7", "requests      4.1/s", "14,390", "failures          3  0.0 %", "refusals          7"),
         *("first byte    12 ms 345 ms 1.23 s", "10.8M saved (25.0 %)", "56.1 % cached", "$3.59 so far"),
         *("completed 88 · mechanical 1", "full 14,000 · summarized 380", "last hour", "max 500 ms"),
         *("openai/model-0", "upstream_timeout (504) ×2", "q quits"),

@@ -137,3 +137,26 @@ async def test_names_of_models_and_codes_do_nothing(filled: Filled, page: Page) 
     await open_overview(page, filled)
     await expect(page.get_by_text(hostile)).to_have_count(3)
     assert await page.evaluate("window.pwned") is None
+
+
+async def test_errors_are_as_many_as_the_table_beside_them_says(filled: Filled, page: Page) -> None:
+    told = await overview(filled)
+    errors = [{"code": "model_not_found", "status": 404, "count": 7}, {"code": "overloaded", "status": 503, "count": 2}]
+    totals = {**told["totals"], "requests": 90, "errors": 2, "refusals": 7}
+    body = {**told, "simulated": True, "errors": errors, "totals": totals}
+    await page.route("**/v1/admin/overview", lambda route: route.fulfill(json=body))
+    await open_overview(page, filled)
+    await expect(value(page, "Errors")).to_have_text("9")
+    await expect(page.get_by_text("2 failures, 7 client errors, 10.0 % of 90 requests")).to_be_visible()
+    await expect(page.get_by_role("row", name="model_not_found")).to_contain_text("client error")
+    await expect(page.get_by_role("row", name="overloaded")).to_contain_text("failure")
+    await expect(page.get_by_text("the simulated model is free")).to_be_visible()
+
+
+async def test_looking_at_the_console_is_no_traffic(filled: Filled, page: Page) -> None:
+    before = (await overview(filled))["totals"]
+    for place in ("#/conversations", "#/chat", "#/overview"):
+        await page.goto(filled.url(place))
+        await page.wait_for_load_state("networkidle")
+    after = (await overview(filled))["totals"]
+    assert (after["requests"], after["refusals"]) == (before["requests"], before["refusals"])

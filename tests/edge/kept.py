@@ -112,7 +112,7 @@ async def world(
         yield World(base_url, upstream, kept, client)
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 30) -> None:
     """Wait for something that others do."""
     for _ in range(int(seconds / 0.01)):
         if holds():

@@ -28,7 +28,7 @@ async def running_and_waiting(w: World) -> tuple[float, float]:
 
 
 async def become(w: World, running: int, waiting: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await running_and_waiting(w) != (running, waiting):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.005)
 

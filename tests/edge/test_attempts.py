@@ -272,7 +272,7 @@ async def test_the_last_to_leave_a_stream_takes_the_upstream_call_with_it(monkey
             await asyncio.sleep(NOTICED_SECONDS)
             assert not tap.hung_up.is_set()
             await second.answer.aclose()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await tap.hung_up.wait()
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
@@ -312,7 +312,7 @@ async def test_both_leaving_before_a_stream_begins_leaves_nothing(monkeypatch: p
         await leave(first)
         assert not w.upstream.left.is_set()
         await leave(second)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await w.upstream.left.wait()
         await until(lambda: not w.conversations())
 

@@ -85,7 +85,7 @@ async def test_a_gateway_killed_during_an_appended_turn_frees_its_conversation_s
             began = time.monotonic()
             answer = await client.post(f"{again.base_url}/chat/completions", json=question)
             assert answer.status_code == 200, answer.text
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 15
     assert roles(tmp_path) == ["user", "assistant", "user", "assistant"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.store.memory import MemoryStore
-from tests.edge.kept import World, assistant, system, user, world
+from tests.edge.kept import World, assistant, system, texts, user, world
 from tests.live import ScriptedUpstream, completion
 
 PLACES: dict[str, dict[str, Any]] = {

@@ -12,12 +12,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.errors import StoreUnavailable
+from app.main import create_app
+from app.settings import load
 from app.store.memory import MemoryStore
 from tests.edge.control import WINDOW, question
 from tests.edge.kept import World, answering, is_summary, until, user, world
 from tests.edge.test_disconnect import BEGUN, leave_after
 from tests.edge.wire import long_talk, summarizing
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, serving, stream
 
 MODEL = "gpt-4o"
 PRICE = {"input": 2.0, "cached_input": 1.0, "output": 10.0}
@@ -332,3 +334,56 @@ async def test_errors_are_counted_wherever_they_are_made(monkeypatch: pytest.Mon
     assert seen("errors_total", code="store_unavailable", status="503") == 1
     assert seen("errors_total", status="404") == 1
     assert seen("errors_total") == 4
+
+
+async def test_the_overview_counts_no_request_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = {"x-concertina-console": "1"}
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        await w.say([user("Hi")])
+        origin = w.base_url.removesuffix("/v1")
+        for path in ("/healthz", "/metrics", "/console/", "/console/nothing", "/docs", "/", "/v1/admin/keys"):
+            await w.client.get(origin + path)
+        await w.client.get(f"{w.base_url}/models", headers=console)
+        await w.client.get(f"{w.base_url}/conversations/conv_unknown", headers=console)
+        await overview(w)
+        seen, at_a_glance = await told(w), await overview(w)
+    assert (at_a_glance["totals"]["requests"], at_a_glance["totals"]["refusals"]) == (1, 0)
+    assert at_a_glance["errors"] == []
+    assert seen("requests_total", endpoint="console") == 2
+    assert seen("errors_total") == seen("operator_errors_total") == 4
+
+
+async def test_what_the_console_sends_and_asks_of_a_model_is_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        await w.say([user("Hi")], headers={"x-concertina-console": "1"})
+        totals = (await overview(w))["totals"]
+    assert totals["requests"] == 1
+
+
+async def test_the_overview_s_totals_agree_with_its_table_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = {"error": {"message": "No.", "type": "t", "param": None, "code": None}}
+    broken = Reply(pieces=[chunk({"content": "Half"}), DROP])
+    upstream = ScriptedUpstream(Reply(refusal, 404), Reply(refusal, 400), Reply(refusal, 500), broken)
+    async with world(monkeypatch, upstream, retries={"attempts": 1}) as w:
+        await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
+        await w.post([user("Hi")])
+        await w.post([user("Hello")])
+        await w.post([user("Well")], stream=True)
+        await w.client.get(f"{w.base_url}/conversations/conv_unknown")
+        at_a_glance = await overview(w)
+    totals, table = at_a_glance["totals"], at_a_glance["errors"]
+    assert (totals["requests"], totals["refusals"], totals["errors"]) == (5, 3, 2)
+    assert sum(row["count"] for row in table if row["status"] < 500) == totals["refusals"]
+    assert sum(row["count"] for row in table if row["status"] >= 500) == totals["errors"]
+    assert {"code": "upstream_refused", "status": 404, "count": 1} in table
+
+
+async def test_the_simulated_model_costs_nothing_whatever_it_is_called() -> None:
+    app = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
+        for model in ("gpt-4o", "sim"):
+            asked = {"model": model, "messages": [user("Hi")]}
+            assert (await client.post("/v1/chat/completions", json=asked)).status_code == 200
+        at_a_glance = (await client.get("/v1/admin/overview")).json()
+    assert [row["cost_usd"] for row in at_a_glance["models"]] == [0, 0]
+    assert (at_a_glance["totals"]["cost_usd"], at_a_glance["totals"]["saved_usd"]) == (0, 0)

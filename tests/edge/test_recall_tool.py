@@ -463,7 +463,7 @@ async def test_a_client_that_hangs_up_in_a_later_round_takes_the_upstream_with_i
             async for line in answer.aiter_lines():
                 if "Two" in line:
                     break
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await upstream.left.wait()
         await until(lambda: w.rows() == len(talk()) + 1)
         (conversation,) = w.conversations()
@@ -482,7 +482,7 @@ async def test_a_client_that_hangs_up_while_nothing_has_come_leaves_nothing_runn
         asking = asyncio.ensure_future(w.post(talk(), stream=True, **TOOL))
         await until(lambda: len(upstream.bodies) == 2)
         asking.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await upstream.left.wait()
         await until(lambda: not w.conversations())
 

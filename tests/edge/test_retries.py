@@ -120,7 +120,7 @@ async def test_a_client_that_hangs_up_on_a_stream_keeps_what_had_come(monkeypatc
     upstream = ScriptedUpstream(Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 30]))
     async with world(monkeypatch, upstream) as gateway:
         await _hang_up_after_first_bytes(gateway, {"conversation": "c"})
-        await asyncio.wait_for(upstream.left.wait(), 10)
+        await asyncio.wait_for(upstream.left.wait(), 30)
         (conversation,) = gateway.conversations()
         entries = await _settled(gateway, conversation.id, 2)
         assert entries == ["Hi", "Half an"]
@@ -135,7 +135,7 @@ async def test_a_client_that_hangs_up_before_the_first_byte_can_ask_again(monkey
         await until(lambda: bool(upstream.bodies))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        await asyncio.wait_for(upstream.left.wait(), 10)
+        await asyncio.wait_for(upstream.left.wait(), 30)
         again = await asyncio.wait_for(gateway.say([user("Hi")], conversation="c"), 10)
         assert [m["content"] for m in await gateway.log(again["conversation_id"])] == ["Hi", "Fine."]
 

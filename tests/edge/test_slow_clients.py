@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from app.api.connections import Connection, Connections
 from tests.edge.kept import World, user
 from tests.edge.kept import world as a_world
-from tests.edge.wire import until
+from tests.edge.wire import WAIT_SECONDS, until
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, stream
 
 QUICK = {"slow_client_seconds": 0.1, "min_bytes_per_second": 0}
@@ -34,14 +35,14 @@ class Talk:
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """Status and body of what comes before the connection is closed."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             received = await self.reader.read()
         head, _, body = received.partition(b"\r\n\r\n")
         assert b"connection: close" in head.lower()
         return int(head.split()[1]), json.loads(body)["error"]
 
     async def until_cut(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             try:
                 while await self.reader.read(65536):
                     pass
@@ -85,6 +86,20 @@ async def cut(w: World, reason: str) -> float:
     text = (await w.client.get(w.base_url.removesuffix("/v1") + "/metrics")).text
     name = f'concertina_connections_cut_total{{reason="{reason}"}} '
     return next(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+
+
+def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """The connections that open from now on. The gateway does not look at them by itself: the test owns the time."""
+    opened: list[Connection] = []
+    add = Connections.add
+
+    def noted(connections: Connections, connection: Connection) -> bool:
+        opened.append(connection)
+        return add(connections, connection)
+
+    monkeypatch.setattr("app.api.connections.LOOK_SECONDS", (3600.0, 3600.0))
+    monkeypatch.setattr(Connections, "add", noted)
+    return opened
 
 
 async def test_a_head_that_does_not_end_is_answered_with_408(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +148,22 @@ async def test_a_body_that_trickles_below_the_least_rate_is_cut(monkeypatch: pyt
 
 async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps({"model": "m", "messages": [user("x" * 3000)]})
+    opened = looked_at_by_hand(monkeypatch)
     async with world(monkeypatch, ScriptedUpstream(), limits={**QUICK, "min_bytes_per_second": 500}) as w:
         client = await talk(w)
-        client.send(head(length=len(body)).replace("host: x", "host: x\r\nconnection: close"))
+        sent = head(length=len(body)).replace("host: x", "host: x\r\nconnection: close")
+        client.send(sent)
+        await until(lambda: len(opened) == 1)
+        sent_bytes, seconds = len(sent), 0.0
         for start in range(0, len(body), 100):
-            client.send(body[start : start + 100])
-            await asyncio.sleep(0.015)
-        async with asyncio.timeout(5):
+            piece = body[start : start + 100]
+            client.send(piece)
+            sent_bytes += len(piece)
+            await until(lambda: opened[0]._received_bytes == sent_bytes)  # noqa: B023 - it is awaited at once
+            seconds += 0.15
+            opened[0].look(seconds)
+        assert seconds > 10 * QUICK["slow_client_seconds"]
+        async with asyncio.timeout(WAIT_SECONDS):
             assert (await client.reader.read()).startswith(b"HTTP/1.1 200")
 
 
@@ -149,7 +173,7 @@ async def test_a_body_in_chunks_without_a_length_is_bounded_too(monkeypatch: pyt
         client.send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         for _ in range(3):
             client.send("1388\r\n" + " " * 5000 + "\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             received = await client.reader.readuntil(b"}}")
             assert received.startswith(b"HTTP/1.1 413")
             await client.until_cut()  # the rest of it is not waited for
@@ -160,7 +184,7 @@ async def test_a_client_that_waits_for_its_answer_is_not_hurried(monkeypatch: py
     async with world(monkeypatch, upstream, limits=QUICK) as w:
         client = await talk(w)
         client.send(ask_for_stream("x"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert (await client.reader.readuntil(b"[DONE]")).count(b"data: ") == 3
 
 
@@ -217,6 +241,7 @@ async def test_a_client_that_does_not_read_is_cut_and_its_answer_is_stored(monke
         await client.until_cut()
 
 
+@pytest.mark.timeout(300)
 async def test_many_clients_that_do_not_read_hold_no_more_than_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is sent 64 MB; what is held for one is some hundred kilobytes beside the beginning of its answer."""
     sent = 0
@@ -242,7 +267,7 @@ async def test_many_clients_that_do_not_read_hold_no_more_than_buffers(monkeypat
             stalled = -1
             while stalled != sent:
                 stalled = sent
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(1.0)  # a busy machine lets none of them go on for a while
             held_bytes = (tracemalloc.get_traced_memory()[0] - before) / MANY
         finally:
             tracemalloc.stop()

@@ -76,7 +76,7 @@ async def test_a_stream_without_a_blank_line_or_done_at_its_end_is_ended_properl
 async def test_a_provider_that_keeps_the_line_open_after_done_does_not_hold_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         events = await streamed(monkeypatch, chunk({"content": "a"}), chunk({}, "stop"), DONE, 60)
     assert text_of(events) == "a"
 

@@ -57,7 +57,18 @@ def test_probes_and_lookers_on_are_no_requests() -> None:
     metrics = Metrics()
     for endpoint in ("/healthz", "/metrics", "/v1/admin/overview", "other", "/v1/models", "/v1/chat/completions"):
         metrics.counted(f.REQUESTS, endpoint, "503").add()
-    assert overview_of(metrics).told()["totals"]["errors"] == 2
+    assert overview_of(metrics).told()["totals"]["requests"] == 2
+
+
+def test_errors_that_no_application_was_told_are_none() -> None:
+    metrics = Metrics()
+    for status in (404, 499, 503):
+        metrics.error("x", status)
+    for _ in range(3):
+        metrics.error("x", 404, is_of_application=False)
+    told = overview_of(metrics).told()
+    assert told["errors"] == [{"code": "x", "status": 404, "count": 1}, {"code": "x", "status": 503, "count": 1}]
+    assert (told["totals"]["refusals"], told["totals"]["errors"]) == (1, 1)
 
 
 def test_what_is_saved_is_less_what_summaries_cost() -> None:

@@ -75,7 +75,7 @@ async def test_an_answer_that_is_framed_in_doubt_is_refused(head: bytes) -> None
         with pytest.raises(UpstreamUnavailable, match="The call to provider 'test' failed: ") as caught:
             await provider.send(CHAT)
         assert not isinstance(caught.value, ConnectionDropped)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await server.gone.wait()
 
 
@@ -120,7 +120,7 @@ async def test_a_connection_on_which_something_comes_unasked_is_closed() -> None
     async with provider_at(script) as (provider, server):
         await read(provider)
         writers[0].write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await server.gone.wait()
         assert await read(provider) == b"{}"
 
@@ -253,7 +253,7 @@ async def test_a_connection_that_nobody_needs_is_closed_in_time(monkeypatch: pyt
     monkeypatch.setattr(direct, "IDLE_CONNECTION_SECONDS", 0.05)
     async with provider_at(says(OK)) as (provider, server):
         await read(provider)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await server.gone.wait()
         assert await read(provider) == b"{}"
 

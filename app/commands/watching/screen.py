@@ -130,7 +130,7 @@ class Screen:
         requests, errors = totals.get("requests") or 0, totals.get("errors") or 0
         return [
             _row("requests", rate(pace.per_second("requests")), count(requests)),
-            _row("errors", count(errors), share(errors, requests), style=BAD if errors else "bold"),
+            _row("failures", count(errors), share(errors, requests), style=BAD if errors else "bold"),
             _row("refusals", count(totals.get("refusals"))),
             _row("tokens in", rate(pace.per_second("prompt_tokens"))),
             _row("tokens out", rate(pace.per_second("completion_tokens"))),
@@ -167,10 +167,10 @@ class Screen:
         samples, interval = series.get("samples") or [], float(series.get("interval_seconds") or 10)
         waits: list[float | None] = [sample.get("first_byte_p95_seconds") for sample in samples]
         yield Text(f"{'─' * 3} last hour ".ljust(width, "─"), HEAD)
-        for label, name in (("requests", "requests"), ("tokens in", "prompt_tokens"), ("errors", "errors")):
+        for label, name in (("requests", "requests"), ("tokens in", "prompt_tokens"), ("failures", "errors")):
             values = [grown / interval for grown in growth(samples, name)]
             yield _hourly(
-                label, values, rate(max(values, default=None)), width, interval, BAD if name == "errors" else GOOD
+                label, values, rate(max(values, default=None)), width, interval, BAD if label == "failures" else GOOD
             )
         most = latency(max((wait for wait in waits if wait is not None), default=None))
         yield _hourly("first byte", waits, most, width, interval, "yellow")
@@ -181,9 +181,9 @@ class Screen:
             return
         texts = [f"{shown(error.get('code'))} ({error.get('status')}) ×{count(error.get('count'))}" for error in errors]
         if height is not None and height < TALL:
-            yield _line("failures", " · ".join(texts))
+            yield _line("errors", " · ".join(texts))
             return
-        yield Text(f"{'─' * 3} failures ".ljust(width, "─"), HEAD)
+        yield Text(f"{'─' * 3} errors ".ljust(width, "─"), HEAD)
         yield from (Text(f"  {text}") for text in (texts if height is None else texts[:ERROR_ROWS]))
 
 

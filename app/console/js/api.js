@@ -96,7 +96,8 @@ async function request(method, path, { query = {}, body, text, signal, headers =
       if (one !== null && one !== undefined && one !== "") url.searchParams.append(name, String(one));
     }
   }
-  const sent = { ...headers };
+  // What the console reads is not counted among the requests of applications.
+  const sent = { ...(method === "GET" && { "X-Concertina-Console": "1" }), ...headers };
   const { key, endUser } = credentials();
   if (key) sent.Authorization = `Bearer ${key}`;
   if (endUser && endUserHeader) sent[endUserHeader] = endUser;

@@ -57,14 +57,14 @@ function All({ told }) {
       { label: "Requests now", value: count(now.requests_in_flight), note: `${count(now.streams_open)} streaming` },
       { label: "Requests per second", value: rates ? rates.requests.toFixed(rates.requests < 10 ? 2 : 0) : "–", note: "over the last minute" },
       { label: "First byte, 95 %", value: duration(told.latency.first_byte_seconds.p95), note: `half within ${duration(told.latency.first_byte_seconds.p50)}` },
-      { label: "Errors", value: count(totals.errors), kind: totals.errors ? "bad" : "", note: totals.requests ? `${share(totals.errors, totals.requests)} of ${count(totals.requests)} requests` : "no requests yet" },
+      { label: "Errors", value: count(totals.errors + totals.refusals), kind: totals.errors ? "bad" : "", note: totals.requests ? `${errorKinds(totals)}, ${share(totals.errors + totals.refusals, totals.requests)} of ${count(totals.requests)} requests` : "no requests yet" },
       { label: "Compactions now", value: count(now.compactions_running), note: `${count(sum(totals.compactions))} so far` },
     ]} />
     <${Numbers} label="Since the start" of=${[
       { label: "Tokens sent", value: short(totals.prompt_tokens), title: count(totals.prompt_tokens), note: `of ${short(totals.log_tokens)} without compaction` },
       { label: "Tokens saved", value: short(totals.saved_tokens), title: count(totals.saved_tokens), kind: totals.saved_tokens > 0 ? "good" : "", note: `${percent(totals.saved_tokens, totals.log_tokens)} · summaries took ${short(totals.summary_prompt_tokens + totals.summary_completion_tokens)}` },
       { label: "Cache hits", value: percent(totals.cached_tokens, totals.reported_prompt_tokens), note: `${short(totals.cached_tokens)} of ${short(totals.reported_prompt_tokens)} reported tokens` },
-      { label: "Cost", value: dollars(totals.cost_usd), note: totals.cost_usd === null ? "no prices are configured" : "by the configured prices" },
+      { label: "Cost", value: dollars(totals.cost_usd), note: priceNote(told) },
       { label: "Cost saved", value: dollars(totals.saved_usd), kind: totals.saved_usd > 0 ? "good" : "", note: totals.saved_usd === null ? "no prices are configured" : "summaries paid" },
     ]} />
     ${totals.requests === 0 && html`<div class="panel"><${Empty}><p>Nothing was asked yet.</p><p>Point a client’s base URL at this gateway, or begin with <a href="#/chat">a chat</a>.</p><//></div>`}
@@ -73,13 +73,23 @@ function All({ told }) {
       <${Panel} title="Latency" note="of the last minutes"><${Latency} latency=${told.latency} /><//>
       <${Panel} title="Answers by status"><${Shares} of=${totals.statuses} name=${(status) => html`<${Status} of=${status} />`} /><//>
       <${Panel} title="Compactions by outcome"><${Shares} of=${totals.compactions} name=${(outcome) => html`<${Badge} kind=${outcome === "failed" ? "bad" : ""}>${outcome.replaceAll("_", " ")}<//>`} /><//>
-      <${Panel} title="Errors"><${Errors} errors=${told.errors} refusals=${totals.refusals} /><//>
+      <${Panel} title="Errors" note=${told.errors.length ? errorKinds(totals) : ""}><${Errors} errors=${told.errors} /><//>
     </div>
     <${Panel} title="Models"><${Models} models=${told.models} /><//>
   </div>`;
 }
 
 const sum = (counts) => Object.values(counts).reduce((before, value) => before + value, 0);
+const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+/** Failures (5xx) are the gateway's or its providers', client errors (4xx) the requests'. */
+const errorKinds = ({ errors, refusals }) => `${plural(errors, "failure")}, ${plural(refusals, "client error")}`;
+
+function priceNote({ simulated, totals }) {
+  if (simulated) return "the simulated model is free";
+  return totals.cost_usd === null ? "no prices are configured" : "by the configured prices";
+}
+
 const share = (part, of) => `${((100 * part) / of).toFixed(part && part / of < 0.001 ? 3 : 1)} %`;
 
 function Panel({ title, note, children }) {
@@ -129,8 +139,8 @@ function chartsOf(samples) {
     ] },
     { title: "First byte, 95 %", formatY: duration, lines: [line("95 % within", samples.map((sample) => sample.first_byte_p95_seconds), "--chart-4", { format: duration })] },
     { title: "Errors", formatY: (value) => (Number.isInteger(value) ? count(value) : ""), lines: [
-      line("Errors (5xx)", grown(samples, "errors"), "--chart-5", { area: true }),
-      line("Refusals (4xx)", grown(samples, "refusals"), "--chart-3", { dashed: true }),
+      line("Failures (5xx)", grown(samples, "errors"), "--chart-5", { area: true }),
+      line("Client errors (4xx)", grown(samples, "refusals"), "--chart-3", { dashed: true }),
     ] },
   ].map((chart) => ({ ...chart, x }));
 }
@@ -153,11 +163,11 @@ function Shares({ of, name }) {
     <td class="number">${count(value)}</td><td class="number soft">${percent(value, all)}</td></tr>`)}</tbody></table>`;
 }
 
-function Errors({ errors, refusals }) {
-  if (!errors.length) return html`<p class="soft small">None${refusals > 0 ? `, and ${count(refusals)} refusals` : " yet"}.</p>`;
-  return html`<table class="data"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col" class="number">How often</th></tr></thead>
+function Errors({ errors }) {
+  if (!errors.length) return html`<p class="soft small">None yet.</p>`;
+  return html`<table class="data"><thead><tr><th scope="col">Code</th><th scope="col">Status</th><th scope="col">Kind</th><th scope="col" class="number">How often</th></tr></thead>
     <tbody>${errors.map((error) => html`<tr key=${`${error.status} ${error.code}`}><th scope="row"><code>${error.code ?? "none"}</code></th><td>${error.status}</td>
-      <td class="number">${count(error.count)}</td></tr>`)}</tbody></table>`;
+      <td>${error.status >= 500 ? html`<${Badge} kind="bad">failure<//>` : "client error"}</td><td class="number">${count(error.count)}</td></tr>`)}</tbody></table>`;
 }
 
 function Models({ models }) {

@@ -1,0 +1,336 @@
+"""How the habits of clients look in the alignment of log and history: one case for each."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from app.conversation.alignment import (
+    Alignment,
+    align,
+    confirms_hint,
+    digest_message,
+    element_from,
+    is_distinctive,
+    is_evidence,
+)
+from app.conversation.messages import Message
+
+Body = dict[str, Any]
+
+
+def user(text: str) -> Body:
+    return {"role": "user", "content": text}
+
+
+def note(text: str) -> Body:
+    return {"role": "system", "content": text}
+
+
+def answer(text: str) -> Body:
+    return {"role": "assistant", "content": text}
+
+
+def call(*ids: str, arguments: str = "{}") -> Body:
+    calls = [{"id": i, "type": "function", "function": {"name": "read", "arguments": arguments}} for i in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, text: str) -> Body:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def long(name: str) -> Body:
+    return answer(f"{name}: " + " ".join(f"{name} has part {n}, which the archive describes." for n in range(8)))
+
+
+X, Y, Z = "call_x8Kd03jq2Lm1", "call_y8Kd03jq2Lm1", "call_z8Kd03jq2Lm1"
+CHAT = [user("u0"), long("a0"), user("u1"), long("a1"), user("u2"), long("a2")]
+SHORT = [user("Hi"), answer("Hello!"), user("yes"), answer("OK"), user("yes"), answer("OK")]
+AGENT = [user("Fix it"), call(X, Y), result(X, "rx"), result(Y, "ry"), call(Z), result(Z, "rz"), long("done")]
+NOTED = [user("u0"), long("a0"), note("date"), user("u1"), long("a1")]
+NEW = user("something new")
+
+
+def align_bodies(
+    log: list[Body], history: list[Body], *, named: bool = False, choices: tuple[Body, ...] = ()
+) -> Alignment:
+    elements = []
+    for place, body in enumerate(log):
+        message = Message.of(body)
+        others = tuple(digest_message(Message.of(choice)) for choice in choices) if place == len(log) - 1 else ()
+        ours = body["role"] == "assistant"
+        elements.append(element_from(message, tokens=len(message.text) // 4, is_answer=ours, alternatives=others))
+    return align(elements, [element_from(Message.of(body)) for body in history], named=named)
+
+
+def show(alignment: Alignment) -> str:
+    """`=3` same, `~3` rewritten, `n3` note, `i3` inserted, `s3` summary, `+` new."""
+    letters = {"same": "=", "rewritten": "~", "note": "n", "inserted": "i", "summary": "s"}
+    return " ".join("+" if a.mark == "new" else f"{letters[a.mark]}{a.seq}" for a in alignment.marks)
+
+
+CASES: dict[str, tuple[list[Body], list[Body], str, str]] = {
+    "the usual client": (CHAT, [*CHAT, NEW], "=0 =1 =2 =3 =4 =5 +", "continues 5"),
+    "short messages that repeat": (SHORT, [*SHORT, user("yes")], "=0 =1 =2 =3 =4 =5 +", "continues 5"),
+    "a note before the newest message": (CHAT, [*CHAT, note("now"), NEW], "=0 =1 =2 =3 =4 =5 n6 +", "continues 5"),
+    "notes everywhere": (
+        CHAT,
+        [note("a"), *CHAT[:3], note("b"), *CHAT[3:], NEW, note("c")],
+        "n0 =0 =1 =2 n3 =3 =4 =5 + n7",
+        "continues 5",
+    ),
+    "a note of the log comes back": (NOTED, [*NOTED, NEW], "=0 =1 =2 =3 =4 +", "continues 4"),
+    "a note of the log is gone": (NOTED, [*NOTED[:2], *NOTED[3:], NEW], "=0 =1 =3 =4 +", "continues 4 omits 2-3"),
+    "a note of the log says something else": (
+        NOTED,
+        [*NOTED[:2], note("later"), *NOTED[3:], NEW],
+        "=0 =1 n3 =3 =4 +",
+        "continues 4 omits 2-3",
+    ),
+    "a note of the log at its end": (NOTED[:3], [*NOTED[:2], NEW], "=0 =1 +", "continues 2 omits 2-3"),
+    "masked results": (
+        AGENT,
+        [*AGENT[:2], result(X, "-"), result(Y, "-"), call(Z), result(Z, "-"), AGENT[6], NEW],
+        "=0 =1 ~2 ~3 =4 ~5 =6 +",
+        "continues 6",
+    ),
+    "parallel results in another order": (
+        AGENT,
+        [*AGENT[:2], AGENT[3], AGENT[2], *AGENT[4:], NEW],
+        "=0 =1 =3 =2 =4 =5 =6 +",
+        "continues 6",
+    ),
+    "masked parallel results in another order": (
+        AGENT,
+        [*AGENT[:2], result(Y, "-"), result(X, "-"), *AGENT[4:], NEW],
+        "=0 =1 ~3 ~2 =4 =5 =6 +",
+        "continues 6",
+    ),
+    "shortened arguments": (
+        AGENT,
+        [AGENT[0], call(X, Y, arguments='{"short": 1}'), *AGENT[2:], NEW],
+        "=0 ~1 =2 =3 =4 =5 =6 +",
+        "continues 6",
+    ),
+    "dropped calls": (AGENT, [AGENT[0], AGENT[6], NEW], "=0 =6 +", "continues 6 omits 1-6"),
+    "one dropped result": (AGENT, [*AGENT[:2], *AGENT[3:], NEW], "=0 =1 =3 =4 =5 =6 +", "continues 6 omits 2-3"),
+    "a sliding window": (CHAT, [*CHAT[4:], NEW], "=4 =5 +", "continues 5 omits 0-4"),
+    "a sliding window that begins with an answer": (CHAT, [*CHAT[3:], NEW], "=3 =4 =5 +", "continues 5 omits 0-3"),
+    "a summary instead of the beginning": (
+        CHAT,
+        [user("Summary"), *CHAT[4:], NEW],
+        "s0 =4 =5 +",
+        "continues 5 omits 0-4",
+    ),
+    "a summary with an acknowledgement": (
+        CHAT,
+        [user("Summary"), answer("Understood."), answer("Go on."), *CHAT[4:], NEW],
+        "s0 s0 s0 =4 =5 +",
+        "continues 5 omits 0-4",
+    ),
+    "a summary after kept questions, which stands for one answer at its place": (
+        CHAT,
+        [CHAT[0], CHAT[2], user("Summary"), *CHAT[4:], NEW],
+        "=0 =2 i3 =4 =5 +",
+        "continues 5 omits 1-2 3-4",
+    ),
+    "a reworded question": (
+        CHAT,
+        [*CHAT[:2], user("u1 + documents"), *CHAT[3:], NEW],
+        "=0 =1 ~2 =3 =4 =5 +",
+        "continues 5",
+    ),
+    "a reworded answer": (CHAT, [*CHAT[:3], answer("cleaned"), *CHAT[4:], NEW], "=0 =1 =2 ~3 =4 =5 +", "continues 5"),
+    "an inserted reminder": (
+        CHAT,
+        [*CHAT[:4], user("Remember!"), *CHAT[4:], NEW],
+        "=0 =1 =2 =3 i4 =4 =5 +",
+        "continues 5",
+    ),
+    "a newest question that was sent with documents": (
+        [*CHAT[:4], user("u2 + documents"), answer("OK")],
+        [*CHAT[:4], user("u2"), answer("OK"), NEW],
+        "=0 =1 =2 =3 ~4 =5 +",
+        "continues 5",
+    ),
+    "the last answer cut short": (
+        CHAT[:2],
+        [CHAT[0], answer(CHAT[1]["content"][:120]), NEW],
+        "=0 ~1 +",
+        "continues 1",
+    ),
+    "the first answer cut to a few words": (CHAT[:2], [CHAT[0], answer("a0: a0 has"), NEW], "+ + +", "new"),
+    "a later answer cut to a few words": (
+        CHAT,
+        [*CHAT[:5], answer("a2: a2 has"), NEW],
+        "=0 =1 =2 =3 =4 ~5 +",
+        "continues 5",
+    ),
+    "another choice": (CHAT[:2], [CHAT[0], answer("the other"), NEW], "=0 ~1 +", "continues 1"),
+    "regenerate": (CHAT, CHAT[:5], "=0 =1 =2 =3 =4", "branches 4"),
+    "regenerate an old answer": (CHAT, CHAT[:3], "=0 =1 =2", "branches 2"),
+    "regenerate an old short answer": (SHORT, SHORT[:3], "=0 =1 =2", "branches 2"),
+    "regenerate after parallel results in another order": (
+        [*AGENT[:4], long("b")],
+        [*AGENT[:2], AGENT[3], AGENT[2]],
+        "=0 =1 =3 =2",
+        "branches 3",
+    ),
+    "a result that differs at the end": (
+        [*AGENT[:4], long("b")],
+        [*AGENT[:2], result(Y, "other"), AGENT[2]],
+        "=0 =1 + +",
+        "branches 1",
+    ),
+    "an edited question": (CHAT, [*CHAT[:4], user("u2, edited")], "=0 =1 =2 =3 +", "branches 3"),
+    "an edited question in a window": (CHAT, [*CHAT[2:4], user("u2, edited")], "=2 =3 +", "branches 3 omits 0-2"),
+    "a tail that is left out": (CHAT, [*CHAT[:5], NEW], "=0 =1 =2 =3 =4 +", "branches 4"),
+    "the same greeting and nothing else": (CHAT, [user("u0"), answer("no"), NEW], "+ + +", "new"),
+    "an old yes and a new one": (SHORT, [user("yes")], "+", "new"),
+    "a prefill": (CHAT, [*CHAT, NEW, answer("Sure,")], "=0 =1 =2 =3 =4 =5 + +", "continues 5"),
+    "results whose ids and texts repeat": (
+        [
+            *CHAT[:3],
+            *(call("call_0", "call_1"), result("call_0", "r"), result("call_1", "passed")),
+            *(call("call_1"), result("call_1", "passed"), long("b")),
+        ],
+        [*CHAT[:3], call("call_0", "call_1"), result("call_0", "-"), result("call_1", "passed"), long("b"), NEW],
+        "=0 =1 =2 =3 ~4 =5 =8 +",
+        "continues 8 omits 6-8",
+    ),
+    "a short message that an abandoned tail has, too": (
+        [*CHAT[:4], *SHORT[2:4], NEW, answer("Well.")],
+        [*CHAT[:4], user("something else"), user("yes")],
+        "=0 =1 =2 =3 + +",
+        "branches 3",
+    ),
+    "an empty log": ([], [NEW], "+", "new"),
+    "an empty history": (CHAT, [], "", "new"),
+}
+NAMED: dict[str, tuple[list[Body], list[Body], str, str]] = {
+    "questions and a summary, which stands for one answer at its place": (
+        CHAT,
+        [CHAT[0], CHAT[2], CHAT[4], user("Summary"), NEW],
+        "=0 =2 =4 i5 +",
+        "continues 5 omits 1-2 3-4 5-6",
+    ),
+    "questions and a summary of a long turn": (
+        [*CHAT[:4], *AGENT],
+        [CHAT[0], CHAT[2], AGENT[0], user("Summary"), note("now"), NEW],
+        "=0 =2 =4 s5 n11 +",
+        "continues 10 omits 1-2 3-4 5-11",
+    ),
+    "a summary that is to be answered": (
+        [*CHAT[:4], *AGENT],
+        [CHAT[0], CHAT[2], AGENT[0], user("Summary")],
+        "=0 =2 =4 +",
+        "continues 10 omits 1-2 3-4 5-11",
+    ),
+    "questions, of which the last is edited": (CHAT, [CHAT[0], CHAT[2], NEW], "=0 =2 +", "branches 2 omits 1-2"),
+    "every answer cleaned": (
+        CHAT,
+        [user("u0"), answer("b0"), user("u1"), answer("b1"), user("u2"), answer("b2"), NEW],
+        "=0 ~1 =2 ~3 =4 ~5 +",
+        "continues 5",
+    ),
+    "a window of short messages": (
+        [*CHAT[:4], *SHORT, user("Hm"), answer("Yes?")],
+        [user("Hm"), answer("Yes?"), NEW],
+        "=10 =11 +",
+        "continues 11 omits 0-10",
+    ),
+    "the first answer in other words": (CHAT[:2], [CHAT[0], answer("b0"), NEW], "=0 ~1 +", "continues 1"),
+    "an old yes and a new one": (SHORT, [*SHORT[:2], user("yes")], "=0 =1 =2", "branches 2"),
+}
+
+
+def check(alignment: Alignment, marks: str, outcome: str) -> None:
+    assert show(alignment) == marks
+    omitted = "".join(f" {start}-{end}" for start, end in alignment.omitted)
+    what = "continues" if alignment.continues else "branches"
+    shown = f"{what} {alignment.last_seq}" + (f" omits{omitted}" if omitted else "")
+    assert outcome == ("new" if alignment.last_seq < 0 else shown)
+
+
+@pytest.mark.parametrize(("log", "history", "marks", "outcome"), CASES.values(), ids=CASES)
+def test_each_habit_of_a_client_is_aligned(log: list[Body], history: list[Body], marks: str, outcome: str) -> None:
+    check(align_bodies(log, history, choices=(answer("the other"),)), marks, outcome)
+
+
+@pytest.mark.parametrize(("log", "history", "marks", "outcome"), NAMED.values(), ids=NAMED)
+def test_each_habit_is_aligned_with_a_log_that_an_id_names(
+    log: list[Body], history: list[Body], marks: str, outcome: str
+) -> None:
+    check(align_bodies(log, history, named=True), marks, outcome)
+
+
+@pytest.mark.parametrize("call_id", [X, "toolu_01A09q90qw90lq917835lq9", "D681PevKs", "call_1k3b9x0q", "0f" * 16])
+def test_a_random_id_is_distinctive(call_id: str) -> None:
+    assert is_distinctive(call_id)
+
+
+@pytest.mark.parametrize(
+    "call_id", ["", "call_0", "functions.read:0", "call_get_weather_12", "functions.read2files0:1"]
+)
+def test_a_counter_is_not_distinctive(call_id: str) -> None:
+    assert not is_distinctive(call_id)
+
+
+def test_two_long_answers_are_evidence_and_one_is_not() -> None:
+    assert is_evidence(align_bodies(CHAT, [*CHAT[2:], NEW]))
+    assert not is_evidence(align_bodies(CHAT, [*CHAT[4:], NEW]))
+    assert not is_evidence(align_bodies(CHAT, [CHAT[1], CHAT[4], CHAT[5], user("a"), user("b"), *CHAT[4:], NEW][1:]))
+
+
+def test_the_same_answer_twice_is_one_answer() -> None:
+    twice = [CHAT[0], CHAT[1], CHAT[0], CHAT[1]]
+    assert align_bodies(twice, [*twice, NEW]).answers == 1
+
+
+def test_an_issued_id_is_evidence_unless_the_log_repeats_it() -> None:
+    log = [user("Fix it"), call(X), result(X, "-"), answer("Done.")]
+    assert is_evidence(align_bodies(log, [*log, NEW]))
+    assert not is_evidence(align_bodies([*log, *log], [*log, *log, NEW]))
+    counted = [user("Fix it"), call("call_0"), result("call_0", "-"), answer("Done.")]
+    assert not is_evidence(align_bodies(counted, [*counted, NEW]))
+
+
+def test_masked_results_do_not_count_against_a_conversation() -> None:
+    log = [user("Fix it"), *[m for n in range(20) for m in (call(f"{X}{n}"), result(f"{X}{n}", "seen"))], long("end")]
+    history = [m | {"content": "masked"} if m["role"] == "tool" else m for m in log]
+    alignment = align_bodies(log, [*history, NEW])
+    assert alignment.aligned_share == 1.0
+    assert is_evidence(alignment)
+
+
+def test_an_answer_that_the_log_does_not_know_is_no_evidence() -> None:
+    assert is_evidence(align_bodies([*CHAT, *AGENT], [*CHAT, NEW]))
+    assert not is_evidence(align_bodies([*CHAT, *AGENT], [*CHAT, NEW, long("elsewhere"), NEW]))
+
+
+def test_a_hint_needs_the_newest_question_and_one_more_message() -> None:
+    kept = [CHAT[0], CHAT[2], CHAT[4], user("Summary"), NEW]
+    assert confirms_hint(align_bodies(CHAT, kept, named=True))
+    assert not confirms_hint(align_bodies(CHAT, [CHAT[4], NEW], named=True))
+    assert not confirms_hint(align_bodies(CHAT, [CHAT[0], CHAT[2], NEW], named=True))
+    assert not confirms_hint(align_bodies(CHAT, [CHAT[0], CHAT[4], answer("else"), NEW], named=True))
+
+
+def test_a_digest_needs_the_key() -> None:
+    message = Message.of(user("yes"))
+    assert digest_message(message, b"a") != digest_message(message, b"b")
+    assert element_from(message, key=b"a").digest == digest_message(message, b"a")
+
+
+@pytest.mark.parametrize("repeat", [1, 10_000], ids=["all alike", "all different"])
+def test_long_sequences_take_no_quadratic_time(repeat: int) -> None:
+    log = [body for n in range(5_000) for body in (user(f"u{n % repeat}"), answer(f"a{n % repeat}" + "." * 100))]
+    changed = [body | {"content": f"x{n}"} if n % 3 == 0 else body for n, body in enumerate(log)]
+    elements = [element_from(Message.of(body), tokens=30, is_answer=body["role"] == "assistant") for body in log]
+    history = [element_from(Message.of(body)) for body in changed]
+    started = time.process_time()
+    align(elements, history[100:])
+    assert time.process_time() - started < 5
