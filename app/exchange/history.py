@@ -121,6 +121,11 @@ class Reach(msgspec.Struct, frozen=True):
     is_shared: bool = False
     """Whether other conversations end with the very same log."""
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the stored message is the last of its conversation."""
+        return self.match.message.seq == self.match.conversation.head_seq
+
 
 class Search:
     """Looks up how far a tenant's stored messages reach into a request's log."""

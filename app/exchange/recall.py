@@ -178,7 +178,7 @@ class Recall:
         reach = await self._search.whole(tenant, named, log)
         if reach is not None and is_anothers(request, reach.match.conversation):
             reach = None
-        if reach is not None and not log.has_answers_from(reach.index + 1):
+        if reach is not None and (reach.is_head or not log.has_answers_from(reach.index + 1)):
             if reach.is_shared and named is None:
                 return None  # more than one conversation stands here: which of them is meant cannot be known
             if reach.is_aligned and not has_versions(reach.match.conversation):
