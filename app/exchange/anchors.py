@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from app.conversation.alignment import MIN_PREFIX_CHARACTERS, Element
@@ -44,8 +44,8 @@ def hint_digests(tenant: str, hints: Mapping[str, str]) -> list[bytes]:
     return [anchor_digest(tenant, name, value.encode("utf-8", "replace")) for name, value in hints.items()]
 
 
-class AnchorWriter:
-    """Keeps anchors, a batch at a time."""
+class Anchors:
+    """Keeps anchors, a batch at a time, and finds them."""
 
     def __init__(self, store: Store, tasks: Tasks) -> None:
         self._store = store
@@ -64,6 +64,16 @@ class AnchorWriter:
         self._waiting += anchors
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_later)
+
+    async def find(self, digests: Sequence[bytes]) -> list[Anchor]:
+        """The places with one of these names, newest first. What waits is written before: a quick client is back
+        sooner than its last answer's anchors are stored.
+
+        Raises:
+            StoreUnavailable: they cannot be read.
+        """
+        await self.flush()
+        return await self._store.find_anchors(digests) if digests else []
 
     async def flush(self) -> None:
         """Write what waits."""

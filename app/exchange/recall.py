@@ -23,7 +23,7 @@ from app.conversation.identity import (
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
-from app.exchange.anchors import hint_digests
+from app.exchange.anchors import Anchors, hint_digests
 from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
@@ -60,6 +60,7 @@ class Recall:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
+        anchors: Anchors,
         histories: ClientHistories,
         random_bytes: Callable[[int], bytes],
         wait_seconds: float,
@@ -67,6 +68,7 @@ class Recall:
     ) -> None:
         self._store = store
         self._search = Search(store)
+        self._anchors = anchors
         self._histories = histories
         self._repeating = Repeating(store)
         self._leases = leases
@@ -222,7 +224,7 @@ class Recall:
             met.add(reach.match.conversation.id)
             yield reach.match.conversation, False
         for by_hint, digests in ((False, log.anchor_digests), (True, hint_digests(tenant, request.hints))):
-            for anchor in await self._store.find_anchors(digests) if digests else ():
+            for anchor in await self._anchors.find(digests):
                 if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
                     continue
                 met.add(anchor.conversation_id)

@@ -16,7 +16,7 @@ from app.conversation.identity import Position, PrefixMemory, new_conversation_i
 from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
-from app.exchange.anchors import AnchorWriter
+from app.exchange.anchors import Anchors
 from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
@@ -72,7 +72,7 @@ class Remember:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
-        anchors: AnchorWriter,
+        anchors: Anchors,
         random_bytes: Callable[[int], bytes],
         tasks: Tasks,
     ) -> None:
