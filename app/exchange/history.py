@@ -119,7 +119,9 @@ class Reach(msgspec.Struct, frozen=True):
     is_aligned: bool = False
     """Whether each message of the history up to there is the log message of the same number."""
     is_shared: bool = False
-    """Whether other conversations end with the very same log."""
+    """Whether conversations of other families end with the very same log."""
+    is_kept_again: bool = False
+    """Whether conversations of other families have stored the same message after the same log."""
 
     @property
     def is_head(self) -> bool:
@@ -151,7 +153,9 @@ class Search:
             return None
         if reach.match.conversation.state.get(REWRITTEN, 0) != remembered.rewritten:
             return None
-        return reach if further is None or further.index + count - 1 <= reach.index else None
+        if further is not None and further.index + count - 1 > reach.index:
+            return None
+        return _with_keepers(reach, found)
 
     async def whole(self, tenant: str, named: Conversation | None, log: History) -> Reach | None:
         """The deepest stored message that the chain, then the skeleton reaches.
@@ -182,8 +186,8 @@ class Search:
             further = await self._store.find(tenant=tenant, root=root, links=links, skeletons=[], within=within)
             deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
             if deeper is not None:
-                return deeper
-        return by_skeleton
+                return _with_keepers(deeper, further)
+        return _with_keepers(by_skeleton, found)
 
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:
@@ -199,12 +203,22 @@ def _described(reach: Reach, found: Sequence[Match], positions: Sequence[Positio
     links = [start.link, *(position.link for position in positions[: reach.index + 1])]
     # A message that the chain looks through may stand elsewhere in the log.
     is_aligned = reach.match.message.seq == reach.index and all(one != next_one for one, next_one in pairwise(links))
-    ends = {
-        one.conversation.id
+    return _with_keepers(replace(reach, is_aligned=is_aligned), found)
+
+
+def _with_keepers(reach: Reach, found: Sequence[Match]) -> Reach:
+    """A reach, with what conversations of other families have of the matched message."""
+    match = reach.match
+    keepers = [
+        one
         for one in found
-        if one.message.link == reach.match.message.link and one.conversation.head_seq == one.message.seq
-    }
-    return replace(reach, is_aligned=is_aligned, is_shared=len(ends) > 1)
+        if one.by_skeleton == match.by_skeleton
+        and (one.message.skeleton if match.by_skeleton else one.message.link)
+        == (match.message.skeleton if match.by_skeleton else match.message.link)
+    ]
+    kept_by = {one.conversation.path[0][0] for one in keepers}
+    ends = {one.conversation.path[0][0] for one in keepers if one.conversation.head_seq == one.message.seq}
+    return replace(reach, is_shared=len(ends) > 1, is_kept_again=len(kept_by) > 1)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

@@ -26,6 +26,8 @@ REWRITTEN = "rewritten"
 """`Conversation.state`: whether the client has ever shown a message otherwise than it was said."""
 END_USER = "end_user"
 """`Conversation.state`: a digest of the application's name for the end user that the first request named."""
+BROUGHT = "brought"
+"""`Conversation.state`: how many messages the first request brought. Nobody was answered here before them."""
 INSTRUCTIONS = "instructions"
 """`Conversation.state`: leading system messages that an appending client sent once."""
 

@@ -29,6 +29,7 @@ from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
 from app.exchange.history import History, Reach, Remembered, Search, root_of_log
 from app.exchange.placement import (
+    BROUGHT,
     CALLS_OPEN,
     INSTRUCTIONS,
     REDACTED,
@@ -174,6 +175,8 @@ class Recall:
             within = named.id if named is not None else None
             reach = await self._search.behind(tenant, within, remembered, rest, count)
             if reach is not None and not is_anothers(request, reach.match.conversation):
+                if named is None and _is_anybodys(reach, log):
+                    return None
                 return await self._continue(request, reach, instructions, log, remembered.seqs)
         if named is None and not log.holds_answer and not request.hints:
             return None
@@ -181,8 +184,8 @@ class Recall:
         if reach is not None and is_anothers(request, reach.match.conversation):
             reach = None
         if reach is not None and (reach.is_head or not log.has_answers_from(reach.index + 1)):
-            if reach.is_shared and named is None:
-                return None  # more than one conversation stands here: which of them is meant cannot be known
+            if named is None and _is_anybodys(reach, log):
+                return None
             if reach.is_aligned and not has_versions(reach.match.conversation):
                 return await self._continue(request, reach, instructions, log, None)
             found = reach.match.conversation
@@ -397,7 +400,7 @@ class Recall:
             encoding,
             conversation_id=new_conversation_id(root, self._random_bytes),
             root=root,
-            state=state_of_end_user(request),
+            state={**state_of_end_user(request), BROUGHT: len(messages)},
             external_id=request.conversation_id if named is None else None,
             mode="append" if request.mode == "append" else "resend" if log.holds_answer else "unknown",
         )
@@ -457,6 +460,16 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: History) -
     if request.conversation_id is None or request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
+
+
+def _is_anybodys(reach: Reach, log: History) -> bool:
+    """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
+    given here before it (examples that an application puts before all its conversations). A history that tells the
+    answer to the only first question of this kind otherwise belongs to it."""
+    if reach.match.message.seq >= reach.match.conversation.state.get(BROUGHT, 0):
+        return reach.is_shared
+    following = log.messages[reach.index + 1 : -1]
+    return reach.is_kept_again or not following or following[0].role != "assistant"
 
 
 def _only_results(messages: Sequence[Message]) -> bool:
