@@ -23,7 +23,7 @@ from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
 from app.conversation.identity import PrefixMemory
 from app.exchange.admission import Admission
-from app.exchange.anchors import AnchorWriter
+from app.exchange.anchors import Anchors
 from app.exchange.ask import Ask
 from app.exchange.attempts import Attempts
 from app.exchange.client_history import ClientHistories
@@ -83,7 +83,7 @@ class Engine:
     finding: Finding
     pinning: Pinning
     turns: Turns
-    anchors: AnchorWriter
+    anchors: Anchors
     compactor: Compactor
     compacting: Compacting
     preparing: Preparing
@@ -155,13 +155,14 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         metrics=metrics,
     )
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
-    anchors = AnchorWriter(store, tasks)
+    anchors = Anchors(store, tasks)
     recall = Recall(
         store=store,
         leases=leases,
         counting=counting,
         prefixes=prefixes,
         histories=ClientHistories(store, counting),
+        anchors=anchors,
         random_bytes=random_bytes,
         wait_seconds=settings.compaction.wait_seconds,
         serves_degraded=settings.degraded_mode == "serve",

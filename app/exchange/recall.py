@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.alignment import Alignment, confirms_hint, is_evidence
+from app.conversation.alignment import Alignment, changes_head_only, confirms_hint, is_evidence
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -23,7 +23,7 @@ from app.conversation.identity import (
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
-from app.exchange.anchors import hint_digests
+from app.exchange.anchors import Anchors, hint_digests
 from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
@@ -61,6 +61,7 @@ class Recall:
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
         histories: ClientHistories,
+        anchors: Anchors,
         random_bytes: Callable[[int], bytes],
         wait_seconds: float,
         serves_degraded: bool,
@@ -68,6 +69,7 @@ class Recall:
         self._store = store
         self._search = Search(store)
         self._histories = histories
+        self._anchors = anchors
         self._repeating = Repeating(store)
         self._leases = leases
         self._counting = counting
@@ -205,7 +207,8 @@ class Recall:
         found: list[tuple[int, Conversation, Alignment]] = []
         async for conversation, by_hint in self._candidates(request, reach, log):
             alignment = await self._histories.align(conversation, log.raws, named=by_hint)
-            if confirms_hint(alignment) if by_hint else is_evidence(alignment):
+            is_meant = is_evidence(alignment) or changes_head_only(alignment)
+            if confirms_hint(alignment) if by_hint else is_meant:
                 same = sum(one.mark == "same" for one in alignment.marks)
                 found.append((same, conversation, alignment))
         found.sort(key=lambda one: one[0], reverse=True)
@@ -222,7 +225,7 @@ class Recall:
             met.add(reach.match.conversation.id)
             yield reach.match.conversation, False
         for by_hint, digests in ((False, log.anchor_digests), (True, hint_digests(tenant, request.hints))):
-            for anchor in await self._store.find_anchors(digests) if digests else ():
+            for anchor in await self._anchors.find(digests):
                 if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
                     continue
                 met.add(anchor.conversation_id)
