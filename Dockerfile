@@ -20,15 +20,15 @@ RUN groupadd --system --gid 10001 concertina \
     && useradd --system --uid 10001 --gid concertina --home-dir /data --no-create-home --shell /usr/sbin/nologin concertina \
     && install --directory --owner concertina --group concertina /data
 COPY --from=build /opt/concertina /opt/concertina
+COPY config/image.yaml /opt/concertina/defaults.yaml
 ENV PATH=/opt/concertina/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    CONCERTINA_SERVER__PORT=8000 \
-    CONCERTINA_DATABASE__URL=sqlite+aiosqlite:////data/concertina.db
+    CONCERTINA_DEFAULTS=/opt/concertina/defaults.yaml
 USER concertina
 WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"CONCERTINA_SERVER__PORT\"]}/healthz', timeout=2)"]
-CMD ["concertina", "serve", "--host", "0.0.0.0"]
+    CMD ["python", "-c", "import urllib.request as r; from app.settings import load; r.urlopen(f'http://127.0.0.1:{load().server.port}/healthz', timeout=2)"]
+CMD ["concertina", "serve"]

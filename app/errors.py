@@ -6,7 +6,9 @@ GatewayError
 │   ├── IdempotencyKeyReused       422  the key came with another request before
 │   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
 ├── InvalidApiKey                  401
+├── ClientKeyWithheld              401  a provider wants a key, and the client's is not meant for it
 ├── InsufficientPermissions        403
+├── HostNotAllowed                 403  the request came by a name that is not the gateway's
 ├── NotFound                       404
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
@@ -112,10 +114,22 @@ class InvalidApiKey(GatewayError):
     code = "invalid_api_key"
 
 
+class ClientKeyWithheld(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "client_key_withheld"
+
+
 class InsufficientPermissions(GatewayError):
     status = 403
     type = "invalid_request_error"
     code = "insufficient_permissions"
+
+
+class HostNotAllowed(GatewayError):
+    status = 403
+    type = "invalid_request_error"
+    code = "host_not_allowed"
 
 
 class NotFound(GatewayError):
@@ -274,3 +288,17 @@ class StoreUnreadable(StoreUnavailable):
 
 class InternalError(GatewayError):
     code = "internal_error"
+
+
+def release_frames(error: BaseException) -> None:
+    """Drop the traceback of an error, and the errors that led to it with theirs.
+
+    A traceback keeps the frames that the error passed, and each frame its variables: the request with its whole body.
+    Whatever keeps an error beside a request is then part of a reference cycle, which only the garbage collector frees.
+    To be called by whoever answers an error or keeps one.
+    """
+    due = [error]
+    while due:
+        one = due.pop()
+        due += [other for other in (one.__cause__, one.__context__) if other is not None]
+        one.__traceback__ = one.__cause__ = one.__context__ = None

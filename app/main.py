@@ -6,7 +6,7 @@ import functools
 import gc
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +21,11 @@ from migrations import run as migrations
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
     """Migrate the database if it needs it, then serve until told to stop.
+
+    Args:
+        overrides: a sentence for each value of the settings file that an environment variable overrides, for the log.
 
     Returns:
         The exit status.
@@ -31,6 +34,8 @@ def serve(settings: Settings) -> int:
         StoreUnavailable: the database cannot be reached.
     """
     configure_logging(settings.server.log_level, settings.server.log_format)
+    for override in overrides:
+        log.warning("%s", override)
     migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
     with _counted_in(settings) as folder:
         connections = Connections(limits_of(settings), leaving=new_flag(settings.server))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,54 @@ def test_check_config_says_which_key_is_used_and_not_which_it_is(
     told = capsys.readouterr().out
     assert "provider a: http://a/v1, called with its own key" in told
     assert "sk-secret" not in told
+
+
+TWO_KEYLESS = "{a: {base_url: 'https://a.example/v1'}, b: {base_url: 'http://localhost:9/v1'%s}, c: %s}"
+OWN = "{base_url: 'https://c.example/v1', api_key: x}"
+
+
+@pytest.mark.parametrize(
+    ("providers", "told"),
+    [
+        (TWO_KEYLESS % ("", OWN), "could get a client’s key: a, b. It goes to the first provider of the model"),
+        (TWO_KEYLESS % (", pass_client_key: true", OWN), "could get a client’s key: a, b. It goes to the first"),
+        (TWO_KEYLESS % (", api_key: x", OWN), None),
+    ],
+)
+def test_check_config_warns_where_several_providers_could_get_a_clients_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], providers: str, told: str | None
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"providers: {providers}\nmodels: {{'*': {{provider: a}}}}")
+    assert main(["check-config", str(file)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert [told in line and "providers.<name>.pass_client_key" in line for line in lines if told] == [True] * bool(
+        told
+    )
+    assert bool(lines) is bool(told)
+    assert ("and to b always" in "".join(lines)) is ("pass_client_key" in providers)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("open", "called with the client’s key"), ("keys", "called without a key")])
+def test_check_config_says_what_a_provider_without_a_key_is_called_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, told: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"providers: {{a: {{base_url: 'http://localhost:9/v1'}}}}\nauth: {{mode: {mode}}}")
+    assert main(["check-config", str(file)]) == 0
+    assert f"provider a: http://localhost:9/v1, {told}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check-config", "serve --config"])
+def test_a_remote_provider_without_a_key_is_refused_in_mode_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("providers: {a: {base_url: 'https://api.openai.com/v1'}}\nauth: {mode: keys}")
+    assert main([*command.split(), str(file)]) == 2
+    told = capsys.readouterr().err
+    assert "providers.a.api_key" in told
+    assert "in mode 'keys' no client's key is passed on" in told
 
 
 def test_a_configuration_that_cannot_be_used_ends_with_2_and_without_a_trace(
@@ -108,7 +157,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Settings]]:
     """The settings that `serve` was called with, in place of a server."""
     calls: list[Settings] = []
 
-    def serve(settings: Settings) -> int:
+    def serve(settings: Settings, overrides: Sequence[str]) -> int:
         calls.append(settings)
         return 0
 
@@ -123,6 +172,26 @@ def test_arguments_of_serve_win_over_the_file(served: list[Settings], tmp_path: 
     file.write_text("server: {port: 1, host: 0.0.0.0, workers: 1}")
     assert main(["serve", "--config", str(file), "--port", "2"]) == 0
     assert (served[0].server.port, served[0].server.host) == (2, "0.0.0.0")
+
+
+def test_the_start_names_variables_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The database is not there, so the start ends; by then the log has it."""
+    file = tmp_path / "c.yaml"
+    file.write_text("server: {log_format: json}\ndatabase: {url: 'sqlite:///inside.db', timeout_seconds: 1}")
+    monkeypatch.setenv("CONCERTINA_DATABASE__URL", "postgresql://u:outside@127.0.0.1:1/d")
+    override = "CONCERTINA_DATABASE__URL overrides database.url (c.yaml:2)"
+    assert main(["check-config", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert f"  {override}\n" in told
+    command = [sys.executable, "-m", "app", "serve", "--config", str(file)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    line = json.loads(ended.stderr.splitlines()[0])
+    assert (line["level"], line["message"]) == ("warning", override)
+    assert "inside" not in told + ended.stdout + ended.stderr
+    assert "outside" not in told + ended.stdout + ended.stderr
 
 
 def test_a_bad_argument_of_serve_is_told_as_such(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:

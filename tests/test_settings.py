@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.models import policy_of
+from app.assembly.models import policy_of, providers_of
 from app.context.policy import STAGES_OF_KIND
 from app.context.policy import Policy as ContextPolicy
 from app.context.vocabulary import VOCABULARIES
@@ -22,6 +23,14 @@ from app.upstream.router import RetryPolicy
 from app.upstream.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
+
+
+def with_proxy(url: str) -> str:
+    return f"providers: {{a: {{base_url: 'http://h/v1', proxy: '{url}'}}}}"
+
+
+def with_ca_file(file: str) -> str:
+    return f'providers: {{a: {{base_url: "http://h/v1", ca_file: "{file}"}}}}'
 
 
 @pytest.fixture
@@ -51,6 +60,60 @@ def test_a_provider_ends_the_simulation(file: Path) -> None:
     assert not loaded(OPENAI, file).uses_simulated_model
 
 
+@pytest.mark.parametrize(
+    ("section", "may_go_without"),
+    [
+        ("base_url: 'https://api.openai.com/v1'", False),
+        ("base_url: 'https://8.8.8.8/v1'", False),
+        ("base_url: 'https://vllm.example.com/v1'", False),
+        ("base_url: 'https://notlocalhost.com/v1'", False),
+        ("base_url: 'https://api.openai.com/v1', api_key: ''", False),
+        ("base_url: 'https://api.openai.com/v1', headers: {x-api-key: ''}", False),
+        ("base_url: 'https://api.openai.com/v1?api-version=1'", False),
+        ("base_url: 'https://api.openai.com/v1', pass_client_key: true", False),
+        ("base_url: 'https://api.openai.com/v1', api_key: none", True),
+        ("base_url: 'https://api.openai.com/v1', headers: {X-Api-Key: x}", True),
+        ("base_url: 'https://api.openai.com/v1', auth_header: x-mine, headers: {X-Mine: x}", True),
+        ("base_url: 'https://u:p@api.example.com/v1'", True),
+        ("base_url: 'https://api.example.com/v1?key=x'", True),
+        ("base_url: 'http://127.0.0.1:8080/v1'", True),
+        ("base_url: 'http://[::1]:8080/v1'", True),
+        ("base_url: 'http://10.1.2.3/v1'", True),
+        ("base_url: 'http://100.64.0.1/v1'", True),
+        ("base_url: 'http://vllm:8000/v1'", True),
+        ("base_url: 'http://LOCALHOST./v1'", True),
+        ("base_url: 'http://vllm.models.svc/v1'", True),
+        ("base_url: 'http://vllm.models.svc.cluster.local/v1'", True),
+        ("base_url: 'http://host.docker.internal:11434/v1'", True),
+    ],
+)
+def test_in_mode_keys_only_a_nearby_provider_may_go_without_a_key(
+    section: str, may_go_without: bool, file: Path
+) -> None:
+    text = f"providers: {{a: {{{section}}}}}\nauth: {{mode: "
+    loaded(f"{text}open}}", file)
+    if may_go_without:
+        loaded(f"{text}keys}}", file)
+    else:
+        assert "providers.a.api_key" in refusal(f"{text}keys}}", file)
+
+
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ("", "if_meant"),
+        (", pass_client_key: true", "always"),
+        (", api_key: x", "never"),
+        (", api_key: x, pass_client_key: true", "never"),
+        (", headers: {Authorization: x}", "never"),
+        (", headers: {Authorization: x}, pass_client_key: true", "always"),
+    ],
+)
+def test_which_clients_keys_a_provider_is_shown(section: str, rule: str, file: Path) -> None:
+    settings = loaded(f"providers: {{a: {{base_url: 'https://a.example/v1'{section}}}}}", file)
+    assert settings.providers["a"].client_key_rule == rule
+
+
 def test_one_provider_alone_has_every_model(file: Path) -> None:
     assert loaded(OPENAI, file).served_models == {"*": Model(provider="openai")}
     named = loaded(OPENAI + "models: {a: {provider: openai}}", file)
@@ -68,6 +131,71 @@ def test_later_sources_win(file: Path) -> None:
 def test_a_named_file_wins_over_the_variable(file: Path) -> None:
     file.write_text("policy: additive")
     assert load(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
+
+
+def test_a_file_of_defaults_is_below_everything_else(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2, drain_seconds: 1}\npolicy: fade")
+    file.write_text("server: {port: 2222, workers: 3, drain_seconds: 2}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__WORKERS": "4"}
+    settings = load(str(file), environ=environ, arguments={("server", "drain_seconds"): 4})
+    server = settings.server
+    assert (server.host, server.port, server.workers, server.drain_seconds) == ("0.0.0.0", 2222, 4, 4)
+    assert settings.policy == "fade"
+    assert load(environ=environ).server.port == 1111
+    assert load(environ={"CONCERTINA_DEFAULTS": ""}) == Settings()
+
+
+def test_what_is_wrong_with_the_file_of_defaults_is_told_with_its_place(tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    with pytest.raises(ConfigurationError, match=r"defaults\.yaml: cannot read the file"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+    defaults.write_text("server: {prot: 1}")
+    with pytest.raises(ConfigurationError, match=r"server\.prot \(defaults\.yaml:1\): unknown setting"):
+        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+
+
+def overridden(text: str, file: Path, **environ: str) -> list[str]:
+    """What is said of variables over the file."""
+    file.write_text(text)
+    said: list[str] = []
+    load(str(file), environ=environ, on_override=said.append)
+    return said
+
+
+def test_a_variable_over_the_file_is_named_with_the_setting_and_never_with_a_value(file: Path) -> None:
+    text = (
+        "server: {port: 1}\ndatabase:\n  url: postgresql://u:inside@h/d\n"
+        "providers: {open-ai: {base_url: 'http://h/v1', api_key: written, headers: {X-A: b}}}\n"
+        "models: {fast: {provider: open-ai, fallbacks: [slow]}, slow: {provider: open-ai}}"
+    )
+    assert overridden(text, file) == []
+    said = overridden(
+        text,
+        file,
+        CONCERTINA_DATABASE__URL="postgresql://u:outside@h/e",
+        CONCERTINA_PROVIDERS__OPEN_AI__API_KEY="given",
+        CONCERTINA_PROVIDERS__OPEN_AI__HEADERS="{X-A: given, X-B: given}",
+        CONCERTINA_MODELS__FAST__FALLBACKS="[]",
+        CONCERTINA_MODELS__FAST__CONTEXT_WINDOW="1000",
+        CONCERTINA_SERVER__WORKERS="2",
+        CONCERTINA_POLICY="",
+    )
+    assert said == [
+        "CONCERTINA_DATABASE__URL overrides database.url (concertina.yaml:3)",
+        "CONCERTINA_MODELS__FAST__FALLBACKS overrides models.fast.fallbacks (concertina.yaml:5)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__API_KEY overrides providers.open-ai.api_key (concertina.yaml:4)",
+        "CONCERTINA_PROVIDERS__OPEN_AI__HEADERS overrides providers.open-ai.headers.X-A (concertina.yaml:4)",
+    ]
+
+
+def test_what_only_the_file_of_defaults_says_may_be_overridden_without_a_word(file: Path, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text("server: {port: 1, host: h}")
+    environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__PORT": "2", "CONCERTINA_SERVER__HOST": "i"}
+    assert overridden("server: {host: j}", file, **environ) == [
+        "CONCERTINA_SERVER__HOST overrides server.host (concertina.yaml:1)"
+    ]
 
 
 def test_changing_one_parameter_of_a_policy_keeps_the_others(file: Path) -> None:
@@ -228,6 +356,16 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("providers: {a: {base_url: 'api.openai.com/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://[::1/v1'}}", "expected the address of an API"),
         ("providers: {a: {base_url: 'http://h/v1/chat/completions'}}", "expected the part before '/chat/completions'"),
+        (with_proxy("proxy.internal:3128"), "providers.a.proxy (concertina.yaml:1): expected the address of an HTTP"),
+        (with_proxy("socks5://proxy.internal:1080"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy.internal:3128/path"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://proxy internal:3128"), "expected the address of an HTTP proxy"),
+        (with_proxy("http://user:pass/word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_proxy("http://user:12#word@proxy.internal:3128"), "percent-encoded (%40 for '@')"),
+        (with_ca_file("/nowhere/ca.pem"), "cannot read '/nowhere/ca.pem': No such file or directory"),
+        (with_ca_file("/"), "providers.a.ca_file (concertina.yaml:1): cannot read '/': Is a directory"),
+        (with_ca_file("/dev/null"), "'/dev/null' holds no certificate in PEM form"),
+        (with_ca_file("\\0"), "holds no certificate in PEM form"),
         ("models: {a: {provider: x}}", "models.a.provider (concertina.yaml:1): no provider is configured"),
         (OPENAI + "models: {a: {}}", "models.a.provider (concertina.yaml:2): missing: name a provider"),
         (OPENAI + "models: {a: {provider: opnai}}", "there is no provider 'opnai'; did you mean 'openai'?"),
@@ -280,13 +418,25 @@ def test_a_bad_value_of_a_variable_names_the_variable() -> None:
         ("server: {port: 1", "not valid YAML"),
         ("models: {*: {}}", "concertina.yaml:1: not valid YAML"),
         ("server: !!python/object:os.system {}", "not valid YAML"),
-        ("a: &a [*a]", "nested too deeply"),
+        ("a: &a [*a]", "the anchor 'a' contains itself"),
         ("- server", "expected sections such as 'server:' at the top"),
         ("just text", "expected sections such as 'server:' at the top"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_remedy(text: str, told: str, file: Path) -> None:
     assert told in refusal(text, file)
+
+
+def test_an_address_of_a_proxy_is_never_told(file: Path) -> None:
+    assert "word" not in refusal(with_proxy("http://user:pass/word@proxy.internal:3128"), file).replace("password", "")
+
+
+def test_neither_proxy_nor_ca_file_is_needed_where_their_variables_are_empty(file: Path) -> None:
+    text = "providers: {a: {base_url: 'http://h/v1', proxy: '${HTTPS_PROXY:-}', ca_file: '${CA_FILE:-}'}}"
+    assert providers_of(loaded(text, file))["a"].name == "a"
+    assert "providers.a.ca_file" in refusal(text, file, CA_FILE="/nowhere/ca.pem")
+    assert "providers.a.proxy" in refusal(text, file, HTTPS_PROXY="proxy.internal")
+    assert loaded(text, file, HTTPS_PROXY="http://user:p%40ss@proxy.internal:3128/").providers["a"].proxy
 
 
 def test_merge_keys_are_no_doubled_keys(file: Path) -> None:
@@ -430,3 +580,46 @@ def test_a_key_from_a_file_loses_its_line_end_and_may_not_have_another(file: Pat
     refused = refusal(text, file, KEY="sk\n1")
     assert "providers.a.api_key" in refused
     assert "one line" in refused
+
+
+def doubled(first: str, more: str, times: int = 40) -> str:
+    """A YAML file of a few lines in which each stands for twice as much as the one before."""
+    return "\n".join([f"a0: &a0 {first}", *(f"a{n}: &a{n} {more.replace('*', f'*a{n - 1}')}" for n in range(1, times))])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (doubled("[x]", "[*, *]"), "too large with its aliases written out"),
+        (doubled("{k: v}", "{a: *, b: *}"), "too large with its aliases written out"),
+        (doubled("{k: v}", "{<<: [*, *]}"), "too large with its aliases written out"),
+        (doubled("[x]", "[*, *]") + "\n? *a39\n: 1", "too large with its aliases written out"),
+        (f"a: &a {'x' * 1_000_000}\nb: [{'*a, ' * 100}]", "too large with its aliases written out"),
+        ("a: " + "[" * 100_000, "nested too deeply: at most 32 levels"),
+        ("a: " + "{a: " * 50_000, "nested too deeply: at most 32 levels"),
+        ("? " + "[" * 3000 + "]" * 3000 + "\n: 1", "nested too deeply: at most 32 levels"),
+        ("a: &a\n  b: *a\n  <<: *a", "the anchor 'a' contains itself"),
+        (f"server: {{port: {'9' * 5000}}}", "server.port (concertina.yaml:1): expected a number or a date that exists"),
+        ("server: {host: 2026-99-99}", "server.host (concertina.yaml:1): expected a number or a date that exists"),
+        ("2026-99-99: 1", "expected a key that is text"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_a_file_that_would_take_long_to_read_is_refused_at_once(text: str, told: str, file: Path) -> None:
+    began = time.process_time()
+    assert told in refusal(text, file)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, doubled("[x]", "[*, *]").replace("\n", ", ")])
+def test_a_variable_that_would_take_long_to_read_is_refused_at_once(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match="CONCERTINA_MODELS"):
+        load(environ={"CONCERTINA_MODELS": f"{{{text}}}"})
+    assert time.process_time() - began < 2
+
+
+def test_aliases_and_merge_keys_are_read(file: Path) -> None:
+    told = "{base_url: 'http://a/v1', api_key: k}\n  b: {<<: *one, base_url: 'http://b/v1'}\n  c: *one\n"
+    settings = loaded(f"providers:\n  a: &one {told}models: {{'*': {{provider: a}}}}\n", file)
+    assert [one.base_url for one in settings.providers.values()] == ["http://a/v1", "http://b/v1", "http://a/v1"]

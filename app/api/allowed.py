@@ -8,7 +8,7 @@ from typing import Final
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def methods_of(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:

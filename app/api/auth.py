@@ -4,7 +4,7 @@ only keys of the gateway's own are let in. Decides who asks and what they may, n
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from app.api.body import headers_of
 from app.api.known_keys import KnownKeys
 from app.api.tenants import tenant_of, tenant_of_end_user
 from app.api.visitors import READ_HEADERS as VISITOR_HEADERS
@@ -32,15 +33,16 @@ BLANK: Final = " \t"
 """What is taken off an end user: no more, since header values are bytes of who knows what encoding."""
 MAX_CALLERS: Final = 10_000
 MAX_REMEMBERED_CHARS: Final = 1024
-CREDENTIAL_HEADERS: Final = frozenset({"authorization", "api-key"})
+CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
+"""OpenAI's, Azure's and Anthropic's."""
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
 OTHER_MODELS: Final = ("models", "fallbacks")
 """Fields in which some providers are told what to ask where `model` fails."""
 
-_Shown = tuple[str | None, str | None, str | None]
-"""`authorization`, `api-key` and the end user's header."""
+_Shown = tuple[str | None, ...]
+"""The values of `CREDENTIAL_HEADERS` and of the end user's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,8 @@ class AuthRules:
     cache_seconds: float = 5.0
     end_user_header: str | None = None
     """Lower case. None: end users of an application are not told apart."""
-    is_local: bool = False
-    """Only this machine reaches the gateway."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which it is reached, in mode `open`; none: see `visitors`."""
+    """Names whose web pages may use the gateway in mode `open`."""
 
 
 class Auth:
@@ -85,7 +85,7 @@ class Auth:
         self._now = now
         self._random_bytes = random_bytes
         self._callers: dict[_Shown, Caller] = {}
-        self._visitors = Visitors(is_local=rules.is_local, allowed_hosts=rules.allowed_hosts)
+        self._visitors = Visitors(rules.allowed_hosts)
 
     async def open(self) -> None:
         """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
@@ -112,7 +112,7 @@ class Auth:
         """
         if self._rules.mode == "keys":
             return list((await self._holder(headers, None)).scopes)
-        self._visitors.check(headers, has_credential=not CREDENTIAL_HEADERS.isdisjoint(headers))
+        await self.caller(headers, "chat")
         return [scope for scope in SCOPES if scope != "admin"]
 
     async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
@@ -125,6 +125,7 @@ class Auth:
         Raises:
             InvalidApiKey: there is no such key, or it is no longer valid.
             InsufficientPermissions: its key does not allow that; without keys, it is somebody's page that asks.
+            InvalidRequest: two headers show different credentials.
             StoreUnavailable: whether there is such a key cannot be told.
         """
         if self._rules.mode == "keys":
@@ -135,15 +136,15 @@ class Auth:
                 "`concertina keys create --scopes admin`."
             )
         end_user = headers.get(self._end_user_header) if self._end_user_header else None
-        shown = (headers.get("authorization"), headers.get("api-key"), end_user)
-        self._visitors.check(headers, has_credential=bool(shown[0] or shown[1]))
+        shown = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
+        self._visitors.check(headers, has_credential=any(shown[:-1]))
         return self._callers.get(shown) or self._presented(shown)
 
     def requires(self, needs: Scope) -> Callable[[Request], Awaitable[Caller]]:
         """A dependency of routes: the caller, settled before anything else of the request is looked at."""
 
         async def of_request(request: Request) -> Caller:
-            return await self.caller(dict(request.headers), needs)
+            return await self.caller(headers_of(request.scope), needs)
 
         return of_request
 
@@ -173,7 +174,7 @@ class Auth:
     @property
     def read_headers(self) -> frozenset[str]:
         """Headers that say who asks. Lower case."""
-        read = CREDENTIAL_HEADERS | ({self._end_user_header} if self._end_user_header else set())
+        read = frozenset(CREDENTIAL_HEADERS) | ({self._end_user_header} if self._end_user_header else set())
         return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
 
     def is_own_header(self, name: str) -> bool:
@@ -186,7 +187,11 @@ class Auth:
 
     def _presented(self, shown: _Shown) -> Caller:
         """The caller of mode `open`, remembered: a digest is not made anew with each request."""
-        authorization, api_key, end_user = shown
+        *credentials, end_user = shown
+        _check_agreement(credentials)
+        authorization, api_key, x_api_key = credentials
+        if x_api_key and not _token_in(authorization):
+            authorization = f"Bearer {x_api_key.strip()}"
         caller = open_caller(authorization, api_key, self._pepper)
         if end_user and end_user.strip(BLANK):
             caller = self._for_end_user(caller, end_user.strip(BLANK).encode("latin-1", "replace"))
@@ -257,7 +262,7 @@ def check_other_models(caller: Caller, fields: Mapping[str, Any]) -> None:
         return
     for name in OTHER_MODELS:
         named = fields.get(name) or []
-        for model in named if isinstance(named, list) else [named]:
+        for model in named if isinstance(named, list | tuple) else [named]:
             if not isinstance(model, str) or not may_ask_for(caller, model):
                 raise InsufficientPermissions(
                     f"This API key ({caller.key_id}) does not allow all models in `{name}`; it allows "
@@ -267,15 +272,39 @@ def check_other_models(caller: Caller, fields: Mapping[str, Any]) -> None:
 
 
 def _secret_in(headers: Mapping[str, str]) -> str:
-    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
-    secret = token.strip() if scheme.lower() == "bearer" else ""
-    secret = secret or headers.get("api-key", "").strip()
+    authorization, *keys = shown = [headers.get(name, "") for name in CREDENTIAL_HEADERS]
+    _check_agreement(shown)
+    is_bearer = authorization.lstrip()[:7].lower() == "bearer "
+    secret = next(filter(None, (_token_in(authorization) if is_bearer else "", *map(str.strip, keys))), "")
     if not secret:
         raise InvalidApiKey(
             "You did not provide an API key.",
-            hint="Send it in a header: `Authorization: Bearer ck_…`, or `api-key: ck_…`.",
+            hint="Send it in a header: `Authorization: Bearer ck_…`, `x-api-key: ck_…` or `api-key: ck_…`.",
         )
     return secret
+
+
+def _check_agreement(shown: Sequence[str | None]) -> None:
+    """
+    Args:
+        shown: the values of `CREDENTIAL_HEADERS`.
+
+    Raises:
+        InvalidRequest: two of them show different credentials.
+    """
+    authorization, *keys = shown
+    if len({_token_in(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
+        raise InvalidRequest(
+            "The headers `Authorization`, `api-key` and `x-api-key` show different credentials.",
+            code="conflicting_credentials",
+            hint="Send one of them.",
+        )
+
+
+def _token_in(authorization: str | None) -> str:
+    """The credential in a value of `Authorization`: a bearer's token, or all of what belongs to another scheme."""
+    scheme, _, token = (authorization or "").strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else (authorization or "").strip()
 
 
 def _end_user_in(request: ChatRequest, name: str) -> str | None:

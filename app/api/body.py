@@ -24,12 +24,23 @@ def headers_among(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
     Args:
         names: lower case, by their bytes.
     """
-    return {names[name]: value.decode("latin-1") for name, value in scope["headers"] if name in names}
+    return _join([(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names])
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Header values by lower-case name; the last of a repeated one."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    """Header values by lower-case name. Every path reads headers by this: the values of one that stands more than once
+    are joined by commas (RFC 9110, 5.3). Where that would mean something else, `request_heads` has refused it."""
+    return _join([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
+
+
+def _join(headers: list[tuple[str, str]]) -> dict[str, str]:
+    once = dict(headers)
+    if len(once) == len(headers):
+        return once
+    lists: dict[str, list[str]] = {}
+    for name, value in headers:
+        lists.setdefault(name, []).append(value)
+    return {name: ", ".join(values) for name, values in lists.items()}
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: int) -> bytes:

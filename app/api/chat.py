@@ -20,7 +20,7 @@ from app.api.heads import Head, RawHeader
 from app.api.leaving import has_left
 from app.api.schemas import READ_HEADERS, parse_chat_request
 from app.api.sizes import DEFAULT_SIZES, Sizes
-from app.errors import GatewayError, UpstreamUnavailable
+from app.errors import GatewayError, UpstreamUnavailable, release_frames
 from app.exchange.answer import StreamedAnswer, WholeAnswer
 from app.exchange.attempt import Seat
 from app.exchange.attempts import Attempts
@@ -173,6 +173,7 @@ class ChatEndpoint:
 
     def _refusal(self, error: GatewayError, request_id: str) -> WholeAnswer:
         note_error(error)
+        release_frames(error)
         headers = {
             "x-context-status": "bypassed",
             **error.context_headers,

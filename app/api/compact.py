@@ -13,6 +13,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from app.api.auth import Auth
+from app.api.body import headers_of
 from app.api.conversations import BUSY
 from app.api.errors import unexpected
 from app.api.leaving import has_left
@@ -22,7 +23,7 @@ from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
 from app.archive.watching import Compaction
-from app.errors import GatewayError
+from app.errors import GatewayError, release_frames
 from app.exchange.admission import Admission
 from app.exchange.frames import DONE_FRAME, error_frames
 from app.exchange.request import Caller
@@ -104,7 +105,7 @@ def compact_routes(compactions: Compactions, auth: Auth, admission: Admission) -
             give_back()
             raise
         compaction.on_end(give_back)
-        if not (asked.stream or STREAM_TYPE in request.headers.get("accept", "")):
+        if not (asked.stream or STREAM_TYPE in headers_of(request.scope).get("accept", "")):
             return json_response(await compaction.result())
         frames = _frames(compaction, str(request.scope.get(REQUEST_ID, "")))
         return StreamingResponse(frames, media_type=STREAM_TYPE, headers=dict(STREAM_HEADERS))
@@ -120,6 +121,7 @@ async def _frames(compaction: Compaction, request_id: str) -> AsyncIterator[byte
             async for event in events:
                 yield b"data: " + orjson.dumps(event) + b"\n\n"
         except GatewayError as error:
+            release_frames(error)
             yield error_frames(error)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client

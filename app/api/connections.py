@@ -11,7 +11,7 @@ import functools
 import http
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
@@ -31,6 +31,10 @@ LOOKS: Final = 10
 """How often a connection is looked at while it may rest."""
 LOOK_SECONDS: Final = (0.01, 1.0)
 REASONS: Final = ("head", "body", "reader", "idle", "large_head", "connections")
+MAX_SHOWN_CHARS: Final = 100
+TRAILERS: Final = deque[tuple[bytes, bytes]](maxlen=0)
+"""Takes the fields behind a chunked body and keeps none. uvicorn would add them to the headers, where they could name a
+key or a conversation past a proxy that checked the headers."""
 
 Value = TypeVar("Value")
 _Stage = Literal["head", "body", "reader", "idle", "surplus"]
@@ -111,6 +115,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, connections: Connections, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.ws_protocol_class = None  # no path speaks WebSocket; its reader would see none of these bounds
         self._connections = connections
         self._head_limit = connections.limits.head_bytes
         self._received_bytes = 0
@@ -158,8 +163,13 @@ class Connection(HttpToolsProtocol):
         if self._measures_head and _size_of_head(self.url, self.headers) > self._head_limit:
             self._refuse_head()
             raise ValueError("the head is too large")  # ends the parsing; nobody sees it
+        codings = b", ".join([value for name, value in self.headers if name == b"transfer-encoding"])
+        if codings and (codings.lower() != b"chunked" or self.parser.get_http_version() == "1.0"):
+            self._refuse_coding(codings)
+            raise ValueError("the coding is refused")  # as above
         self._scope_with_head = self.scope
         super().on_headers_complete()
+        self.headers = TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
         if type(self.cycle) is RequestResponseCycle:  # it has been made just now, and not begun
             self.cycle.__class__ = Cycle
 
@@ -237,6 +247,16 @@ class Connection(HttpToolsProtocol):
                 hint="Raise `limits.max_head_bytes` to allow it.",
             ),
             "large_head",
+        )
+
+    def _refuse_coding(self, codings: bytes) -> None:
+        shown = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
+        self._refuse(
+            InvalidRequest(
+                f"The header Transfer-Encoding is {shown!r}; it must be `chunked` alone, and HTTP/1.0 has none.",
+                hint="Send the body as it is, with Content-Length or in chunks.",
+            ),
+            None,
         )
 
     def _refuse(self, error: GatewayError, reason: str | None) -> None:

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from app.api.auth import Auth
+from app.api.body import headers_of
 from app.api.errors import error_response
 from app.api.resources import json_response
 from app.errors import NotFound
@@ -82,7 +83,7 @@ def console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], a
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        answer = json_response({**facts, "scopes": await auth.scopes(dict(request.headers))})
+        answer = json_response({**facts, "scopes": await auth.scopes(headers_of(request.scope))})
         answer.headers.update({**HEADERS, "cache-control": "no-store"})
         return answer
 
@@ -103,7 +104,7 @@ def _sent(found: ConsoleFile | None, request: Request) -> Response:
     if found is None:
         return error_response(NotFound(f"Unknown path {request.url.path!r}."), HEADERS)
     headers = {**HEADERS, "cache-control": "no-cache", "etag": found.etag}
-    if _tags(request.headers.get("if-none-match", "")) & {found.etag, "*"}:
+    if _tags(headers_of(request.scope).get("if-none-match", "")) & {found.etag, "*"}:
         return Response(status_code=304, headers=headers)
     return Response(found.body, media_type=None, headers={**headers, "content-type": found.content_type})
 

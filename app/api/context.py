@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.auth import Auth
-from app.api.body import read_body
+from app.api.body import headers_of, read_body
 from app.api.resources import REFUSALS, Described
 from app.api.schemas import parse_chat_request
 from app.exchange.story import Exchange
@@ -40,7 +40,7 @@ def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> 
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST}}}},
     )
     async def count(request: Request) -> Response:
-        headers = dict(request.headers)
+        headers = headers_of(request.scope)
         caller = await auth.caller(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
         parsed = parse_chat_request(body, headers, caller, request_id="")

@@ -10,13 +10,23 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from app.errors import GatewayError, InternalError, MethodNotAllowed, StoreUnreadable, UpstreamRefused
+from app.api.passed_headers import headers_to_client
+from app.errors import (
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    StoreUnreadable,
+    UpstreamRefused,
+    release_frames,
+)
 from app.observability.requests import note_error
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS: Final = 1
 """With an error of ours that passes by itself and does not say when."""
+OF_ONE_ANSWER: Final = frozenset({"content-length", "request-id", "x-request-id"})
+"""What an upstream's refusal says of itself, and the gateway's answer says anew."""
 WAITS: Final = (409, 503)
 CLIENT_CLOSED_REQUEST: Final = 499
 """nginx's status for a client that is gone; it is told in numbers and logs alone."""
@@ -25,7 +35,8 @@ CLIENT_CLOSED_REQUEST: Final = 499
 def error_headers(error: GatewayError) -> dict[str, str]:
     """Headers that belong to an error: its own, and whether a retry can mend it."""
     if isinstance(error, UpstreamRefused):
-        return dict(error.headers)
+        passed = headers_to_client(error.headers)
+        return {name: value for name, value in passed.items() if name not in OF_ONE_ANSWER}
     headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
     pause_seconds = error.retry_after_seconds
     if pause_seconds is None and error.retryable and error.status in WAITS:
@@ -45,6 +56,7 @@ def error_body(error: GatewayError) -> bytes:
 def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
     """A whole error answer, noted for whoever watches."""
     note_error(error)
+    release_frames(error)
     combined = {"content-type": "application/json", **error_headers(error), **(headers or {})}
     return Response(error_body(error), status_code=error.status, headers=combined)
 
@@ -52,4 +64,5 @@ def error_response(error: GatewayError, headers: Mapping[str, str] | None = None
 def unexpected(error: Exception, request_id: str) -> InternalError:
     """An error nobody foresaw: logged with its trace, told without."""
     log.error("request %s failed unexpectedly", request_id, exc_info=error)
+    release_frames(error)
     return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")

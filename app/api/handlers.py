@@ -16,7 +16,7 @@ from app.api.body import ClientDisconnected
 from app.api.errors import CLIENT_CLOSED_REQUEST, error_response, unexpected
 from app.api.request_ids import REQUEST_ID
 from app.api.unknown_paths import unknown_path
-from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge
+from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, release_frames
 from app.observability.requests import note_error
 
 CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
@@ -30,29 +30,28 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
         passes_on: whether a provider gets the paths below `/v1` that the gateway does not have.
     """
 
-    def told(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-        return error_response(error, headers)
-
     async def gateway(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return told(error)
+        return error_response(error)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return told(_from_status(error.status_code, request, passes_on=passes_on))
+        release_frames(error)
+        return error_response(_from_status(error.status_code, request, passes_on=passes_on))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
+        release_frames(error)
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return told(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
+            return error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         message = f"{param or 'The request'}: {first['msg']}."
-        return told(InvalidRequest(message, code=_code_of(first), param=param or None))
+        return error_response(InvalidRequest(message, code=_code_of(first), param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
         request_id = str(request.scope.get(REQUEST_ID, ""))
-        return told(unexpected(error, request_id), {"x-request-id": request_id})
+        return error_response(unexpected(error, request_id), {"x-request-id": request_id})
 
     async def hung_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.auth import Auth
+from app.api.body import headers_of
 from app.api.conversations import BUSY, ConversationObject, conversation_response
 from app.api.item_schemas import ItemObject, ItemPage, Items
 from app.api.resources import REFUSALS, After, JsonRoute, Limit, Order, json_response, page_of
@@ -99,4 +100,4 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
 
 def _is_retry(request: Request) -> bool:
     """Whether the client's SDK says that this is not its first attempt."""
-    return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    return headers_of(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")

@@ -1,6 +1,10 @@
-"""Whether a client is still there, for whoever has no time to wait for the answer."""
+"""Whether a client is still there, and what becomes of its request when it is not."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
@@ -23,3 +27,25 @@ def has_left(receive: Receive) -> bool:
         else:
             asking.close()
             return False
+
+
+@asynccontextmanager
+async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancels what runs inside when the client hangs up; it then ends without an error. To be entered once the body of
+    the request is read: nobody else may receive meanwhile."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.ensure_future(_expire_on_disconnect(receive, limit))  # noqa: TID251 - cancelled below
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def _expire_on_disconnect(receive: Receive, limit: asyncio.Timeout) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(asyncio.get_running_loop().time())

@@ -161,8 +161,11 @@ def _drop_unused_refusals(made: dict[str, Any]) -> None:
 
 def _add_security(made: dict[str, Any]) -> None:
     """A key is never required in mode `open`, where it tells tenants apart."""
-    made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    made["security"] = [{"key": []}, {}]
+    made["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    made["security"] = [{"key": []}, {"x-api-key": []}, {}]
 
 
 def _reference(name: str) -> dict[str, str]:

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-import msgspec
-import orjson
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.allowed import METHODS, own_methods
 from app.api.auth import Auth, check_model, check_other_models
-from app.api.body import read_body
-from app.api.leaving import has_left
+from app.api.body import headers_of, read_body
+from app.api.errors import error_response
+from app.api.heads import Head
+from app.api.leaving import cancel_on_disconnect
+from app.api.passed_headers import headers_to_client, headers_to_provider
+from app.api.request_model import MODEL, PassedRequest, read_fields, read_model, write_model
 from app.api.unknown_paths import unknown_path
-from app.errors import InsufficientPermissions, MethodNotAllowed
+from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.exchange.admission import Admission
-from app.exchange.body import rebuilt
 from app.exchange.request import Caller
-from app.upstream.base import Call, Provider, Reply
-from app.upstream.router import Router
+from app.upstream.base import Call, ClientKey, Provider, bind_client_key, find_only_keyless
+from app.upstream.router import Router, check_client_key
 from app.upstream.timed import passed_on
 
-KEPT_BACK: Final = (
-    *("api-key", "x-chat-", "x-context-", "x-conversation-id"),
-    *("x-forwarded-", "x-openwebui-", "x-real-ip"),
-)
-"""How request headers begin that are the gateway's or its own proxy's business. Those of the connection, and the
-credential, are the provider client's."""
-NOT_PASSED_ON: Final = frozenset(
-    {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "set-cookie"}
-    | {"date", "server"}
-)
-"""Headers of the provider's own connection, and those that the server sets for ours."""
 OWN_PATHS: Final = (
     *("admin", "chat/completions", "context", "conversations", "models", "search"),
     "v1/chat/completions",  # of clients whose base URL has `/v1` twice
@@ -43,7 +34,14 @@ OWN_PATHS: Final = (
 """Below `/v1`: what the gateway answers itself never goes round it."""
 SIMULATED_PATHS: Final = ("embeddings",)
 """Below `/v1`: what the simulated model answers beside the gateway's own paths."""
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+BYPASSED: Final = {"x-context-status": "bypassed"}
+"""With an answer of a model to a conversation, of which the gateway shortens nothing and keeps nothing."""
+_CONVERSATION = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
+FOREIGN_MODES: Final = ("navigate", "no-cors")
+"""How a page of another site asks without the gateway's consent."""
+FIRST_STATUS, LAST_STATUS = 200, 599
+NO_CONTENT: Final = 204
+NOT_MODIFIED: Final = 304
 
 
 def passthrough_routes(
@@ -65,35 +63,35 @@ def passthrough_routes(
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
         _refuse_own_paths(path, request, passes_on=not is_simulated)
-        headers = dict(request.headers)
-        caller = await auth.caller(headers, "chat")
-        if is_simulated and path not in SIMULATED_PATHS:
-            raise unknown_path(request.url.path, passes_on=False)
-        body = await read_body(request.receive, headers, body_limit_bytes)
-        provider, body = _provider_for(router, providers, caller, body, headers.get("content-type", ""))
-        if provider is None:
-            raise unknown_path(request.url.path, passes_on=False)
-        call = Call(
-            path=_path_as_sent(request, path),
-            method=request.method,
-            body=body,
-            authorization=caller.authorization,
-            headers={
-                name: value
-                for name, value in headers.items()
-                if not (name.startswith(KEPT_BACK) or auth.is_own_header(name))
-            },
-            query=request.url.query,
-        )
-        await admission.enter(caller.tenant, functools.partial(has_left, request.receive))
-        give_back = functools.partial(admission.give_back, caller.tenant)
+        headers = headers_of(request.scope)
+        own = BYPASSED if request.method == "POST" and _CONVERSATION.fullmatch(f"/{path}") else {}
         try:
-            reply = await passed_on(provider, call)
-        except BaseException:
-            give_back()
-            raise
-        kept = {name: value for name, value in reply.headers.items() if name not in NOT_PASSED_ON}
-        return _PassedOn(reply, give_back, headers=kept)
+            _refuse_foreign_pages(headers)
+            caller = await auth.caller(headers, "chat")
+            if is_simulated and path not in SIMULATED_PATHS:
+                raise unknown_path(request.url.path, passes_on=False)
+            body = await read_body(request.receive, headers, body_limit_bytes)
+            sent = PassedRequest(_path_as_sent(request, path), request.url.query, headers.get("content-type", ""), body)
+            provider, model, sent = _route(router, providers, caller, sent)
+            if provider is None:
+                raise unknown_path(request.url.path, passes_on=False)
+        except GatewayError as error:
+            return error_response(error, own)
+        passed = {name: value for name, value in headers_to_provider(headers).items() if not auth.is_own_header(name)}
+        if sent.content_type:
+            passed["content-type"] = sent.content_type
+        meant_for = find_only_keyless(providers) if model is None else provider
+        client_key = bind_client_key(caller.authorization, meant_for)
+        call = Call(
+            path=sent.path,
+            method=request.method,
+            body=sent.body,
+            authorization=None if client_key is None else client_key.show_to(provider),
+            headers=passed,
+            query=sent.query,
+        )
+        place = admission.place(caller.tenant, lambda: False)  # a client that leaves is noticed by `_PassedOn`
+        return _PassedOn(place, provider, call, own, client_key, asks_model=model is not None)
 
     return routes
 
@@ -115,49 +113,111 @@ def _path_as_sent(request: Request, path: str) -> str:
     return f"/{below}" if slash and not prefix else f"/{path}"
 
 
-def _provider_for(
-    router: Router, providers: Sequence[Provider], caller: Caller, body: bytes, content_type: str
-) -> tuple[Provider | None, bytes]:
-    """The provider of the body's `model`, whose own name for it is put in; the first provider where there is none.
+def _refuse_foreign_pages(headers: Mapping[str, str]) -> None:
+    """
+    Raises:
+        InsufficientPermissions: a browser asks because a page of another site links to the gateway or embeds it.
+    """
+    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_MODES:
+        raise InsufficientPermissions(
+            "This request was sent by a page of another site.", hint="Open the address by itself, or use a program."
+        )
+
+
+def _route(
+    router: Router, providers: Sequence[Provider], caller: Caller, request: PassedRequest
+) -> tuple[Provider | None, str | None, PassedRequest]:
+    """The provider of the model that a request names, that model, and the request with that provider's own name for it;
+    the first provider where the request names none.
 
     Raises:
-        InsufficientPermissions: the caller may ask for certain models only, and this is none, or cannot be told.
+        InsufficientPermissions: the caller may ask for certain models only, and the body names none, or another.
+        InvalidRequest: it names several models, or is a form of too many fields.
+        ModelNotFound: there is no such model.
     """
-    fields = _object(body) if content_type.startswith("application/json") else {}
-    model = fields.get("model")
-    if not isinstance(model, str):
-        if caller.models:
-            raise InsufficientPermissions(
-                f"This API key ({caller.key_id}) allows certain models only; this request names none in a JSON body."
-            )
-        return (providers[0] if providers else None), body
+    fields = read_fields(request)
+    model = read_model(request, fields)
+    if caller.models and (model is None or MODEL not in fields):
+        raise InsufficientPermissions(
+            f"This API key ({caller.key_id}) allows certain models only; this request names none in its body."
+        )
+    if model is None:
+        return (providers[0] if providers else None), None, request
     check_model(caller, model)
     check_other_models(caller, fields)
     deployment = router.resolve(model).deployments[0]
     if deployment.upstream_model == model and not caller.models:
-        return deployment.provider, body
-    return deployment.provider, rebuilt({**_decode_object(body), "model": orjson.dumps(deployment.upstream_model)})
+        return deployment.provider, model, request
+    return deployment.provider, model, write_model(request, deployment.upstream_model)
 
 
-def _object(body: bytes) -> dict[str, object]:
-    try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+class _PassedOn(Response):
+    """A provider's answer on its way to the client. When the client hangs up, the call is cancelled; however it ends,
+    its place is given back.
 
+    Args:
+        place: of the request among those that ask a model.
+        own: the gateway's headers.
+        client_key: the client's, whether the call shows it or not.
+        asks_model: an answer without content is none.
+    """
 
-class _PassedOn(StreamingResponse):
-    """A provider's answer on its way to the client. Whatever becomes of that, it is closed and its place given back."""
-
-    def __init__(self, reply: Reply, give_back: Callable[[], None], headers: Mapping[str, str]) -> None:
-        super().__init__(reply.chunks(), status_code=reply.status, headers=headers)
-        self._reply = reply
-        self._give_back = give_back
+    def __init__(
+        self,
+        place: AbstractAsyncContextManager[None],
+        provider: Provider,
+        call: Call,
+        own: Mapping[str, str],
+        client_key: ClientKey | None,
+        *,
+        asks_model: bool,
+    ) -> None:
+        super().__init__()
+        self._place = place
+        self._provider = provider
+        self._call = call
+        self._own = own
+        self._client_key = client_key
+        self._asks_model = asks_model
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            async with cancel_on_disconnect(receive), self._place:
+                await self._relay(send)
+        except GatewayError as error:
+            if self._has_begun:
+                raise
+            await error_response(error, self._own)(scope, receive, send)
+
+    async def _relay(self, send: Send) -> None:
+        reply = await passed_on(self._provider, self._call)
+        try:
+            check_client_key(reply.status, self._provider, self._client_key)
+            self._check_status(reply.status)
+            headers = Head({}).with_own({**headers_to_client(reply.headers), **self._own})
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            async for piece in reply.chunks():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
         finally:
-            self._give_back()
-            await self._reply.aclose()
+            await reply.aclose()
+
+    def _check_status(self, status: int) -> None:
+        """
+        Raises:
+            UpstreamUnavailable: no client could do anything with an answer of this status.
+        """
+        what = f"Provider {self._provider.name!r} answered with status {status}"
+        if not FIRST_STATUS <= status <= LAST_STATUS:
+            raise UpstreamUnavailable(f"{what}, which HTTP does not know.")
+        if status == NOT_MODIFIED:
+            raise UpstreamUnavailable(f"{what} (not modified), although it was not asked whether anything was.")
+        if 300 <= status < 400:
+            raise UpstreamUnavailable(
+                f"{what}, a redirect, and the gateway follows none.",
+                hint=f"Look at `providers.{self._provider.name}.base_url`.",
+            )
+        if status == NO_CONTENT and self._asks_model:
+            raise UpstreamUnavailable(f"{what} (no content) where a model was asked for an answer.")

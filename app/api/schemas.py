@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import msgspec
-import orjson
 
 from app.context.policy import Recall
 from app.conversation.identity import is_valid_id
 from app.errors import InvalidRequest
-from app.exchange.request import Caller, ChatRequest, ContextMode, EventStyle
+from app.exchange.request import Caller, ChatRequest, ContextMode, EventStyle, decode_field
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -117,7 +116,7 @@ def _check_encoding(fields: Mapping[str, bytes]) -> None:
 
 
 def _model(fields: Mapping[str, bytes]) -> str:
-    model = _value(fields, "model")
+    model = decode_field(fields, "model")
     if model is None:
         raise InvalidRequest("You must provide a `model`.", code="missing_required_parameter", param="model")
     if not isinstance(model, str) or not model:
@@ -145,15 +144,15 @@ def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) ->
     found = headers.get("x-conversation-id")
     if found is not None:
         return _valid_id(found, "X-Conversation-Id"), False
-    found = _value(fields, "conversation_id")
+    found = decode_field(fields, "conversation_id")
     if found is not None:
         return _valid_id(found, "conversation_id"), False
-    found = _value(fields, "conversation")
+    found = decode_field(fields, "conversation")
     if found is not None:
         if isinstance(found, dict):
             return _valid_id(found.get("id"), "conversation.id"), False
         return _valid_id(found, "conversation"), False
-    metadata = _value(fields, "metadata")
+    metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
         return _valid_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
@@ -188,7 +187,7 @@ def _idempotency_key(headers: Mapping[str, str]) -> str | None:
 
 
 def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
-    context = _value(fields, "context")
+    context = decode_field(fields, "context")
     if context is None:
         return {}
     if not isinstance(context, dict):
@@ -242,7 +241,7 @@ def _pin(value: object) -> tuple[int, ...]:
 
 
 def _include_usage(fields: Mapping[str, bytes]) -> bool:
-    options = _value(fields, "stream_options")
+    options = decode_field(fields, "stream_options")
     if options is None:
         return False
     if not isinstance(options, dict):
@@ -254,7 +253,7 @@ def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
     word = _WORDS.get(bytes(fields.get(name, b"")))
     if word is not None:
         return word
-    value = _value(fields, name)
+    value = decode_field(fields, name)
     if value is None or isinstance(value, bool):
         return value
     raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
@@ -268,7 +267,7 @@ def _output_tokens(fields: Mapping[str, bytes]) -> int | None:
 
 def _positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
     """The field's value; None where absent or not positive (some local servers read -1 as "no limit")."""
-    value = _value(fields, name)
+    value = decode_field(fields, name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
@@ -286,13 +285,3 @@ def _choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], def
     raise InvalidRequest(
         f"Header {name} must be one of {', '.join(allowed)}, not {shown!r}.", code="invalid_value", param=name
     )
-
-
-def _value(fields: Mapping[str, bytes], name: str) -> Any:
-    raw = fields.get(name)
-    if raw is None:
-        return None
-    try:
-        return orjson.loads(bytes(raw))
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"`{name}` is not valid JSON: {error}.", param=name) from error

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from app.api.auth import Auth
+from app.api.body import headers_of
 from app.api.resources import REFUSALS, Described, ErrorBody, json_response
 from app.errors import InvalidApiKey, NotFound
 from app.exchange.request import Caller
@@ -124,10 +125,10 @@ def metrics_routes(exposition: Exposition | None, *, token: str | None) -> APIRo
     @routes.get("/metrics", summary="Numbers for Prometheus", responses=REFUSED, response_class=Response)
     async def metrics(request: Request) -> Response:
         if token:
-            _check(token, request.headers.get("authorization", ""))
+            _check(token, headers_of(request.scope).get("authorization", ""))
         if exposition is None:
             raise NotFound("Metrics are switched off.", hint="Set `telemetry.metrics: true`.")
-        told = exposition.told(request.headers.get("accept", ""))
+        told = exposition.told(headers_of(request.scope).get("accept", ""))
         return Response(told.body, headers={"content-type": told.content_type})
 
     return routes

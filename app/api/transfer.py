@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from app.api.auth import Auth
-from app.api.body import read_body
+from app.api.body import headers_of, read_body
 from app.api.conversations import ConversationObject
 from app.api.resources import REFUSALS, Page, json_response, page_of
 from app.archive.exporting import Exporting
@@ -105,7 +105,7 @@ def transfer_routes(
         format: ImportFormat = "auto",
         caller: Caller = manages,
     ) -> Response:
-        body = await read_body(request.receive, dict(request.headers), body_limit_bytes)
+        body = await read_body(request.receive, headers_of(request.scope), body_limit_bytes)
         taken = await importing.take_in(caller.tenant, body, format)
         told = [await records.told(conversation) for conversation in taken.conversations]
         return json_response({**page_of(told, has_more=False), "warnings": list(taken.warnings)})

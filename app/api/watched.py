@@ -57,12 +57,11 @@ class Watched:
             span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
         watch = _Watch(send, span, self._metrics, self._seconds)
         is_chat = asks_for_completion(scope)
-        app = self._app.chat if is_chat else self._app
         in_flight = 1.0 if is_chat else 0.0
         self._metrics.in_flight.add(in_flight)
         with span:
             try:
-                await app(scope, receive, watch.send)
+                await self._app(scope, receive, watch.send)
             finally:
                 self._metrics.in_flight.add(-in_flight)
                 if watch.streams:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from app.api.auth import Auth, AuthRules
-from app.api.visitors import listens_locally
 from app.archive.retention import Retention
 from app.assembly.models import counter_for, policy_of, providers_of, router_of, routes_of, windows_of
 from app.assembly.telemetry import metrics_of, overview_of
@@ -283,7 +282,6 @@ def _auth_of(settings: Settings, store: Store) -> Auth:
         pepper=section.pepper.get_secret_value() if section.pepper else None,
         cache_seconds=section.cache_seconds,
         end_user_header=section.end_user_header.lower() if section.end_users else None,
-        is_local=listens_locally(settings.server.host),
         allowed_hosts=section.allowed_hosts,
     )
     return Auth(store, rules, now=utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)

@@ -25,6 +25,7 @@ from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
 from app.upstream import registry
 from app.upstream.base import NO_QUIRKS, Price, Provider, Quirks
+from app.upstream.dial import tls_context
 from app.upstream.openai import OpenAIProvider, Timeouts
 from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
 from app.upstream.windows import Windows
@@ -104,6 +105,8 @@ def _provider(name: str, section: ProviderSettings) -> Provider:
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
+        ssl_context=tls_context(section.ca_file) if section.ca_file else None,
+        client_key_rule=section.client_key_rule,
     )
 
 

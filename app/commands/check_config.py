@@ -8,14 +8,18 @@ from collections.abc import Iterator
 
 from app.commands.progress import counted
 from app.settings import Settings, load
+from app.settings.sections import Provider
 from app.settings.values import place_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.file)
+    overrides: list[str] = []
+    settings = load(arguments.file, on_override=overrides.append)
     print(f"{arguments.file}: ok")
-    for line in summary(settings):
+    for line in (*summary(settings), *overrides):
         print(f"  {line}")
+    for line in warnings(settings):
+        print(f"  warning: {line}")
     print(f"Serve with it: concertina serve --config {shlex.quote(arguments.file)}")
     return 0
 
@@ -31,9 +35,7 @@ def summary(settings: Settings) -> Iterator[str]:
     if settings.retention.days is not None:
         yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
-        own_key = provider.api_key is not None and provider.api_key.get_secret_value() != ""
-        whose = "its own" if own_key else "the client’s"
-        yield f"provider {name}: {place_of(provider.base_url)}, called with {whose} key"
+        yield f"provider {name}: {place_of(provider.base_url)}, {_key_used(provider, settings.auth.mode)}"
     for name, model in settings.served_models.items():
         places = ", ".join(f"{at.provider}/{at.model or ('…' if name == '*' else name)}" for at in model.expanded())
         after = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""
@@ -41,3 +43,24 @@ def summary(settings: Settings) -> Iterator[str]:
     if settings.uses_simulated_model:
         yield "no provider: the built-in simulated model answers"
     yield f"policy {settings.policy} of {', '.join(settings.policies)}"
+
+
+def warnings(settings: Settings) -> Iterator[str]:
+    """What can be used, but may not be what was meant."""
+    rules = {name: provider.client_key_rule for name, provider in settings.providers.items()}
+    could = [name for name, rule in rules.items() if rule != "never"]
+    if settings.auth.mode == "open" and len(could) > 1:
+        always = [name for name, rule in rules.items() if rule == "always"]
+        yield (
+            f"several providers could get a client’s key: {', '.join(could)}. "
+            "It goes to the first provider of the model that the client asked for"
+            + (f", and to {', '.join(always)} always" if always else "")
+            + ". Give the others providers.<name>.api_key, or set providers.<name>.pass_client_key: true where every "
+            "client’s key may go."
+        )
+
+
+def _key_used(provider: Provider, mode: str) -> str:
+    if mode == "open" and provider.client_key_rule != "never":
+        return f"called with {'every' if provider.client_key_rule == 'always' else 'the'} client’s key"
+    return "called with its own key" if provider.has_own_key else "called without a key"

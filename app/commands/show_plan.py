@@ -40,7 +40,7 @@ from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
 from app.store.base import Store
 from app.upstream import registry
-from app.upstream.base import Call, Deployment, Reply, Target, Window
+from app.upstream.base import Call, ClientKeyRule, Deployment, Reply, Target, Window
 
 PLAIN_WIDTH: Final = 120
 STYLES: Final = {
@@ -57,6 +57,7 @@ class _Unasked:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.client_key_rule: ClientKeyRule = "never"
 
     async def send(self, call: Call) -> Reply:
         raise NotImplementedError

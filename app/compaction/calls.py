@@ -15,7 +15,7 @@ from app.context.view import Counter
 from app.context.vocabulary import encoding_for
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import SILENT, Metrics, SummaryFacts
-from app.upstream.base import Deployment, Target, Window
+from app.upstream.base import ClientKey, Deployment, Target, Window
 from app.upstream.prices import cost_usd, price_of
 from app.upstream.router import Router
 
@@ -25,7 +25,7 @@ CHAT_PATH = "/chat/completions"
 class Windows(Protocol):
     """The part of `upstream.windows` that a summary call needs."""
 
-    async def of(self, deployment: Deployment, authorization: str | None) -> Window: ...
+    async def of(self, deployment: Deployment, client_key: ClientKey | None) -> Window: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,7 @@ class Calls:
             room = await self._room(deployment, prompt.limit_tokens, attempt)
             return await asyncio.to_thread(body_of, prompt, self._request.policy, deployment, room)
 
-        opened = await self._router.open(
-            self._target, body_for, path=CHAT_PATH, authorization=self._request.authorization
-        )
+        opened = await self._router.open(self._target, body_for, path=CHAT_PATH, client_key=self._request.client_key)
         reply = opened.reply
         try:
             raw = await reply.read()
@@ -119,7 +117,7 @@ class Calls:
         return answer
 
     async def _room(self, deployment: Deployment, limit_tokens: int, attempt: Attempt) -> Room:
-        window = await self._windows.of(deployment, self._request.authorization)
+        window = await self._windows.of(deployment, self._request.client_key)
         return Room(
             window_tokens=window.tokens,
             output_tokens=max(1, min(limit_tokens * attempt.allowance, window.tokens // 4)),

@@ -25,6 +25,8 @@ from app.store.leases import LeaseKeeper
 
 NOTICE_SECONDS = 0.25
 """Who waits longer than this for somebody else's summary is told that one is being written."""
+FURTHER_MESSAGES: Final = 256
+"""So far behind the end of a range it is looked for somebody else's summary."""
 TEXT_FIELDS = ("text", "tokens", "kind", "model", "prompt_version", "created_at", "duration_ms", "usage")
 """What of a chunk comes with its text."""
 REFUSED_TO_CALLER = frozenset({401, 403})
@@ -186,9 +188,15 @@ class ChunkMaker:
             await _released(held)
 
     async def _find(self, job: CompactionJob, spot: Spot) -> Chunk | None:
-        """A stored chunk that a new plan would use instead: one that begins where this range does and ends anywhere
-        in the job's tail, since others may have planned with a message more or less. A fold must be the same."""
-        ends = [spot.to_link] if spot.folded else [entry.link for entry in job.tail.messages]
+        """A stored chunk that a new plan would use instead: one that begins where this range does and ends in it, or
+        at most `FURTHER_MESSAGES` behind it, since others may have planned with a message more or less. A fold must be
+        the same."""
+        ends = [spot.to_link]
+        if not spot.folded:
+            # A long log has many ranges: to look at all of its messages for each would take the square of its length.
+            from_seq = max(spot.from_seq, job.tail.start_seq)
+            to_seq = min(spot.boundary.to_seq + FURTHER_MESSAGES, job.tail.end_seq)
+            ends = [job.tail.message(seq).link for seq in range(from_seq, to_seq)]
         try:
             chunks = await self._store.chunks(tenant=job.tenant, root=job.root, links=ends)
         except StoreUnavailable:
@@ -245,7 +253,7 @@ class ChunkMaker:
             limit_tokens=summary_limit(job.policy, job.window),
             replaced_tokens=spot.replaced_tokens,
             encoding=job.encoding,
-            authorization=job.authorization,
+            client_key=job.client_key,
             focus=job.focus,
             style=spot.style,
             base=spot.base,

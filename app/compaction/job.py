@@ -11,6 +11,7 @@ from app.context.partition import Tail
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store.base import RANGE_LEASES
+from app.upstream.base import ClientKey
 
 Outcome = Literal["found", "made", "mechanical", "none"]
 
@@ -37,7 +38,7 @@ class CompactionJob:
     """Name of the encoding that tokens are counted in."""
     folded: Sequence[Chunk] = ()
     """Has at least the chunks that ranges name, to fold or as their base."""
-    authorization: str | None = None
+    client_key: ClientKey | None = None
     focus: str | None = None
     """What the summaries should pay attention to."""
     wait_seconds: float = 30.0

@@ -10,6 +10,7 @@ from app.compaction.prompts import Wish
 from app.context.outline import Style
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, LogMessage
+from app.upstream.base import ClientKey
 
 SAME_MODEL = "same"
 """As `SummarizerPolicy.model`: the request's own."""
@@ -34,7 +35,7 @@ class SummaryRequest:
     """Raw tokens of what it stands for."""
     encoding: str
     """In which `replaced_tokens` are counted."""
-    authorization: str | None = None
+    client_key: ClientKey | None = None
     focus: str | None = None
     """What the caller asked to pay attention to."""
     style: Style = "additive"

@@ -13,7 +13,7 @@ from app.compaction.prompts import prompt_version
 from app.compaction.request import SAME_MODEL, Summary, SummaryRefused, SummaryRequest
 from app.compaction.writing import Writing
 from app.context.view import Counter
-from app.errors import GatewayError, UpstreamRefused
+from app.errors import GatewayError, UpstreamRefused, release_frames
 from app.observability.metrics import SILENT, Metrics
 from app.upstream.router import Router
 
@@ -62,8 +62,9 @@ class Summarizer:
             try:
                 return await self._by(model, request)
             except (SummaryRefused, GatewayError) as error:
+                release_frames(error)
                 failures.append(error)
-        raise failures[0]
+        raise failures.pop(0)  # the list is a variable of this frame, which the traceback keeps
 
     def rests(self, request: SummaryRequest) -> bool:
         """Whether every model that could be asked is left alone just now."""

@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.calibration import Calibration
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
-from app.exchange.begin import Begun, begun, is_answer
+from app.errors import GatewayError, UpstreamRefused
+from app.exchange.begin import Begun, begun, is_answer, no_answer
 from app.exchange.body import upstream_body
 from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
@@ -23,7 +23,7 @@ from app.exchange.views import Turn, View, Views
 from app.store.base import Store
 from app.upstream.base import Deployment
 from app.upstream.overflow import Overflow, recognise
-from app.upstream.router import ReadReply, Router
+from app.upstream.router import OK, ReadReply, Router
 from app.upstream.windows import Windows
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ UNSTATED_LIMIT_SHARE: Final = 0.75
 DOUBTFUL_SHARE: Final = 0.5
 """An answer that may mean an overflow is taken for one if the prompt is above this share of the window."""
 OUTPUT_MARGIN_TOKENS: Final = 64
+REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 SEED_DRIFT: Final = 0.02
 """A calibration that is this far from what new conversations start with becomes the new seed."""
 
@@ -84,7 +85,7 @@ class Ask:
             opened = await self._router.open(
                 turn.target,
                 self._body_for(turn, view),
-                authorization=turn.request.caller.authorization,
+                client_key=turn.client_key,
                 headers=turn.request.forwarded,
             )
             reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
@@ -92,9 +93,7 @@ class Ask:
                 return Asked(reply, opened.deployment), view
             overflow = _overflow(reply.status, said, view)
             if overflow is None or attempt == RECOVERIES:
-                if is_answer(reply, stream=turn.request.stream):
-                    return Asked(reply, opened.deployment), view
-                raise _refusal(reply, said, turn.model_key)
+                return await _accept(reply, said, opened.deployment, stream=turn.request.stream), view
             await reply.aclose()
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")
@@ -121,19 +120,19 @@ class Ask:
         opened = await self._router.open(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
-            authorization=turn.request.caller.authorization,
+            client_key=turn.client_key,
             headers=turn.request.forwarded,
         )
         reply, said = await begun(opened.reply, stream=turn.request.stream, source=deployment.key)
-        if not is_answer(reply, stream=turn.request.stream):
-            raise _refusal(reply, said or b"", turn.model_key)
-        return Asked(reply, deployment)
+        if said is None:
+            return Asked(reply, deployment)
+        return await _accept(reply, said, deployment, stream=turn.request.stream)
 
     async def shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
         """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
         if deployment is turn.target.deployments[0]:
             return view
-        window = await self._windows.of(deployment, turn.request.caller.authorization)
+        window = await self._windows.of(deployment, turn.client_key)
         if window.tokens >= view.budget.window:
             return view
         return await self._views.make(turn, self._views.budget(replace(turn, window=window)), summarize="never")
@@ -210,11 +209,29 @@ def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
     return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
 
 
-def _refusal(reply: Begun | ReadReply, body: bytes, source: str) -> GatewayError:
+async def _accept(reply: Begun | ReadReply, said: bytes, deployment: Deployment, *, stream: bool) -> Asked:
+    """Take an answer that says something else than a completion, if its client is to see that all the same.
+
+    Raises:
+        UpstreamRefused: it is the upstream's own error.
+        UpstreamUnavailable: it is of no use.
+    """
+    if reply.status == OK and is_answer(reply, stream=stream):
+        return Asked(reply, deployment)
+    await reply.aclose()
+    raise _refusal(reply, said, deployment)
+
+
+def _refusal(reply: Begun | ReadReply, body: bytes, deployment: Deployment) -> GatewayError:
     """What the client gets for an answer that is of no use."""
-    if reply.status >= 400:
+    status = reply.status
+    if 400 <= status < 600:
         content_type = reply.headers.get("content-type", "application/json")
-        return UpstreamRefused(reply.status, body, {"content-type": content_type, **passed_on(reply.headers)})
-    if body.lstrip()[:1] == b"{" and b'"error"' in body:
+        return UpstreamRefused(status, body, {"content-type": content_type, **passed_on(reply.headers)})
+    if 200 <= status < 300 and body.lstrip()[:1] == b"{" and b'"error"' in body:
         return UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
-    return UpstreamUnavailable(f"{source!r} did not answer in the form that was asked for.")
+    if status in REDIRECTS:
+        return no_answer(deployment, f"answered with status {status}. Redirects are not followed")
+    if status != OK:
+        return no_answer(deployment, f"answered with status {status}, which no chat completion has")
+    return no_answer(deployment, "did not answer in the form that was asked for")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.base import Reply
+from app.upstream.base import Deployment, Reply
 from app.upstream.router import ReadReply
 from app.upstream.sse import Event, EventDecoder
 
@@ -17,7 +17,17 @@ CHOICES: Final = b'"choices"'
 
 def is_answer(reply: Reply | Begun, *, stream: bool) -> bool:
     """Whether it is what was asked for: success, and a stream where one was asked for and only there."""
-    return reply.status < 400 and reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
+    return 200 <= reply.status < 300 and reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
+
+
+def no_answer(deployment: Deployment, reason: str) -> UpstreamUnavailable:
+    """The error for an answer that is none. Mostly the address is to blame: behind it is something else.
+
+    Args:
+        reason: what the deployment did, such as ``answered with status 204``.
+    """
+    setting = f"providers.{deployment.provider.name}.base_url"
+    return UpstreamUnavailable(f"{deployment.key!r} {reason}.", hint=f"Check {setting}.")
 
 
 async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | ReadReply, bytes | None]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from app.exchange.request import ChatRequest
+from app.exchange.request import ChatRequest, decode_field
 from app.upstream.base import NO_QUIRKS, Deployment
 from app.upstream.quirks import apply_quirks
 
@@ -26,6 +26,9 @@ def upstream_body(
     Args:
         messages: JSON text of each message of the view; None for the client's own, untouched.
         max_output_tokens: a lower bound for the answer than the client asked for.
+
+    Raises:
+        InvalidRequest: a field that has to be changed cannot be read (`decode_field`).
     """
     fields = _changed_fields(request, deployment, max_output_tokens)
     quirks = deployment.quirks
@@ -68,7 +71,7 @@ def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tok
 
 def _strip_metadata(fields: dict[str, bytes]) -> None:
     """Take our conversation id out of `metadata`."""
-    metadata = orjson.loads(bytes(fields["metadata"]))
+    metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and "conversation_id" in metadata:
         del metadata["conversation_id"]
         if metadata:

@@ -174,7 +174,7 @@ class Compacting:
             model=request.model,
             encoding=place.conversation.encoding,
             folded=(*view.outline.chunks, *view.outline.folds),
-            authorization=request.caller.authorization,
+            client_key=turn.client_key,
             focus=request.instructions,
             wait_seconds=self._wait_seconds,
         )

@@ -13,7 +13,7 @@ from app.context.outline import last_view
 from app.context.tokens import is_long
 from app.context.usage import Input, input_of
 from app.conversation.messages import Conversation, Message
-from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable
+from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, release_frames
 from app.exchange.answer import WholeAnswer
 from app.exchange.ask import Ask, Asked
 from app.exchange.begin import Begun
@@ -86,9 +86,10 @@ class Delivery:
                 conversation = await self._store_answer(turn, view, collector, report, context, reported)
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
-            except StoreUnavailable:
+            except StoreUnavailable as unavailable:
                 if turn.place.needs_store:
                     raise
+                release_frames(unavailable)
                 report = _without_answer(turn, view, report)
                 context = report.context(reported)
             finally:
@@ -104,7 +105,7 @@ class Delivery:
             if turn.recalled is not None:
                 asked = await self._recalling.whole(turn, view, asked)
             assert isinstance(asked.reply, ReadReply)
-            return finished_whole(asked.reply.body, turn.model_key), asked.reply.body
+            return finished_whole(asked.reply.body, asked.deployment), asked.reply.body
         except GatewayError:
             await self._tasks.finish(self._remember.nothing(turn.place))
             raise
@@ -116,7 +117,8 @@ class Delivery:
         what the turn holds."""
         assert isinstance(asked.reply, Begun)
         note_view(turn.request, report)
-        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=turn.model_key)
+        source = asked.deployment.key
+        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=source)
         is_over = False
         pieces = asked.reply.pieces
         try:
@@ -152,12 +154,14 @@ class Delivery:
         try:
             await self._store_stream(turn, view, relay, report, asked)
         except StoreUnavailable as unavailable:
+            release_frames(unavailable)
             if turn.place.needs_store:
                 error = unavailable
             else:
                 log.warning("an answer could not be stored: %s", unavailable.message)
                 amended = relay.amended(_without_answer(turn, view, report))
         except GatewayError as refused:
+            release_frames(refused)
             error = refused
         if error is None:
             return amended + DONE_FRAME
@@ -170,6 +174,7 @@ class Delivery:
         try:
             await self._store_stream(turn, view, relay, report, asked)
         except GatewayError as error:
+            release_frames(error)
             log.warning("what a client had received could not be stored: %s", error.message)
         finally:
             await held.let_go()

@@ -27,11 +27,15 @@ ROLE_KEY: Final = b'"role"'
 class StreamedRounds:
     """The rounds of a streamed answer.
 
+    Args:
+        source: whose answer it is, for error messages.
+
     Attributes:
         recalls: the gateway's own calls with which the present round ended; empty while it need not be gone on from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "upstream") -> None:
+        self._source = source
         self.recalls: list[dict[str, Any]] = []
         self._earlier: list[Mapping[str, Any]] = []
         """What was reported of each round that is over."""
@@ -41,7 +45,7 @@ class StreamedRounds:
         """A role that came in a chunk with nothing else that the client is to see."""
         self._last = False
         self._first = True
-        self._collector = Collector()
+        self._collector = Collector(self._source)
         self._calls = CallSplitter()
 
     def begin(self, *, last: bool) -> None:
@@ -51,7 +55,7 @@ class StreamedRounds:
             last: the model may not search any more.
         """
         self._earlier = self.reported
-        self._collector = Collector()
+        self._collector = Collector(self._source)
         self._calls = CallSplitter()
         self.recalls = []
         self._last = last

@@ -133,7 +133,7 @@ class Recalling:
         current = _Current(asked.reply)
         try:
             rounds = await self._rounds(turn, view, asked)
-            frames = _frames(rounds, current)
+            frames = _frames(rounds, current, asked.deployment.key)
             decoder = EventDecoder(asked.deployment.key)
             first = await anext(frames, b"")
             return replace(asked, reply=Begun(current, decoder.feed(first), _told_errors(frames), decoder))
@@ -154,7 +154,7 @@ class Recalling:
         while True:
             assert isinstance(asked.reply, ReadReply)
             body = asked.reply.body
-            told.add(body, finished_whole(body, asked.deployment.key), last=rounds.is_last)
+            told.add(body, finished_whole(body, asked.deployment), last=rounds.is_last)
             if not told.recalls:
                 return _with_body(asked, told.body())
             next_asked = await rounds.next(told.message, told.reported)
@@ -289,9 +289,9 @@ class _Current:
         await self.begun.aclose()
 
 
-async def _frames(rounds: _Rounds, current: _Current) -> AsyncGenerator[bytes, None]:
+async def _frames(rounds: _Rounds, current: _Current, source: str) -> AsyncGenerator[bytes, None]:
     """The client's part of each round's frames, several at a time when they come so, as one stream."""
-    told = StreamedRounds()
+    told = StreamedRounds(source)
     while True:
         async for events in _batches(current.begun, told):
             if frames := b"".join(_frame(event, told) for event in events):

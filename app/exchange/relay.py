@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
+from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable, release_frames
 from app.exchange.alike import Alike, alike, tells_text
-from app.exchange.begin import Begun
+from app.exchange.begin import Begun, no_answer
 from app.exchange.frames import EarlyStream, decoded, encoded, spliced
 from app.exchange.report import Report
+from app.upstream.base import Deployment
 from app.upstream.collect import Collector
 from app.upstream.sse import DONE, Event
 
@@ -55,7 +56,7 @@ class Relay:
         self._kinds_left = MOST_KINDS if early is None else 0
         self.is_done = False
         self.has_ended = False
-        self.collector = Collector()
+        self.collector = Collector(source)
         self.failure: GatewayError | None = None
 
     @property
@@ -104,6 +105,8 @@ class Relay:
 
     def close(self, broken: UpstreamUnavailable | None = None) -> None:
         """Nothing more comes: the upstream has ended, or this broke it off."""
+        if broken is not None:
+            release_frames(broken)
         if self.failure is None and not self.collector.complete:
             self.failure = broken or UpstreamUnavailable(f"The stream of {self._source!r} ended before its answer did.")
 
@@ -120,6 +123,7 @@ class Relay:
             try:
                 frames.append(self._frame(data, event.name))
             except UpstreamUnavailable as error:
+                release_frames(error)
                 self.failure = None if self.collector.complete else error
                 self.is_done = self.has_ended = True
             if self.has_ended:
@@ -173,19 +177,22 @@ async def await_end(pieces: AsyncIterator[bytes]) -> None:
         return
 
 
-def finished_whole(body: bytes, source: str) -> Collector:
-    """What an answer that is not streamed amounts to.
+def finished_whole(body: bytes, deployment: Deployment) -> Collector:
+    """What an answer of a deployment that is not streamed amounts to.
 
     Raises:
         UpstreamUnavailable: it is not a chat completion.
         UpstreamRefused: it is an error in spite of its status.
     """
-    collector = Collector()
-    collector.add_completion(body)
+    collector = Collector(deployment.key)
+    try:
+        collector.add_completion(body)
+    except UpstreamUnavailable as error:
+        raise no_answer(deployment, "answered with something that is not a chat completion") from error
     if collector.error is not None:
         raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     if not collector.has_content and collector.finish_reason is None:
-        raise UpstreamUnavailable(f"{source!r} answered with something that is not a chat completion.")
+        raise no_answer(deployment, "answered with something that is not a chat completion")
     return collector
 
 

@@ -12,6 +12,8 @@ from app.context.outline import Summarize
 from app.context.policy import Recall
 from app.conversation.keys import SCOPES, Scope
 from app.conversation.messages import Conversation
+from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
+from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
@@ -22,7 +24,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     tenant: str
     authorization: str | None = None
-    """The client's own credential, passed to providers that have no key configured."""
+    """The client's own credential in mode `open`. It travels on as a `ClientKey`, bound to one provider."""
     scopes: tuple[Scope, ...] = SCOPES
     policy: str | None = None
     """The context policy of its requests that name none."""
@@ -77,11 +79,28 @@ class ChatRequest(msgspec.Struct, frozen=True):
     stored."""
 
     def value(self, name: str) -> Any:
-        """The decoded top-level field, None if absent."""
-        raw = self.fields.get(name)
-        return None if raw is None else decode(raw)
+        """The decoded top-level field, None if absent.
+
+        Raises:
+            InvalidRequest: as `decode_field`.
+        """
+        return decode_field(self.fields, name)
 
 
-def decode(raw: bytes) -> Any:
-    """Decode a JSON text that was already found to be well-formed."""
-    return orjson.loads(bytes(raw))
+def decode_field(fields: Mapping[str, bytes], name: str) -> Any:
+    """A top-level field of a request, None if absent.
+
+    Raises:
+        InvalidRequest: a number in it is too large for a double, or it is nested too deeply to be written again.
+    """
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    text = bytes(raw)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"`{name}` is not valid JSON: {error}.", code="invalid_value", param=name) from error
+    if may_be_too_deep(text) and is_too_deep(value):
+        raise InvalidRequest(f"`{name}` {TOO_DEEP}", code="invalid_value", param=name)
+    return value

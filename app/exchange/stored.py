@@ -6,9 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeGuard
 
-import orjson
-
 from app.conversation.messages import Conversation, StoredCompletion
+from app.errors import InvalidRequest
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
 from app.observability.tracing import traced
@@ -89,5 +88,5 @@ def _value(request: ChatRequest, name: str) -> Any:
     """A field of a request that was answered; nothing of one that only the provider could read."""
     try:
         return request.value(name)
-    except orjson.JSONDecodeError:
+    except InvalidRequest:
         return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.outline import Summarize
-from app.errors import GatewayError, StoreUnavailable
+from app.errors import GatewayError, StoreUnavailable, release_frames
 from app.exchange.answer import Answer, StreamedAnswer
 from app.exchange.ask import Asked
 from app.exchange.compacting import Compacting, Running, may_compact, without_store
@@ -197,6 +197,7 @@ class Exchange:
         except GatewayError as error:
             await held.let_go()
             note_error(error)
+            release_frames(error)
             yield error_frames(error)
             return
         except BaseException:
@@ -236,10 +237,11 @@ class Exchange:
             await asked.reply.aclose()
             await self._tasks.finish(self._take_back(question))
             raise
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if turn.place.needs_store:
                 await asked.reply.aclose()
                 raise
+            release_frames(error)
             place = unkept(turn.place)
         except BaseException:
             await asked.reply.aclose()
@@ -263,6 +265,7 @@ class Exchange:
         try:
             await self._remember.nothing(await self._remember.asked(question))
         except GatewayError as error:
+            release_frames(error)
             log.warning("an unanswered question could not be taken back: %s", error.message)
 
 

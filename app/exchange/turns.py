@@ -16,7 +16,7 @@ from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
 from app.exchange.viewed import UNCALIBRATED, calibration_of
 from app.exchange.views import Turn
-from app.upstream.base import Target, Window
+from app.upstream.base import ClientKey, Target, Window, bind_client_key
 from app.upstream.router import Router
 from app.upstream.windows import Windows
 
@@ -74,7 +74,8 @@ class Turns:
         policy = self.policy(request)
         target = self._router.resolve(request.model)
         deployment = target.deployments[0]
-        window = await self._windows.of(deployment, request.caller.authorization)
+        client_key = bind_client_key(request.caller.authorization, deployment.provider)
+        window = await self._windows.of(deployment, client_key)
         known = self._means.get((policy.name, request.model))
         if known is not None and known.is_of(policy, target, window) and policy.summarizer.model == SAME_MODEL:
             return known
@@ -82,7 +83,7 @@ class Turns:
             policy=policy,
             target=target,
             window=window,
-            summarizer_input_tokens=await self._summarizer_input_tokens(policy, window, request),
+            summarizer_input_tokens=await self._summarizer_input_tokens(policy, window, client_key),
             model_key=deployment.key,
             encoding=deployment.encoding or encoding_for(deployment.upstream_model),
         )
@@ -121,9 +122,9 @@ class Turns:
             )
         return found
 
-    async def _summarizer_input_tokens(self, policy: Policy, window: Window, request: ChatRequest) -> int:
+    async def _summarizer_input_tokens(self, policy: Policy, window: Window, client_key: ClientKey | None) -> int:
         named = policy.summarizer.model
         if named != SAME_MODEL:
             deployment = self._router.resolve(named).deployments[0]
-            window = await self._windows.of(deployment, request.caller.authorization)
+            window = await self._windows.of(deployment, client_key)
         return input_tokens(policy, window.tokens)

@@ -28,7 +28,7 @@ from app.exchange.report import tokens_header
 from app.exchange.request import ChatRequest
 from app.exchange.viewed import last_view_of
 from app.store.base import Store
-from app.upstream.base import Target, Window
+from app.upstream.base import ClientKey, Target, Window, bind_client_key
 
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)
@@ -58,6 +58,11 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def model_key(self) -> str:
         return self.target.deployments[0].key
+
+    @property
+    def client_key(self) -> ClientKey | None:
+        """The client's own key, meant for the first provider of the model that the client asked for."""
+        return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
 
     @property
     def instructions_tokens(self) -> int:

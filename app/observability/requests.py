@@ -39,6 +39,15 @@ class ToldError(Protocol):
     def status(self) -> int: ...
 
 
+class NotedError(msgspec.Struct, frozen=True):
+    """What is kept of an error that a client is told. The error itself would keep its traceback, and so the request:
+    facts live as long as any timer that the request set, the one of its idle connection included."""
+
+    code: str | None
+    name: str
+    status: int
+
+
 class RequestFacts(msgspec.Struct):
     """Of one request; None where it did not come to that.
 
@@ -47,7 +56,7 @@ class RequestFacts(msgspec.Struct):
         compaction_ms: how long it waited for summaries.
     """
 
-    error: ToldError | None = None
+    error: NotedError | None = None
     compaction_ms: int | None = None
     context_status: str | None = None
     conversation_id: str | None = None
@@ -93,7 +102,7 @@ def note_error(error: ToldError, *, instead: bool = False) -> None:
     """
     facts = _current.get()
     if facts is not None and (facts.error is None or instead):
-        facts.error = error
+        facts.error = NotedError(error.code, error.name, error.status)
 
 
 def tell(facts: RequestFacts, level: int, told: dict[str, Any]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import ssl
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
 from app.settings.faults import Path, nearest, suggestion
-from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Settings, Traces
+from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
 
 Contradiction = tuple[Path, str]
 """Where, and what to change."""
@@ -29,9 +30,14 @@ def contradictions(settings: Settings) -> Iterator[Contradiction]:
     if active is not None and active not in settings.encryption.keys:
         yield ("encryption", "active"), f"there is no key {active!r}; {suggestion(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
-        yield from _base_url(("providers", name, "base_url"), provider.base_url)
+        unusable = list(_base_url(("providers", name, "base_url"), provider.base_url))
+        yield from unusable or _own_key(("providers", name, "api_key"), provider, settings.auth.mode)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
+        if provider.proxy:
+            yield from _proxy(("providers", name, "proxy"), provider.proxy.get_secret_value())
+        if provider.ca_file:
+            yield from _ca_file(("providers", name, "ca_file"), provider.ca_file)
     yield from _traces(settings.telemetry.traces)
     yield from _models(settings)
     yield from _policy_name(("policy",), settings.policy, settings)
@@ -59,32 +65,63 @@ def _pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
 
 
 def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    parts = _split_address(url)
+    if parts is None:
         yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
     elif parts.fragment or parts.path.rstrip("/").endswith(("/chat/completions", "/completions")):
         yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
+
+
+def _proxy(path: Path, url: str) -> Iterator[Contradiction]:
+    """The address itself is not told: it may hold a password."""
+    parts = _split_address(url)
+    if parts is None or parts.path.strip("/") or parts.query or parts.fragment or re.search(r"\s", url):
+        encoding = "special characters of a password percent-encoded (%40 for '@')"
+        yield path, f"expected the address of an HTTP proxy, such as 'http://proxy.internal:3128', {encoding}"
+
+
+def _ca_file(path: Path, file: str) -> Iterator[Contradiction]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=file)
+    except (ssl.SSLError, ValueError):
+        pass  # the context has no certificate, as with a file of revocation lists alone
+    except OSError as error:
+        yield path, f"cannot read {file!r}: {error.strerror}"
+        return
+    if context.cert_store_stats()["x509"] == 0:
+        yield path, f"{file!r} holds no certificate in PEM form, which begins with '-----BEGIN CERTIFICATE-----'"
+
+
+def _own_key(path: Path, provider: Provider, mode: str) -> Iterator[Contradiction]:
+    """In mode `keys` there is no client's key that a provider could be called with."""
+    if mode == "keys" and not provider.has_own_key and not provider.is_nearby:
+        where = "this provider is neither on this machine nor in a private network"
+        missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
+        yield path, f"{missing}; if it asks for no key, write any word, such as 'none'"
 
 
 def _traces(traces: Traces) -> Iterator[Contradiction]:
     if not traces.endpoint:
         return
     path: Path = ("telemetry", "traces", "endpoint")
-    try:
-        parts = urlsplit(traces.endpoint)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    parts = _split_address(traces.endpoint)
+    if parts is None:
         yield path, "expected the address of a collector, such as 'http://localhost:4318'"
     elif "@" in parts.netloc:
         yield path, "a password has no place in an address: put it into telemetry.traces.headers"
     elif any(not _is_installed(module) for module in TRACING_MODULES):
         yield path, "traces need OpenTelemetry, which is not installed: pip install 'concertina[otel]'"
+
+
+def _split_address(url: str) -> SplitResult | None:
+    """The parts of an HTTP address; None where it is none."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_address else None
 
 
 def _is_installed(module: str) -> bool:

@@ -16,6 +16,8 @@ from app.settings.yaml_file import yaml_value
 
 PREFIX = "CONCERTINA_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+DEFAULTS_VARIABLE = f"{PREFIX}DEFAULTS"
+"""Names the file of lowest precedence: what an image has in place of the built-in defaults."""
 KEY_VARIABLE = f"{PREFIX}KEY"
 """With which commands ask a running gateway; not a setting."""
 TESTS_PREFIX = f"{PREFIX}TEST_"
@@ -45,7 +47,7 @@ def variable_of(path: tuple[str, ...]) -> str:
 
 
 def _is_foreign(variable: str) -> bool:
-    if variable in (CONFIG_VARIABLE, KEY_VARIABLE) or variable.startswith(TESTS_PREFIX):
+    if variable in (CONFIG_VARIABLE, DEFAULTS_VARIABLE, KEY_VARIABLE) or variable.startswith(TESTS_PREFIX):
         return True
     return _SET_BY_KUBERNETES.fullmatch(variable) is not None
 
@@ -62,7 +64,7 @@ def _take(layer: Layer, variable: str, text: str, below: Mapping[str, Any], *, i
     if not is_scalar(node):
         try:
             value = yaml_value(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             layer.faults.append(Fault(path, "expected YAML in one line, such as [a, b] or {a: b}", variable))
             return
     layer.put(path, value, variable)

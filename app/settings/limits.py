@@ -17,9 +17,9 @@ class Limits(Section):
     max_concurrent_requests: Bound = 2000
     """How many requests that ask a model run at once: chat completions until their answer's end, compactions on
     request, summaries written anew, and what is passed through. `0`: as many as come."""
-    max_concurrent_per_tenant: Bound = 0
-    """How many of them one tenant may have running. `0`: as many as there is room for; when there is none left, tenants
-    take turns all the same."""
+    max_concurrent_per_tenant: Bound = 1000
+    """How many of them one tenant may have running: half of all by default, so that one tenant's requests never take
+    every place. `0`: as many as there is room for; when there is none left, tenants take turns all the same."""
     max_waiting: Bound = 1000
     """How many requests wait for a place, all tenants together. Where that many wait, the newest of whoever has most
     of them makes room for a tenant that has fewer. `0`: nobody waits, and what finds no place is refused at once."""

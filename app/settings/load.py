@@ -1,12 +1,12 @@
-"""Settings from their sources: built-in defaults, then a YAML file, then the environment, then arguments; all faults at
-once. The only place that reads the process environment."""
+"""Settings from their sources: built-in defaults, then the file of defaults, then a YAML file, then the environment,
+then arguments; all faults at once. The only place that reads the process environment."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as File
 from typing import Any
 
@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from app.settings.checks import contradictions
-from app.settings.environment import CONFIG_VARIABLE, KEY_VARIABLE, environment_layer
-from app.settings.faults import ConfigurationError, Fault, Path, fault_from, is_misplaced_section, source_of
+from app.settings.environment import CONFIG_VARIABLE, DEFAULTS_VARIABLE, KEY_VARIABLE, environment_layer
+from app.settings.faults import ConfigurationError, Fault, Path, dotted, fault_from, is_misplaced_section, source_of
 from app.settings.layers import Layer
 from app.settings.schema import child, children, is_map
 from app.settings.sections import Settings
@@ -27,6 +27,7 @@ def load(
     *,
     environ: Mapping[str, str] = os.environ,
     arguments: Mapping[Path, Any] | None = None,
+    on_override: Callable[[str], None] | None = None,
 ) -> Settings:
     """The settings of this process.
 
@@ -34,15 +35,24 @@ def load(
         config: the YAML file; without it `CONCERTINA_CONFIG` names one, and without that there is none.
         environ: the process environment.
         arguments: values given on the command line by path, such as ``{("server", "port"): 8001}``.
+        on_override: called with a sentence for each value of the YAML file that a variable overrides; the sentence
+            names the variable and the setting, and no value.
 
     Raises:
         ConfigurationError: with everything that is wrong, wherever it came from.
     """
     merged = Layer(_built_in())
-    file = config or environ.get(CONFIG_VARIABLE)
-    if file:
-        merged = yaml_layer(File(file), environ).over(merged)
-    merged = environment_layer(environ, merged.values, merged.references).over(merged)
+    defaults = environ.get(DEFAULTS_VARIABLE)
+    if defaults:
+        merged = yaml_layer(File(defaults), environ).over(merged)
+    name = config or environ.get(CONFIG_VARIABLE)
+    file = yaml_layer(File(name), environ) if name else Layer()
+    merged = file.over(merged)
+    variables = environment_layer(environ, merged.values, merged.references)
+    merged = variables.over(merged)
+    if on_override is not None:
+        for sentence in _overrides(variables, file):
+            on_override(sentence)
     given = Layer()
     for path, value in (arguments or {}).items():
         given.put(path, copy.deepcopy(value), f"--{path[-1]}")
@@ -52,6 +62,26 @@ def load(
 def client_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """The key with which commands ask a running gateway, if the environment has one. No setting of a gateway."""
     return environ.get(KEY_VARIABLE) or None
+
+
+def _overrides(variables: Layer, file: Layer) -> Iterator[str]:
+    """A sentence for each value of the file that a variable overrides."""
+    for section, variable in variables.sources.items():
+        value: Any = variables.values
+        for key in section:
+            value = value[key]
+        for path in _leaves(value, section):
+            if path in file.sources:
+                yield f"{variable} overrides {dotted(path)} ({file.sources[path]})"
+
+
+def _leaves(value: Any, path: Path) -> Iterator[Path]:
+    """The paths at and below `path` that hold something else than a section."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _leaves(below, (*path, key))
+    else:
+        yield path
 
 
 def _built_in() -> dict[str, Any]:

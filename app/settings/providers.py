@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -12,6 +14,9 @@ from app.settings.values import Dollars, HeaderName, HeaderValue, Seconds, Secti
 EVERY_MODEL = "*"
 """The entry of `models` that stands for every name without an entry of its own."""
 Encoding = Literal["o200k_base", "cl100k_base"]
+CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+PRIVATE_ENDINGS = (".internal", ".local", ".localhost", ".test", ".home.arpa", ".lan", ".svc")
+"""How names end that no stranger can register; `.svc` are those of a Kubernetes cluster."""
 
 
 class Timeouts(Section):
@@ -91,16 +96,53 @@ class Provider(Section):
     """Its address up to, and without, `/chat/completions`. A query (`?api-version=…`) goes with each call.
     Required."""
     api_key: HeaderValue | None = None
-    """The key to call it with. Empty: the client's own key is passed on."""
+    """The key to call it with. Empty: in mode `open` the client's own key is passed on, if it is meant for this
+    provider ([which that is](keys.md#whose-key-a-provider-gets)); in mode `keys` the provider is called without one,
+    so only a provider on this machine or in a private network may go without."""
+    pass_client_key: bool = False
+    """In mode `open`, for a provider without a key of its own: pass every client's key on to it, also when it is only
+    a fallback, writes a summary or lists its models. `false`: only where it is the first provider of the model that
+    the client asked for."""
     auth_header: HeaderName = "authorization"
     """The header that carries the key: `authorization` as `Bearer <key>`, any other the key alone (`api-key` for
     Azure)."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers to send with each request."""
     proxy: SecretStr | None = None  # secret because it may carry a password
-    """Address of an HTTP proxy to reach it through."""
+    """Address of an HTTP proxy to reach it through, such as `http://proxy.internal:3128`. `HTTPS_PROXY` is not read;
+    `"${HTTPS_PROXY:-}"` here is the address that it holds, if it holds one."""
+    ca_file: str | None = None
+    """A file of certificates in PEM form that are trusted in place of the system's roots: of an authority of your own,
+    or of a server that signs its certificate itself. For a proxy that is reached over TLS, too."""
     timeouts: Timeouts = Timeouts()
     quirks: Quirks = Quirks()
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether it is called with a credential of the operator's, wherever that stands in its settings."""
+        if self.api_key:
+            return True
+        url = urlsplit(self.base_url)
+        in_query = any(name.lower().endswith(("key", "token")) for name, _ in parse_qsl(url.query))
+        sent = {name.lower() for name, value in self.headers.items() if value.get_secret_value()}
+        return bool(url.username or in_query or sent & {self.auth_header.lower(), *CREDENTIAL_HEADERS})
+
+    @property
+    def client_key_rule(self) -> Literal["never", "if_meant", "always"]:
+        """Which clients' keys it is shown in mode `open`. A key in `api_key` wins over all of them."""
+        if self.pass_client_key and not self.api_key:
+            return "always"
+        return "never" if self.has_own_key else "if_meant"
+
+    @property
+    def is_nearby(self) -> bool:
+        """Whether its address is this machine's or in a private network, by what the address itself says: names are
+        not looked up."""
+        host = (urlsplit(self.base_url).hostname or "").rstrip(".")
+        try:
+            return not ipaddress.ip_address(host).is_global
+        except ValueError:
+            return "." not in host or host.endswith(PRIVATE_ENDINGS)
 
 
 class Price(Section):

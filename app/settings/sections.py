@@ -98,9 +98,10 @@ class Auth(Section):
     is made at the first start and kept in the database, for all processes on it. With another one nobody finds
     their conversations again: do not change it."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """In mode `open`: the names, without ports, by which the gateway is reached and whose web pages may use it. Others
-    are answered with 403. Left out, a gateway that listens on loopback is reached by addresses and by names that
-    nobody can register, another one by any; of pages of other sites neither takes a request without a key
+    """The names, without ports, by which the gateway is reached; in mode `open` their web pages may use it. A request
+    with another name in `Host` is answered with 403; addresses and `localhost` are always served, and so are probes.
+    Left out, mode `open` also serves names that no stranger can register: those without a dot, and those that end in
+    `.local`, `.internal`, `.svc`, `.test` or `.home.arpa`; mode `keys` serves any name. `["*"]`: any name is served
     ([why](threat-model.md#a-browser-on-the-same-machine))."""
     cache_seconds: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """How long a key is trusted before the database is asked again. Revoking a key takes that long to reach every

@@ -28,8 +28,8 @@ def _on_one_line(secret: SecretStr) -> SecretStr:
 HeaderValue = Annotated[SecretStr, AfterValidator(_on_one_line)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-"""Of a machine, without a port."""
+HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]
+"""Of a machine, without a port; or `*` for any."""
 
 
 def place_of(url: str) -> str:

@@ -15,7 +15,11 @@ from app.settings.layers import Layer
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAPPING_TAG, _SEQUENCE_TAG, _NULL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null"))
 _MAX_DEPTH = 32
-"""Deeper than any setting; an anchor that contains itself ends here."""
+"""Deeper than any setting."""
+_MAX_CHARS = 8 * 1024 * 1024
+"""Of a file with every alias written out: a few lines of aliases may stand for billions of values."""
+_NODE_CHARS = 128
+"""What a value counts for beside its text."""
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 
 
@@ -38,9 +42,47 @@ def yaml_value(text: str) -> Any:
     """A single YAML value, such as a list given in an environment variable.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
+        ValueError: a number or a date in it is none.
     """
+    _check_size(text)
     return yaml.load(text, _Loader)  # noqa: S506 - the loader is the safe one, in C where that is built
+
+
+def _check_size(text: str) -> None:
+    """Refuse what would take long to read, before any of it is built: the parser's events come one by one.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
+    """
+    chars = 0
+    chars_of: dict[str | None, int] = {}
+    open_anchors: list[tuple[str | None, int]] = []
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_anchors):
+                raise _refusal(f"the anchor {event.anchor!r} contains itself", event)
+            chars += chars_of.get(event.anchor, 0)
+        elif isinstance(event, yaml.ScalarEvent):
+            chars += _NODE_CHARS + len(event.value)
+            if event.anchor is not None:
+                chars_of[event.anchor] = _NODE_CHARS + len(event.value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append((event.anchor, chars))
+            chars += _NODE_CHARS
+            if len(open_anchors) > _MAX_DEPTH:
+                raise _refusal(f"nested too deeply: at most {_MAX_DEPTH} levels", event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_anchors.pop()
+            if anchor is not None:
+                chars_of[anchor] = chars - before
+        if chars > _MAX_CHARS:
+            raise _refusal("too large with its aliases written out: use fewer aliases (*name)", event)
+
+
+def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark  # the parser in C has a class of its own for it
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class _Reading:
@@ -52,6 +94,7 @@ class _Reading:
     def read(self, text: str) -> Layer:
         loader = _Loader(text)
         try:
+            _check_size(text)
             root = loader.get_single_node()
             if isinstance(root, yaml.MappingNode):
                 self._layer.values = self._mapping(loader, root, ())
@@ -68,13 +111,14 @@ class _Reading:
 
     def _value(self, loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
         self._layer.sources.setdefault(path, self._at(node))
-        if len(path) > _MAX_DEPTH:
-            return self._refuse(path[:3], "nested too deeply", node)
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
             return self._mapping(loader, node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
             return [self._value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
-        value = loader.construct_object(node)
+        try:
+            value = loader.construct_object(node)
+        except ValueError as error:
+            return self._refuse(path, f"expected a number or a date that exists: {error}", node)
         return self._expanded(value, path, node) if isinstance(value, str) else value
 
     def _mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
@@ -82,7 +126,11 @@ class _Reading:
         loader.flatten_mapping(node)
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)
+            try:
+                key = loader.construct_object(key_node, deep=True)
+            except ValueError as error:
+                self._refuse(path, f"expected a key that is text: {error}", key_node)
+                continue
             if not isinstance(key, str):
                 self._refuse(path, f"the key {key!r} is not text: put it in quotes", key_node)
                 continue

@@ -13,9 +13,11 @@ from typing import Any, Protocol
 import orjson
 
 from app.conversation.messages import text_of
+from app.errors import InvalidRequest
 from app.simulator.extract import most_telling, summarize, transcript_in
 from app.simulator.pairing import pairing_fault
 from app.simulator.recall import NOTED, UNKNOWN, Source, is_question, recall
+from app.simulator.shapes import check_chat
 from app.simulator.text import passage
 from app.simulator.tools import has_searched, instance, search_call, tool_calls
 from app.simulator.window import error_body, overflow
@@ -76,6 +78,21 @@ def reply(request: Mapping[str, Any], *, window: int, counter: Counter) -> Simul
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
         return SimulatedAnswer(error=error_body("'messages' must be a non-empty array of objects.", param="messages"))
+    try:
+        check_chat(request)
+        return _checked(request, messages, window, counter)
+    except InvalidRequest as error:
+        return SimulatedAnswer(error=error.body())
+
+
+def _checked(
+    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: Counter
+) -> SimulatedAnswer:
+    """The answer to a request whose fields have their types.
+
+    Raises:
+        InvalidRequest: a JSON schema in it is none, or asks for too much.
+    """
     fault = pairing_fault(messages)
     if fault is not None:
         return SimulatedAnswer(error=error_body(fault.message, param=fault.param))
@@ -90,7 +107,7 @@ def reply(request: Mapping[str, Any], *, window: int, counter: Counter) -> Simul
 def _answer(
     request: Mapping[str, Any], messages: list[dict[str, Any]], prompt_tokens: int, limit: int, counter: Counter
 ) -> SimulatedAnswer:
-    choices = max(1, int(request.get("n") or 1))
+    choices = request.get("n") or 1
     shown = [Source(str(message.get("role", "")), text_of(message.get("content"))) for message in messages]
     transcript = transcript_in(shown)
     calls = [] if transcript else tool_calls(request, _asked(shown), may_choose=shown[-1].role == "user")

@@ -8,10 +8,13 @@ when it is asked to summarize. Keys are those of `Faults`; a key without a value
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from app.errors import InvalidRequest
 
+STATUSES: Final = (200, 999)
+LARGEST_NUMBER: Final = 1_000_000
+"""Of the numbers that a fault may be asked for with."""
 Scope = Literal["all", "summary", "answer"]
 
 
@@ -102,11 +105,18 @@ def _value(key: str, value: str, kind: str) -> Any:
         if kind.startswith("bool"):
             return True
         if kind.startswith("int"):
-            return int(value)
+            return _check_bounds(key, int(value))
         if kind.startswith("float"):
-            return float(value)
+            return _check_bounds(key, float(value))
     except ValueError as error:
-        raise InvalidRequest(f"Fault {key!r} needs a number, not {value!r}.", param="model") from error
+        raise InvalidRequest(f"Fault {key!r} needs a number, not {value!r}: {error}.", param="model") from error
     if value not in {"all", "summary", "answer"}:
         raise InvalidRequest(f"Fault {key!r} must be all, summary or answer, not {value!r}.", param="model")
     return value
+
+
+def _check_bounds(key: str, number: float) -> float:
+    least, most = STATUSES if key == "status" else (0, LARGEST_NUMBER)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number

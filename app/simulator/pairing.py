@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +18,28 @@ class PairingFault:
 
 def pairing_fault(messages: Sequence[Mapping[str, Any]]) -> PairingFault | None:
     """The first call without its result, or result without its call; None when all belong together."""
-    open_ids: list[str] = []
+    open_ids: Counter[str] = Counter()
     for at, message in enumerate(messages):
         if message.get("role") == "tool":
-            if message.get("tool_call_id") not in open_ids:
+            call_id = message.get("tool_call_id")
+            if not isinstance(call_id, str) or call_id not in open_ids:
                 told = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
                 return PairingFault(f"Invalid parameter: {told}", f"messages.[{at}].role")
-            open_ids.remove(message["tool_call_id"])
+            open_ids[call_id] -= 1
+            if not open_ids[call_id]:
+                del open_ids[call_id]
             continue
         if open_ids:
             return _unanswered(open_ids, at)
         if message.get("role") == "assistant":
-            open_ids = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+            calls = message.get("tool_calls") or ()
+            open_ids = Counter(str(call.get("id")) for call in calls if isinstance(call, Mapping))
     return _unanswered(open_ids, len(messages)) if open_ids else None
 
 
-def _unanswered(open_ids: Sequence[str], at: int) -> PairingFault:
+def _unanswered(open_ids: Counter[str], at: int) -> PairingFault:
     told = (
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-        f"The following tool_call_ids did not have response messages: {', '.join(open_ids)}"
+        f"The following tool_call_ids did not have response messages: {', '.join(open_ids.elements())}"
     )
     return PairingFault(told, f"messages.[{at}].role")

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.simulator.simulator import Answered, Asked, BrokenOff, Simulator
-from app.upstream.base import Call
+from app.upstream.base import Call, ClientKeyRule
 
 
 class SimulatedProvider:
@@ -15,6 +15,7 @@ class SimulatedProvider:
 
     def __init__(self, simulator: Simulator, name: str = "simulator") -> None:
         self.name = name
+        self.client_key_rule: ClientKeyRule = "if_meant"
         self.simulator = simulator
 
     async def send(self, call: Call) -> SimulatedReply:

@@ -14,15 +14,19 @@ from typing import Any
 
 import orjson
 
+from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from app.simulator.model import Counter, SimulatedAnswer, reply
 from app.simulator.options import Faults, SimulatorOptions, faults_in
+from app.simulator.shapes import check_embeddings
 from app.simulator.window import LISTED_MODELS, error_body, window_of
 from app.simulator.wire import Envelope, completion, events
 
 BIG_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""
 DEFAULT_DIMENSIONS = 64
+MOST_NUMBERS = 1_000_000
+"""In all vectors of one answer."""
 LIST_CREATED = 1_767_225_600
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -101,7 +105,10 @@ class Simulator:
             raise MethodNotAllowed(f"Method {asked.method} is not allowed on {asked.path!r}; use POST.")
         body = _object(asked.body)
         self.requests.append({"at": self.clock(), "path": path, "headers": dict(asked.headers), "body": body})
-        return await self._chat(body, len(asked.body)) if path == "/chat/completions" else self._embeddings(body)
+        if path == "/chat/completions":
+            return await self._chat(body, len(asked.body))
+        check_embeddings(body)
+        return await asyncio.to_thread(self._embeddings, body)
 
     async def _chat(self, body: dict[str, Any], body_bytes: int) -> Answered:
         model = body.get("model")
@@ -163,7 +170,9 @@ class Simulator:
         model = str(body.get("model", "sim"))
         told = body.get("input", "")
         inputs = told if isinstance(told, list) and told and not isinstance(told[0], int) else [told]
-        dimensions = int(body.get("dimensions") or DEFAULT_DIMENSIONS)
+        dimensions = body.get("dimensions") or DEFAULT_DIMENSIONS
+        if dimensions * len(inputs) > MOST_NUMBERS:
+            raise InvalidRequest(f"The simulated model writes at most {MOST_NUMBERS} numbers in one answer.")
         vectors = [vector(orjson.dumps(one), dimensions) for one in inputs]
         packed = body.get("encoding_format") == "base64"
         data = [
@@ -171,7 +180,7 @@ class Simulator:
             for index, one in enumerate(vectors)
         ]
         count = self.counter_for(model).count
-        tokens = sum(count(one) if isinstance(one, str) else len(one) for one in inputs)
+        tokens = sum(count(one) if isinstance(one, str) else len(one) if isinstance(one, list) else 1 for one in inputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json(200, {"object": "list", "data": data, "model": model, "usage": usage})
 
@@ -206,6 +215,8 @@ def _object(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("We could not parse the JSON body of your request.") from error
     if not isinstance(decoded, dict):
         raise InvalidRequest("The body of your request must be a JSON object.")
+    if may_be_too_deep(body) and is_too_deep(decoded):
+        raise InvalidRequest(f"The body of your request {TOO_DEEP}")
     return decoded
 
 

@@ -10,9 +10,13 @@ from typing import Any
 
 import orjson
 
+from app.errors import InvalidRequest
+from app.simulator.shapes import LARGEST_NUMBER, check_schema
 from app.simulator.text import stems
 
 DEEPEST_SCHEMA = 12
+MOST_CHARS = 100_000
+"""Of the JSON of one instance: a schema of a few bytes may ask for billions."""
 SEARCH = "recall_conversation"
 """The tool that is called where the context holds no answer."""
 
@@ -69,7 +73,11 @@ def has_searched(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def instance(schema: Mapping[str, Any], text: str = "") -> Any:
-    """The smallest value that a JSON schema allows, filled with what `text` quotes, counts and names."""
+    """The smallest value that a JSON schema allows, filled with what `text` quotes, counts and names.
+
+    Raises:
+        InvalidRequest: the schema is none, or asks for more than `MOST_CHARS`.
+    """
     return _Builder(schema, _Material.of(text)).build(schema, "")
 
 
@@ -142,7 +150,8 @@ class _Material:
     def of(cls, text: str) -> _Material:
         quotes = [next(group for group in match.groups() if group) for match in _QUOTED.finditer(text)]
         plain = _QUOTED.sub(" ", text)
-        numbers = [float(number) for number in _NUMBER.findall(plain)]
+        found = [float(number) for number in _NUMBER.findall(plain)]
+        numbers = [number for number in found if abs(number) <= LARGEST_NUMBER]
         return cls(strings=quotes or _NAME.findall(plain), numbers=numbers, text=text.lower())
 
     def string(self, name: str) -> str:
@@ -161,20 +170,37 @@ class _Material:
 class _Builder:
     root: Mapping[str, Any]
     material: _Material
+    left_chars: int = MOST_CHARS
 
     def build(self, schema: Any, name: str, depth: int = 0) -> Any:
+        self._take(len(name) + 1)
         if not isinstance(schema, Mapping) or depth > DEEPEST_SCHEMA:
             return None
+        check_schema(schema)
         if "$ref" in schema:
             return self.build(self._resolve(str(schema["$ref"])), name, depth + 1)
         if "const" in schema:
-            return schema["const"]
+            return self._given(schema["const"])
         if schema.get("enum"):
-            return self._enum(schema["enum"])
+            return self._given(self._enum(schema["enum"]))
         for key in ("anyOf", "oneOf", "allOf"):
             if schema.get(key):
                 return self.build(schema[key][0], name, depth + 1)
         return self._typed(schema, name, depth)
+
+    def _given(self, value: Any) -> Any:
+        """A value that the schema itself brings along."""
+        self._take(len(orjson.dumps(value)))
+        return value
+
+    def _take(self, chars: int) -> None:
+        """
+        Raises:
+            InvalidRequest: there is no room for so much more.
+        """
+        self.left_chars -= chars
+        if self.left_chars < 0:
+            raise InvalidRequest(f"Invalid JSON schema: its smallest value is longer than {MOST_CHARS} characters.")
 
     def _typed(self, schema: Mapping[str, Any], name: str, depth: int) -> Any:
         kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -210,7 +236,10 @@ class _Builder:
     def _string(self, schema: Mapping[str, Any], name: str) -> str:
         if schema.get("format") in _EXAMPLES:
             return _EXAMPLES[schema["format"]]
-        text = self.material.string(name).ljust(int(schema.get("minLength", 0)), "x")
+        least_chars = schema.get("minLength", 0)
+        self._take(least_chars)
+        text = self.material.string(name).ljust(least_chars, "x")
+        self._take(len(text))
         return text[: int(schema.get("maxLength", len(text)))]
 
     def _resolve(self, reference: str) -> Mapping[str, Any]:

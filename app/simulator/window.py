@@ -8,7 +8,7 @@ from typing import Any
 DEFAULT_WINDOW = 128_000
 LISTED_MODELS = ("sim", "sim-8k", "sim-32k", "sim-128k")
 
-_SIZED = re.compile(r"(?:^|-)(\d+)(k?)(?:-|$)", re.IGNORECASE)
+_SIZED = re.compile(r"(?:^|-)(\d{1,9})(k?)(?:-|$)", re.IGNORECASE)
 _SMALLEST_WINDOW = 64
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 
 from app.conversation.messages import LogMessage
-from app.errors import StoreUnavailable
+from app.errors import StoreUnavailable, release_frames
 from app.store.base import Append, HeadMoved, LeaseLost
 from app.store.postgres_pool import Connections
 from app.store.postgres_statements import SQL, append_sql
@@ -158,6 +158,7 @@ def _settle(one: _Waiting, error: BaseException | None) -> None:
     if error is None:
         one.done.set_result(None)
     else:
+        release_frames(error)
         one.done.set_exception(error)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -37,11 +37,47 @@ class Call(msgspec.Struct, frozen=True):
     body: bytes = b""
     method: str = "POST"
     authorization: str | None = None
-    """The client's own `Authorization` value, used where the provider has no key configured."""
+    """The client's own `Authorization` value, where this provider may see it (`ClientKey.show_to`)."""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
     times: Times | None = None
+
+
+ClientKeyRule = Literal["never", "if_meant", "always"]
+"""Whether a provider is shown clients' keys: `never` (it has a credential of its own), `if_meant` for it, or `always`
+(`pass_client_key`)."""
+
+
+class ClientKey(msgspec.Struct, frozen=True):
+    """A client's own credential and the one provider that it is meant for. Calls take the credential from here alone,
+    so no other provider can receive it by mistake."""
+
+    authorization: str
+    """As a value of `Authorization`."""
+    meant_for: str | None
+    """The provider's name."""
+
+    def show_to(self, provider: Provider) -> str | None:
+        """The credential, if this provider may see it."""
+        rule = provider.client_key_rule
+        may_see = rule == "always" or (rule == "if_meant" and provider.name == self.meant_for)
+        return self.authorization if may_see else None
+
+    def is_withheld_from(self, provider: Provider) -> bool:
+        """Whether a provider that needs a client's key does not get this one."""
+        return provider.client_key_rule == "if_meant" and provider.name != self.meant_for
+
+
+def bind_client_key(authorization: str | None, meant_for: Provider | None) -> ClientKey | None:
+    """A client's credential, bound to a provider; None where the client showed none."""
+    return None if authorization is None else ClientKey(authorization, meant_for.name if meant_for else None)
+
+
+def find_only_keyless(providers: Iterable[Provider]) -> Provider | None:
+    """The provider that is meant by a key that comes without a model: the only one without a credential of its own."""
+    keyless = [provider for provider in providers if provider.client_key_rule != "never"]
+    return keyless[0] if len(keyless) == 1 else None
 
 
 class Reply(Protocol):
@@ -73,6 +109,7 @@ class Provider(Protocol):
     """A model server that speaks OpenAI's protocol, or is made to look like one."""
 
     name: str
+    client_key_rule: ClientKeyRule
 
     async def send(self, call: Call) -> Reply:
         """Send a call; returns when the status line and headers are there, whatever the status.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -28,6 +29,13 @@ minutes, and so may a dead connection."""
 KEEP_ALIVE_PROBE_SECONDS: Final = 20
 HAPPY_EYEBALLS_SECONDS: Final = 0.25
 """RFC 8305, 5: the recommended delay before the next address is tried beside the first."""
+
+NOT_YET_VALID: Final = 9
+EXPIRED: Final = 10
+UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
+"""No chain of certificates leads to a root that is trusted; 18 and 19: the chain ends at one that signs itself."""
+OTHER_NAME: Final = frozenset({62, 64})
+"""OpenSSL's numbers for what is wrong with a certificate: `X509_V_ERR_…` in `x509_vfy.h`."""
 
 _NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
 """Headers of the provider's own connection, and those that are nobody else's."""
@@ -116,12 +124,36 @@ def kept_alive_socket(address: tuple[int, int, int, str, object]) -> socket.sock
     return made
 
 
-def unreachable(name: str, error: OSError) -> UpstreamUnavailable:
-    """There is no connection. Of the error only its number is told: its text may hold an address."""
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
-    if isinstance(error, socket.gaierror):
+def unreachable(name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
+    """There is no connection to a provider, or to its proxy. Of the error only its number is told: its text may hold
+    an address."""
+    hint = None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason, hint = _certificate_fault(name, error)
+    elif isinstance(error, ssl.SSLError):
+        reason = f"TLS could not be set up ({error.reason or type(error).__name__})"
+        hint = f"Check the scheme and the port of providers.{name}.base_url."
+    elif isinstance(error, socket.gaierror):
         reason = "its name could not be resolved"
-    return UpstreamUnavailable(f"Provider {name!r} could not be reached: {reason}.")
+    else:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
+    subject = f"The proxy of provider {name!r}" if is_proxy else f"Provider {name!r}"
+    return UpstreamUnavailable(f"{subject} could not be reached: {reason}.", hint=hint)
+
+
+def _certificate_fault(name: str, error: ssl.SSLCertVerificationError) -> tuple[str, str | None]:
+    """What is wrong with a server's certificate, and what to do about it."""
+    code = error.verify_code
+    if code in UNTRUSTED:
+        trust = f"providers.{name}.ca_file, or for all providers SSL_CERT_FILE, names a file of certificates to trust."
+        return f"its certificate is not trusted ({error.verify_message})", trust
+    if code == EXPIRED:
+        return "its certificate has expired", "Renew the certificate, or set the clock of the gateway's machine."
+    if code == NOT_YET_VALID:
+        return "its certificate is not valid yet", "Set the clock of the gateway's machine."
+    if code in OTHER_NAME:
+        return "its certificate is for another name", f"The host of providers.{name}.base_url must be in it."
+    return f"its certificate is not accepted ({error.verify_message})", None
 
 
 def unreachable_in_time(name: str) -> UpstreamUnavailable:
@@ -138,6 +170,13 @@ def dropped(name: str) -> ConnectionDropped:
 
 def failed(name: str, reason: str) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"The call to provider {name!r} failed: {reason}.")
+
+
+def refused_by_proxy(name: str, status: int) -> UpstreamUnavailable:
+    return UpstreamUnavailable(
+        f"Provider {name!r} could not be reached: its proxy answered with status {status}.",
+        hint=f"Check providers.{name}.proxy, and whom the proxy lets pass.",
+    )
 
 
 def broke_off(name: str) -> UpstreamUnavailable:

@@ -61,6 +61,9 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 class Collector:
     """What a completion amounts to, gathered chunk by chunk.
 
+    Args:
+        source: whose answer it is, for error messages.
+
     Attributes:
         id, model: from the first chunk that names them.
         usage: the last one reported; None if none was.
@@ -70,9 +73,13 @@ class Collector:
         complete: whether every choice that began has given a finish reason, and choice 0 has.
     """
 
-    __slots__ = ("_choices", "_first", "_is_torn", "chunks", "complete", "error", "error_data", "id", "model", "usage")
+    __slots__ = (
+        *("_choices", "_first", "_is_torn", "_source"),
+        *("chunks", "complete", "error", "error_data", "id", "model", "usage"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "upstream") -> None:
+        self._source = source
         self._first = ChoiceSoFar()
         self._choices: dict[int, ChoiceSoFar] = {}
         self._is_torn = False
@@ -206,9 +213,9 @@ class Collector:
 
     def _add_leniently(self, data: bytes) -> None:
         try:
-            chunk = _object_of(orjson.loads(data))
+            chunk = _object_of(orjson.loads(data), self._source)
         except orjson.JSONDecodeError:
-            chunk = _object_of(_decode_torn(data))
+            chunk = _object_of(_decode_torn(data, self._source), self._source)
             self._is_torn = True
             self._add_general(_mended(chunk), data)
         else:
@@ -241,22 +248,22 @@ class Collector:
             self._finish(so_far, str(_mended(reason) if self._is_torn else reason))
 
 
-def _decode_torn(data: bytes) -> Any:
+def _decode_torn(data: bytes, source: str) -> Any:
     """Decode a chunk in which lone surrogates may stand, since some servers cut an emoji's two halves apart."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
+        raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
     if is_too_deep(decoded):
-        raise UpstreamUnavailable(f"The upstream's stream holds data that {TOO_DEEP}")
+        raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP}")
     return decoded
 
 
-def _object_of(chunk: Any) -> dict[str, Any]:
+def _object_of(chunk: Any, source: str) -> dict[str, Any]:
     if isinstance(chunk, list) and len(chunk) == 1:
         chunk = chunk[0]
     if not isinstance(chunk, dict):
-        raise UpstreamUnavailable("The upstream's stream holds data that is not a JSON object.")
+        raise UpstreamUnavailable(f"{source!r} answered with data that is not a JSON object.")
     return chunk
 
 

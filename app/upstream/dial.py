@@ -28,9 +28,14 @@ PORTS: Final = {"http": 80, "https": 443}
 
 
 @functools.cache
-def default_tls() -> ssl.SSLContext:
-    """The system's roots. Loading them takes some 20 ms, so all providers share them."""
-    context = ssl.create_default_context()
+def tls_context(ca_file: str | None = None) -> ssl.SSLContext:
+    """TLS that trusts the certificates in a file, or the system's roots. Loading those takes some 20 ms, so all
+    providers share them. OpenSSL reads `SSL_CERT_FILE` and `SSL_CERT_DIR` in place of the system's file and folder.
+
+    Raises:
+        OSError: the file cannot be read, or holds no certificate.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
     context.set_alpn_protocols(("http/1.1",))
     return context
 
@@ -99,7 +104,7 @@ class Dialer:
             _, connection = await loop.create_connection(
                 self._new,
                 sock=made,
-                ssl=(self._tls or default_tls()) if self._uses_tls else None,
+                ssl=(self._tls or tls_context()) if self._uses_tls else None,
                 server_hostname=self._host if self._uses_tls else None,
             )
         except BaseException:

@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             raise
         if not self.status:
-            raise self.failure or dropped(self._name)
+            raise self._take_failure()
 
     def begin_reading(self) -> None:
         """The first piece has come: from now on what counts is the silence between pieces."""
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             raise
         watch.waiting_since = None
         if self.failure is not None and not self.pieces:
-            raise self.failure
+            raise self._take_failure()
 
     def take(self) -> bytes:
         """All pieces that have come, as one."""
@@ -246,6 +246,11 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
         self._wake()
         del self._parser, self.on_header, self.on_body
+
+    def _take_failure(self) -> UpstreamUnavailable:
+        """The failure, to be raised. It does not stay here: it would keep its traceback, and so the request."""
+        failure, self.failure = self.failure, dropped(self._name)
+        return failure or dropped(self._name)
 
     def _lose(self, error: UpstreamUnavailable) -> None:
         if not self.is_complete and self.failure is None:

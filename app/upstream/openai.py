@@ -19,7 +19,7 @@ import orjson
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
-from app.upstream.base import Call, Reply
+from app.upstream.base import Call, ClientKeyRule, Reply
 from app.upstream.client import Client, Head, Timeouts
 from app.upstream.dial import PORTS, host_of
 from app.upstream.direct import DirectClient
@@ -32,10 +32,11 @@ MOST_HEADS: Final = 64
 """How many heads without anything of a caller are kept, so that they are made once."""
 
 _NOT_SENT = frozenset(
-    {"accept-encoding", "authorization", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
+    {"accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
     | {"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+    | {"authorization", "api-key", "x-api-key"}
 )
-"""Headers of the client's own connection, and those that are set here."""
+"""Headers of the client's own connection, its credentials, and headers that are set here."""
 _FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
 """Headers that are not for configuration either."""
 
@@ -54,12 +55,13 @@ class OpenAIProvider:
     Args:
         name: as configured; error messages and facts learned go by it.
         base_url: such as ``https://api.openai.com/v1``; a query (``?api-version=…``) goes with each call.
-        api_key: empty or None passes the client's own key on.
+        api_key: empty or None: `client_key_rule` says which clients' keys are passed on.
         timeouts: see `Timeouts`.
         headers: sent with each call, over the client's own of the same name.
         auth_header: where the key goes: ``authorization`` (as a bearer token), or a header such as ``api-key``.
         proxy: URL of an HTTP proxy.
         ssl_context: for servers whose certificates need other roots than the system's.
+        client_key_rule: `never` wherever there is a key of its own.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class OpenAIProvider:
         auth_header: str = "authorization",
         proxy: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        client_key_rule: ClientKeyRule = "if_meant",
     ) -> None:
         self.name = name
         url = urlsplit(base_url)
@@ -87,6 +90,7 @@ class OpenAIProvider:
             self._own_key = basic
         elif basic:
             self._headers.setdefault("authorization", basic)
+        self.client_key_rule: ClientKeyRule = "never" if self._own_key else client_key_rule
         self._heads: dict[tuple[str, str, str, bool], Head] = {}
         self._client = _client(name, url, self._timeouts, ssl_context, proxy)
         self._place = place_of(name, base_url)

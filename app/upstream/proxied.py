@@ -27,10 +27,13 @@ from app.upstream.client import (
     gathered,
     keep_what_is_ours,
     kept_alive_socket,
+    refused_by_proxy,
     unanswered_in_time,
     unreachable,
     unreachable_in_time,
 )
+from app.upstream.dial import tls_context
+from app.upstream.inflate import inflate_pieces, read_inflated, take_encoding
 from app.upstream.watch import Watch, Watches
 
 
@@ -40,7 +43,7 @@ class ProxiedClient:
     Args:
         name: of the provider.
         url: where its server is.
-        tls: None: the system's roots.
+        tls: None: the system's roots. For a proxy that is reached over TLS, too.
         proxy: URL of an HTTP proxy; None for none.
     """
 
@@ -50,8 +53,8 @@ class ProxiedClient:
         self._name = name
         self._origin = f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         self._timeouts = timeouts
-        self._tls: ssl.SSLContext | bool = tls or True
-        self._proxy = proxy
+        self._tls = tls or tls_context()
+        self._proxy = None if proxy is None else URL(proxy)
         self._watches = Watches()
         self._session: aiohttp.ClientSession | None = None
         self._until_head = aiohttp.ClientTimeout(
@@ -80,7 +83,10 @@ class ProxiedClient:
         except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as error:
             raise dropped(name) from error
         except aiohttp.ClientConnectorError as error:
-            raise unreachable(name, error) from error
+            is_proxy = self._proxy is not None and (self._proxy.host, self._proxy.port) == (error.host, error.port)
+            raise unreachable(name, error.os_error, is_proxy=is_proxy) from error
+        except aiohttp.ClientHttpProxyError as error:
+            raise refused_by_proxy(name, error.status) from error
         except aiohttp.ClientOSError as error:
             raise dropped(name) from error
         except (aiohttp.ClientError, OSError) as error:
@@ -100,7 +106,10 @@ class ProxiedClient:
                 limit=0, keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=kept_alive_socket
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=READ_BUFFER_BYTES
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=READ_BUFFER_BYTES,
+                auto_decompress=False,  # it would be done on the event loop
             )
         return self._session
 
@@ -108,7 +117,7 @@ class ProxiedClient:
 class ProxiedReply:
     """An answer under way; `upstream.base.Reply`."""
 
-    __slots__ = ("_between_bytes_seconds", "_name", "_response", "_times", "_watch", "headers", "status")
+    __slots__ = ("_between_bytes_seconds", "_encoding", "_name", "_response", "_times", "_watch", "headers", "status")
 
     def __init__(
         self,
@@ -128,9 +137,11 @@ class ProxiedReply:
         self._watch.begin(silence_seconds=timeouts.first_byte_seconds, ends_at=ends_at)
         self.status = response.status
         headers = {name.lower(): value for name, value in response.headers.items()}
-        if "content-encoding" in headers:
-            del headers["content-encoding"]
-            headers.pop("content-length", None)
+        try:
+            self._encoding = take_encoding(headers, name)
+        except UpstreamUnavailable:
+            self._close()
+            raise
         keep_what_is_ours(headers)
         self.headers: Mapping[str, str] = headers
 
@@ -141,6 +152,8 @@ class ProxiedReply:
             UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
         """
         try:
+            if self._encoding:
+                return await read_inflated(self.chunks(), self._name)
             return await gathered(self.chunks(), self._name)
         except UpstreamUnavailable:
             self._close()
@@ -152,6 +165,19 @@ class ProxiedReply:
         Raises:
             UpstreamUnavailable: it breaks off or stays silent too long.
         """
+        if not self._encoding:
+            async for piece in self._pieces():
+                yield piece
+            return
+        try:
+            async for piece in inflate_pieces(self._pieces(), self._encoding, self._name):
+                yield piece
+        except UpstreamUnavailable:
+            self._close()
+            raise
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The body as it is sent; see `chunks`."""
         read_some = self._response.content.readany
         watch = self._watch
         try:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
 
 from app.errors import UpstreamUnavailable
 from app.upstream.base import Times
-from app.upstream.client import broke_off, failed, gathered, keep_what_is_ours
+from app.upstream.client import gathered, keep_what_is_ours
 from app.upstream.http1 import Connection
-from app.upstream.inflate import ENCODINGS, Inflater
-
-NOT_UNDONE: Final = frozenset({"br", "compress", "zstd"})
-"""Content encodings that are known, asked for by nobody, and not undone."""
+from app.upstream.inflate import inflate_pieces, read_inflated, take_encoding
 
 
 class HttpReply:
@@ -27,20 +22,21 @@ class HttpReply:
         UpstreamUnavailable: its body is encoded in a way that nobody asked for.
     """
 
-    __slots__ = ("_connection", "_has_begun", "_inflater", "_name", "_times", "headers", "status")
+    __slots__ = ("_connection", "_encoding", "_has_begun", "_name", "_times", "headers", "status")
 
     def __init__(self, connection: Connection, name: str, times: Times | None) -> None:
         self._connection: Connection | None = connection
         self._name = name
         self._times = times
         self._has_begun = False
-        self._inflater: Inflater | None = None
         self.status = connection.status
         headers = connection.headers
         keep_what_is_ours(headers)
-        if "content-encoding" in headers:
-            self._undo(headers.pop("content-encoding").strip().lower())
-            headers.pop("content-length", None)
+        try:
+            self._encoding = take_encoding(headers, name)
+        except UpstreamUnavailable:
+            connection.abort()
+            raise
         self.headers: Mapping[str, str] = headers
 
     async def read(self) -> bytes:
@@ -49,13 +45,11 @@ class HttpReply:
         Raises:
             UpstreamUnavailable: it broke off, took too long, or is larger than can be held.
         """
-        first = b""
-        if self._inflater is None:
-            first = await self._next()
-            if self._connection is None:
-                return first
         try:
-            return await gathered(self.chunks(), self._name, first)
+            if self._encoding:
+                return await read_inflated(self.chunks(), self._name)
+            first = await self._next()
+            return first if self._connection is None else await gathered(self.chunks(), self._name, first)
         except UpstreamUnavailable:
             await self.aclose()
             raise
@@ -66,12 +60,16 @@ class HttpReply:
         Raises:
             UpstreamUnavailable: it breaks off or stays silent too long.
         """
-        if self._inflater is not None:
-            async for piece in self._inflated(self._inflater):
+        if not self._encoding:
+            while piece := await self._next():
                 yield piece
             return
-        while piece := await self._next():
-            yield piece
+        try:
+            async for piece in inflate_pieces(self._pieces(), self._encoding, self._name):
+                yield piece
+        except UpstreamUnavailable:
+            await self.aclose()
+            raise
 
     async def aclose(self) -> None:
         """Let go of the connection: back to the pool if the answer has come whole, closed if not."""
@@ -79,6 +77,11 @@ class HttpReply:
         if connection is not None:
             self._connection = None
             connection.let_go()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The body as it is sent."""
+        while piece := await self._next():
+            yield piece
 
     async def _next(self) -> bytes:
         """The next piece; empty at the end, which may have come with the last."""
@@ -106,22 +109,3 @@ class HttpReply:
         connection.let_go()
         if self._times is not None:
             self._times.ended = time.monotonic()
-
-    def _undo(self, encoding: str) -> None:
-        if encoding in ENCODINGS:
-            self._inflater = Inflater(encoding)
-        elif encoding in NOT_UNDONE:
-            if self._connection is not None:
-                self._connection.abort()
-            raise failed(self._name, f"its answer is encoded as {encoding!r} unasked")
-
-    async def _inflated(self, inflater: Inflater) -> AsyncIterator[bytes]:
-        try:
-            while piece := await self._next():
-                for inflated in inflater.feed(piece):
-                    yield inflated
-        except zlib.error as error:
-            await self.aclose()
-            raise broke_off(self._name) from error
-        if not inflater.is_whole:
-            raise broke_off(self._name)

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 import msgspec
+from msgspec.structs import replace
 
-from app.errors import ContextLengthExceeded, UpstreamUnavailable
+from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, release_frames
 from app.observability.metrics import SILENT, Metrics
 from app.observability.tracing import current_span
 from app.upstream.base import (
     AnswerTimedOut,
     Call,
+    ClientKey,
     ConnectionDropped,
     Deployment,
     Opened,
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 BodyFor = Callable[[Deployment], Awaitable[bytes]]
 
 OK = 200
+UNAUTHORIZED = 401
 MOST_BREAKERS = 1_000
 """Clients may make up names of models; the oldest is forgotten then."""
 _QUOTA = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
@@ -123,7 +126,7 @@ class Router:
         body_for: BodyFor,
         *,
         path: str = "/chat/completions",
-        authorization: str | None = None,
+        client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Opened:
         """Make a call. The answer may be an error that retrying does not mend, or, when every deployment failed, the
@@ -134,9 +137,10 @@ class Router:
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
+            ClientKeyWithheld: a deployment answered 401, and the client's key is not meant for it.
             GatewayError: whatever `body_for` raises for the first deployment.
         """
-        attempt = _Attempt(target, Call(path, authorization=authorization, headers=headers or {}))
+        attempt = _Attempt(target, Call(path, headers=headers or {}), client_key)
         for deployment in target.deployments:
             breaker = self._breakers.get(deployment.key) or self._new_breaker(deployment)
             if breaker.is_open and not breaker.enter():
@@ -186,15 +190,19 @@ class Router:
 
     async def _ask(self, attempt: _Attempt, deployment: Deployment, body: bytes, breaker: Breaker) -> Opened | _Failure:
         try:
-            reply = await self._calls.send(deployment, attempt.call, body, resends=attempt.number - 1)
+            reply = await self._calls.send(deployment, attempt.make_call(deployment), body, resends=attempt.number - 1)
         except UpstreamUnavailable as error:
             breaker.failed()
-            attempt.error = error
-            attempt.failing = error.message
+            attempt.keep(error)
             dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
             return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
         if reply.status == OK or not _is_passing(reply.status):
             breaker.succeeded()
+            try:
+                check_client_key(reply.status, deployment.provider, attempt.client_key)
+            except ClientKeyWithheld:
+                await reply.aclose()
+                raise
             return Opened(reply, deployment, attempt.number)
         return await self._refused(attempt, deployment, reply, breaker)
 
@@ -206,8 +214,7 @@ class Router:
             body = await reply.read()
         except UpstreamUnavailable as error:
             breaker.failed()
-            attempt.error = error
-            attempt.failing = error.message
+            attempt.keep(error)
             return _Failure(again=True)
         finally:
             await reply.aclose()
@@ -289,6 +296,7 @@ class _Attempt(msgspec.Struct):
 
     target: Target
     call: Call
+    client_key: ClientKey | None = None
     number: int = 0
     waited_seconds: float = 0.0
     answer: Opened | None = None
@@ -298,6 +306,17 @@ class _Attempt(msgspec.Struct):
     """How the last try failed, in a sentence without anything that was said."""
     _dropped: set[str] = msgspec.field(default_factory=set)
     _resting: list[float] = msgspec.field(default_factory=list)
+
+    def keep(self, error: UpstreamUnavailable) -> None:
+        """Take note of an error, in case that it is the last."""
+        release_frames(error)
+        self.error = error
+        self.failing = error.message
+
+    def make_call(self, deployment: Deployment) -> Call:
+        """The call, with the client's key if the deployment's provider may see it."""
+        shown = None if self.client_key is None else self.client_key.show_to(deployment.provider)
+        return self.call if shown is None else replace(self.call, authorization=shown)
 
     def dropped_before(self, deployment: Deployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""
@@ -334,6 +353,19 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     except (KeyError, ValueError, TypeError):
         return None
     return max(0.0, wait.total_seconds())
+
+
+def check_client_key(status: int, provider: Provider, client_key: ClientKey | None) -> None:
+    """
+    Raises:
+        ClientKeyWithheld: the provider wants a key, and the client's is not meant for it.
+    """
+    if status == UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
+        raise ClientKeyWithheld(
+            f"Provider {provider.name!r} wants a key and was called without one: it has none of its own, and a "
+            "client's key goes only to the first provider of the model that the client asked for.",
+            hint=f"Set `providers.{provider.name}.api_key`, or `providers.{provider.name}.pass_client_key: true`.",
+        )
 
 
 def _is_passing(status: int) -> bool:

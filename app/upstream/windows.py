@@ -17,7 +17,7 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.upstream import registry
-from app.upstream.base import Deployment, Provider, Window
+from app.upstream.base import ClientKey, Deployment, Provider, Window
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +83,16 @@ class Windows:
         self._clock = clock
         self._listings: dict[str, _Listing] = {}
 
-    async def of(self, deployment: Deployment, authorization: str | None = None) -> Window:
+    async def of(self, deployment: Deployment, client_key: ClientKey | None = None) -> Window:
         """The window of a deployment.
 
         Args:
-            authorization: the client's own, for the model list of a provider without a key of ours.
+            client_key: for the model list of a provider without a key of ours, if that may see it.
         """
         if deployment.context_window is not None:
             return self._least(deployment, Window(deployment.context_window, "config", deployment.max_output_tokens))
         listing = self._listing(deployment.provider)
-        listing.refresh(authorization)
+        listing.refresh(None if client_key is None else client_key.show_to(deployment.provider))
         if listing.is_awaited:
             await listing.settle()
         listed = listing.window(deployment)

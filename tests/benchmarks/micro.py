@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.front import CHAT_PATH, Front
 from app.api.later import Later
+from app.api.request_heads import HostRules, RequestHeads
 from app.api.watched import Watched
 from app.context.budget import budget_for
 from app.context.outline import Outline
@@ -238,7 +239,8 @@ def telling() -> Iterator[Case | Known]:
     for name, asked in (("measured", store), ("not measured", idle)):
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
-    front = Front(_stream, Later(FastAPI), probes={}, lifespan=lambda _: nullcontext())
+    heads = RequestHeads(HostRules())
+    front = Front(_stream, Later(FastAPI), heads=heads, probes={}, lifespan=lambda _: nullcontext(), new_request_id=str)
     watched = Watched(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):

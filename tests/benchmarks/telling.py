@@ -28,7 +28,7 @@ from app.assembly import engine
 from app.main import create_app
 from app.observability.log import configure
 from app.settings import load
-from app.upstream.base import Call, Reply
+from app.upstream.base import Call, ClientKeyRule, Reply
 from migrations import run as migrations
 from tests.benchmarks.messages import words
 from tests.live import DONE, chunk, completion, usage_chunk
@@ -91,6 +91,7 @@ class _Provider:
     """Implements `upstream.base.Provider`."""
 
     name = "p"
+    client_key_rule: ClientKeyRule = "never"
 
     async def send(self, call: Call) -> Reply:
         return _Answer(call)

@@ -26,7 +26,7 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.base import Call, Deployment, Opened, Provider, Quirks, Target, Window
+from app.upstream.base import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
 from app.upstream.router import Router
 from tests.simulator.counting import RoughCounter
 
@@ -94,10 +94,12 @@ class Shelf:
     lost: set[int] = field(default_factory=set)
     """Tokens of leases that are gone."""
     is_down: bool = False
+    links_looked_up: int = 0
 
     async def chunks(self, *, tenant: str, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
         if self.is_down:
             raise StoreUnavailable("The database is away.")
+        self.links_looked_up += len(links)
         return [chunk for chunk in self.chunks_by_range.values() if chunk.to_link in links]
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
@@ -156,7 +158,7 @@ class OneRouter:
         body_for: Callable[[Deployment], Awaitable[bytes]],
         *,
         path: str = "/chat/completions",
-        authorization: str | None = None,
+        client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Opened:
         deployment = target.deployments[0]
@@ -167,7 +169,8 @@ class OneRouter:
         self.most_running = max(self.most_running, self.running)
         try:
             await self.gate.wait()
-            reply = await deployment.provider.send(Call(path, body, authorization=authorization))
+            shown = None if client_key is None else client_key.show_to(deployment.provider)
+            reply = await deployment.provider.send(Call(path, body, authorization=shown))
         finally:
             self.running -= 1
         return Opened(reply, deployment, 1)
@@ -199,6 +202,7 @@ class ScriptedProvider:
 
     said: Said
     name: str = "scripted"
+    client_key_rule: ClientKeyRule = "if_meant"
 
     async def send(self, call: Call) -> ScriptedReply:
         message = self.said(orjson.loads(call.body))
@@ -230,7 +234,7 @@ class OneWindow:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def of(self, deployment: Deployment, authorization: str | None) -> Window:
+    async def of(self, deployment: Deployment, client_key: ClientKey | None) -> Window:
         return Window(self.tokens, "config")
 
 

@@ -67,6 +67,17 @@ async def test_a_chunk_that_begins_at_the_same_place_is_taken_whatever_its_end()
     assert len(scene.router.calls) == 2
 
 
+async def test_the_links_that_are_looked_up_grow_with_the_log_and_not_with_its_square() -> None:
+    looked_up = []
+    for messages in (1000, 4000):
+        scene = Scene()
+        log = log_of([{"role": "user", "content": f"Word {seq} " * 20} for seq in range(messages)])
+        ranges = [Range(seq, seq + 50) for seq in range(0, messages, 50)]
+        await scene.compactor.compact(job_for(log, *ranges))
+        looked_up.append(scene.shelf.links_looked_up)
+    assert looked_up[1] < 5 * looked_up[0]
+
+
 async def test_the_client_is_told_before_the_model_answers_and_once_only() -> None:
     scene, log = Scene(is_open=False), log_of(talk(20))
     told: list[int] = []

@@ -84,8 +84,11 @@ def test_what_kustomize_makes_of_it_is_one_that_kubernetes_takes(folder: Path) -
 
 
 def configured(file: Path, secrets: dict[str, str]) -> Settings:
-    image = dict(re.findall(r"(CONCERTINA_\w+)=(\S+)", DOCKERFILE))
-    return load(str(file), environ=image | secrets)
+    overrides: list[str] = []
+    image = {"CONCERTINA_DEFAULTS": str(ROOT / "config/image.yaml")}
+    settings = load(str(file), environ=image | secrets, on_override=overrides.append)
+    assert overrides == []
+    return settings
 
 
 def test_the_replicas_are_configured_soundly() -> None:

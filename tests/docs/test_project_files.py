@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,7 @@ import pytest
 import yaml
 
 from app.settings import load
-from app.settings.environment import variable_of
-from app.settings.schema import known_paths
+from tests.upstream.loopback import Received, loopback, whole
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -48,21 +49,60 @@ def test_the_image_runs_a_command_that_exists_as_an_ordinary_user() -> None:
     assert re.search(r"^USER (?!root)", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_image_is_set_up_by_settings_that_exist() -> None:
-    environ = dict(re.findall(r"(CONCERTINA_\w+)=(\S+)", DOCKERFILE))
-    assert set(environ) <= {variable_of(path) for path in known_paths()}
-    settings = load(environ=environ)
-    assert settings.server.port == SERVED_PORT
+def defaults_of(service: dict[str, Any]) -> str:
+    """The file of defaults of a service's container: the image's own unless another is mounted in its place."""
+    (place,) = re.findall(r"CONCERTINA_DEFAULTS=(\S+)", DOCKERFILE)
+    (copied,) = re.findall(rf"^COPY (\S+) {place}$", DOCKERFILE, re.MULTILINE)
+    mounted = dict(reversed(volume.removesuffix(":ro").split(":")) for volume in service.get("volumes", ()))
+    return str(ROOT / mounted.get(place, copied))
+
+
+def test_the_image_is_set_up_by_a_file_of_defaults_and_by_nothing_that_overrides_a_file() -> None:
+    assert re.findall(r"CONCERTINA_\w+", DOCKERFILE) == ["CONCERTINA_DEFAULTS"]
+    assert json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]) == ["concertina", "serve"]
+    settings = load(environ={"CONCERTINA_DEFAULTS": defaults_of({})})
+    assert (settings.server.host, settings.server.port) == ("0.0.0.0", SERVED_PORT)
     assert settings.database.location.endswith(":////data/concertina.db")
     assert f"EXPOSE {SERVED_PORT}" in DOCKERFILE
     assert "VOLUME /data" in DOCKERFILE
 
 
-def test_the_health_check_is_python_that_compiles() -> None:
-    program, flag, code = json.loads(re.findall(r"^ +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[0])
-    assert (program, flag) == ("python", "-c")
-    compile(code, "healthcheck", "exec")
-    assert "/healthz" in code
+@pytest.mark.parametrize("status", [200, 503])
+async def test_the_health_check_asks_the_port_that_a_mounted_file_names(status: int, tmp_path: Path) -> None:
+    program, *arguments = json.loads(re.findall(r"^ +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[0])
+    assert program == "python"
+
+    async def answer(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole(b"", f"{status} Status"))
+        writer.close()
+
+    async with loopback(answer) as server:
+        (tmp_path / "mounted.yaml").write_text(f"server: {{port: {server.port}}}")
+        environ = {"CONCERTINA_DEFAULTS": defaults_of({}), "CONCERTINA_CONFIG": str(tmp_path / "mounted.yaml")}
+        checking = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, cwd=ROOT, env=environ, stderr=asyncio.subprocess.PIPE
+        )
+        await checking.communicate()
+        assert [request.line for request in server.requests] == ["GET /healthz HTTP/1.1"]
+    assert (checking.returncode == 0) == (status == 200)
+
+
+def test_what_a_mounted_file_says_is_overridden_by_no_image_and_no_compose_file(tmp_path: Path) -> None:
+    file = tmp_path / "mounted.yaml"
+    file.write_text(
+        "server: {host: 10.0.0.1, port: 9000}\n"
+        "database: {url: 'postgresql://u:p@db/d'}\n"
+        "telemetry: {traces: {endpoint: 'http://mine:4318'}}\n"
+    )
+    services: list[dict[str, Any]] = [{}, COMPOSE["services"]["gateway"]]
+    for service in services:
+        environ = environment_of(service) | {"CONCERTINA_DEFAULTS": defaults_of(service)}
+        overrides: list[str] = []
+        settings = load(str(file), environ=environ, on_override=overrides.append)
+        assert (settings.server.host, settings.server.port) == ("10.0.0.1", 9000)
+        assert settings.database.location == "postgresql://db/d"
+        assert settings.telemetry.traces.endpoint == "http://mine:4318"
+        assert overrides == []
 
 
 @pytest.mark.parametrize("name", gateways())
@@ -72,7 +112,9 @@ def test_each_gateway_of_the_compose_file_is_configured_soundly(name: str) -> No
     environ = environment_of(service)
     inside = environ.pop("CONCERTINA_CONFIG")
     outside = next(source for source, target in mounted.items() if target == inside)
-    settings = load(str(ROOT / outside), environ=environ)
+    settings = load(str(ROOT / outside), environ=environ | {"CONCERTINA_DEFAULTS": defaults_of(service)})
+    kept_in, host = {"gateway": ("postgresql+asyncpg", "0.0.0.0"), "sidecar": ("sqlite+aiosqlite", "127.0.0.1")}[name]
+    assert (settings.database.location.partition("://")[0], settings.server.host) == (kept_in, host)
     assert not settings.uses_simulated_model
     assert float(service["stop_grace_period"].removesuffix("s")) > settings.server.drain_seconds
 

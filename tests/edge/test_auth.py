@@ -18,7 +18,7 @@ from app.archive.issuing import Issuing, Wish
 from app.conversation.identity import new_conversation_id, root_of, seed, start_of
 from app.conversation.keys import SCOPES, ApiKey, application_of
 from app.conversation.messages import Conversation
-from app.errors import InsufficientPermissions, InvalidApiKey, StoreUnavailable
+from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.exchange.request import Caller, ChatRequest
 from app.store.base import Append
 from app.store.memory import MemoryStore
@@ -85,6 +85,9 @@ async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
         {"authorization": f"Bearer {secret}"},
         {"authorization": f"bearer  {secret} "},
         {"api-key": secret},
+        {"x-api-key": secret},
+        {"authorization": f"Bearer {secret}", "x-api-key": secret},
+        {"authorization": "Bearer ", "x-api-key": secret},
     ):
         caller = await door.auth.caller(headers, "chat")
         assert caller == Caller(
@@ -94,7 +97,7 @@ async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"authorization": "Basic dTpw"}, {"authorization": "Bearer "}, {"api-key": " "}]
+    "headers", [{}, {"authorization": "Basic dTpw"}, {"authorization": "Bearer "}, {"api-key": " "}, {"x-api-key": ""}]
 )
 async def test_without_a_key_nobody_is_let_in(headers: dict[str, str]) -> None:
     with pytest.raises(InvalidApiKey, match="did not provide"):
@@ -229,6 +232,39 @@ async def test_in_mode_open_each_credential_is_a_tenant_and_travels_on() -> None
     assert len({one.tenant, (await door.enter("sk-two")).tenant, nobody.tenant}) == 3
     with pytest.raises(InsufficientPermissions, match=r"auth\.mode"):
         await door.enter("sk-one", "admin")
+
+
+async def test_in_mode_open_x_api_key_is_a_credential_like_a_bearer_token() -> None:
+    door = Door("open")
+    one = await door.enter("sk-one")
+    for headers in (
+        {"x-api-key": "sk-one"},
+        {"x-api-key": "sk-one", "authorization": "Bearer "},
+        {"x-api-key": " sk-one", "authorization": "Bearer sk-one", "api-key": "sk-one"},
+    ):
+        assert await door.auth.caller(headers, "chat") == one
+
+
+@pytest.mark.parametrize("mode", ["open", "keys"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"authorization": "Bearer another"},
+        {"authorization": "Basic dTpw"},
+        {"api-key": "another"},
+        {"authorization": "Bearer {}", "api-key": "another"},
+    ],
+)
+async def test_headers_that_show_different_credentials_are_refused(mode: Any, others: dict[str, str]) -> None:
+    door = Door(mode)
+    secret, _ = await door.key()
+    headers = {"x-api-key": secret, **{name: value.format(secret) for name, value in others.items()}}
+    with pytest.raises(InvalidRequest, match="different credentials") as refused:
+        await door.auth.caller(headers, "chat")
+    assert (refused.value.status, refused.value.code) == (400, "conflicting_credentials")
+    assert secret not in refused.value.message
+    with pytest.raises(InvalidRequest, match="different credentials"):
+        await door.auth.scopes(headers)
 
 
 async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ async def test_what_anybody_may_see_needs_no_key(monkeypatch: pytest.MonkeyPatch
 async def test_a_key_of_ours_never_reaches_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     async with locked(monkeypatch) as gateway:
         secret, _ = await gateway.key()
-        for name in ("authorization", "api-key"):
+        for name in ("authorization", "api-key", "x-api-key"):
             shown = {name: f"Bearer {secret}" if name == "authorization" else secret}
             for method, path, body in NEEDS_CHAT:
                 assert (await gateway.ask(method, path, headers=shown, json=body)).status_code == 200
@@ -164,7 +164,7 @@ async def test_other_models_than_those_allowed_are_refused_everywhere(monkeypatc
                     assert (error["code"], error["param"]) == ("insufficient_permissions", "model")
                     assert model in error["message"]
                     assert key.id in error["message"]
-        for options in ({}, {"json": {"input": "Hi"}}, {"content": b'{"model": "m"}'}, {"json": {"model": ["m"]}}):
+        for options in ({}, {"json": {"input": "Hi"}}, {"content": b'{"model": "x"}'}, {"json": {"model": ["m"]}}):
             assert (await gateway.ask("POST", "/embeddings", secret, **options)).status_code == 403
         assert (await gateway.ask("GET", "/files", secret)).status_code == 403
         asked = {body["model"] for body in gateway.upstream.requests}
@@ -437,3 +437,30 @@ async def test_a_key_of_the_command_line_opens_a_running_gateway(
         key_id = json.loads(await asyncio.to_thread(told, capsys, "list", "--json"))[0]["id"]
         await asyncio.to_thread(told, capsys, "revoke", key_id)
         assert (await client.post(f"{base_url}/chat/completions", json=CHAT, headers=headers)).status_code == 401
+
+
+async def test_a_form_names_its_model_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with locked(monkeypatch, models={"*": {"provider": "upstream"}}) as gateway:
+        gateway.upstream.replies = [completion() for _ in range(9)]
+        secret, _ = await gateway.key(models=("m",))
+        audio = {"file": ("a.wav", b"abc", "audio/wav")}
+        refused: list[dict[str, Any]] = [
+            {"data": {"model": "other"}, "files": audio},
+            {"data": {"model": "m", "models[]": "other"}, "files": audio},
+            {"data": {"model": ["m", "other"]}, "files": audio},
+            {"data": {"purpose": "m"}, "files": audio},
+            {"params": {"model": "m"}},
+        ]
+        answers = [await gateway.ask("POST", "/audio/transcriptions", secret, **options) for options in refused]
+        assert [answer.status_code for answer in answers] == [403, 403, 400, 403, 403]
+        assert gateway.upstream.bodies == []
+        allowed: list[dict[str, Any]] = [
+            {"data": {"model": "m", "models[]": "m"}, "files": audio},
+            {"data": {"model": "m"}},
+            {"content": b'{"model": "x", "model": "m"}', "headers": {"content-type": "text/plain"}},
+        ]
+        for options in allowed:
+            answer = await gateway.ask("POST", "/audio/transcriptions", secret, **options)
+            assert answer.status_code == 200, answer.text
+    assert gateway.upstream.bodies[1:] == [b"model=m", b'{"model":"m"}']
+    assert gateway.upstream.headers[-1]["content-type"] == "application/json"

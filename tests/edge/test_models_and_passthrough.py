@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from tests.edge.kept import user, world
-from tests.live import DROP, Reply, ScriptedUpstream, serving
+from tests.live import DROP, Reply, ScriptedUpstream, completion, serving
 
 KEYS = {"message", "type", "param", "code"}
 
@@ -141,6 +142,69 @@ async def test_a_stream_of_another_path_flows_and_may_break(monkeypatch: pytest.
         with pytest.raises(Exception, match=r"peer closed|incomplete"):
             await w.client.post(f"{w.base_url}/responses", json={"model": "m", "stream": True})
         assert (await w.post([user("x")])).status_code == 200
+
+
+@pytest.mark.parametrize("status", [204, 300, 304, 307, 399, 799])
+async def test_a_status_that_is_of_no_use_to_a_client_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d Odd\r\nlocation: http://127.0.0.1:9/\r\nconnection: close\r\n\r\n" % status)
+        writer.close()
+
+    server = await asyncio.start_server(answering, "127.0.0.1", 0)
+    providers = {"odd": {"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"}}
+    models = {"*": {"provider": "odd"}}
+    async with server, world(monkeypatch, ScriptedUpstream(), providers=providers, models=models) as w:
+        answer = await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
+        deleted = await w.client.delete(f"{w.base_url}/files/file-1")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (502, "upstream_unavailable")
+    assert f"Provider 'odd' answered with status {status}" in error["message"]
+    assert deleted.status_code == (204 if status == 204 else 502)
+
+
+async def test_a_head_and_a_length_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(
+        Reply(b"", headers={"content-length": "1234", "content-type": "audio/wav"}),
+        Reply(b"abc", headers={"content-length": "3"}),
+        Reply(b"gone", 404, headers={"content-length": "4"}),
+    )
+    async with world(monkeypatch, upstream) as w:
+        head = await w.client.head(f"{w.base_url}/files/file-1/content")
+        whole = await w.client.get(f"{w.base_url}/files/file-1/content")
+        missing = await w.client.head(f"{w.base_url}/files/file-2/content")
+        own = await w.client.head(f"{w.base_url}/models")
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "1234", b"")
+    assert (whole.headers["content-length"], "transfer-encoding" in whole.headers) == ("3", False)
+    assert (missing.status_code, missing.headers["content-length"]) == (404, "4")
+    assert own.status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["responses", "completions", "messages", "engines/m/completions", "threads/runs", "threads/t/runs"]
+)
+async def test_a_conversation_that_is_passed_through_is_said_to_be_bypassed(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    upstream = ScriptedUpstream(
+        completion(), Reply(pieces=[b"data: {}\n\n"]), Reply({"error": {}}, 400), Reply({}, 307)
+    )
+    async with world(monkeypatch, upstream) as w:
+        answers = [await w.client.post(f"{w.base_url}/{path}", json={"model": "m"}) for _ in range(4)]
+        answers.append(await w.client.post(f"{w.base_url}/{path}?model=other", json={"model": "m"}))
+        assert w.rows() == 0
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 502, 400]
+    assert [answer.headers["x-context-status"] for answer in answers] == ["bypassed"] * 5
+
+
+async def test_what_is_no_conversation_is_not_said_to_be_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(*[completion()] * 4)
+    async with world(monkeypatch, upstream) as w:
+        answers = [await w.client.post(f"{w.base_url}/{path}", json={}) for path in ("embeddings", "files", "threads")]
+        answers.append(await w.client.get(f"{w.base_url}/responses/resp_1"))
+    assert [answer.headers.get("x-context-status") for answer in answers] == [None] * 4
 
 
 async def test_a_provider_that_is_down_is_said_to_be_on_every_path(monkeypatch: pytest.MonkeyPatch) -> None:

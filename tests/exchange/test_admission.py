@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.assembly.engine import bounds_of
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
 from app.exchange.admission import Admission
 from app.exchange.line import Bounds
+from app.settings import load
 
 STEPS = st.lists(
     st.tuples(
@@ -150,3 +152,11 @@ async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() ->
     assert following.runs
     following.end.set()
     await following.task
+
+
+def test_by_default_no_tenant_takes_every_place() -> None:
+    bounds = bounds_of(load(environ={}))
+    admission = Admission(bounds, clock=Clock())
+    taken = sum(admission.take("a") for _ in range(bounds.places))
+    assert 0 < taken <= bounds.places // 2
+    assert admission.take("b")

@@ -18,7 +18,7 @@ from app.exchange.attempts import Attempts
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.tasks import Tasks
-from app.observability.requests import RequestFacts, begin_facts
+from app.observability.requests import NotedError, RequestFacts, begin_facts
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
 SETTLING_STEPS = 20
@@ -193,7 +193,8 @@ async def test_a_failure_is_noted_for_each_request_whose_stream_ends_with_it() -
     await settled()
     told = [client for client in clients if client.got and b'"error"' in client.got[-1]]
     assert len(told) == 2
-    assert [client.facts and client.facts.error for client in told] == [upstream.failure] * 2
+    noted = NotedError("upstream_unavailable", "upstream_unavailable", 502)
+    assert [client.facts and client.facts.error for client in told] == [noted] * 2
     assert [client.serving.exception() for client in clients if client not in told] == [upstream.failure]
 
 

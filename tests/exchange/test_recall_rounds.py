@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.errors import UpstreamUnavailable
 from app.exchange.recall_rounds import StreamedRounds, WholeRounds, identified
 from app.exchange.recall_tool import RECALL
 from app.upstream.collect import Collector
@@ -169,3 +171,10 @@ def test_usage_beside_the_end_of_a_round_in_between_is_kept_back() -> None:
     assert "usage" not in shown
     assert shown["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
     assert told.reported == [usage(5)]
+
+
+def test_the_error_names_whose_round_is_broken() -> None:
+    told = StreamedRounds("provider/model")
+    told.begin(last=True)
+    with pytest.raises(UpstreamUnavailable, match="'provider/model'"):
+        told.told(b"{")

@@ -80,7 +80,9 @@ async def test_a_providers_redirect_is_not_followed(status: int, monkeypatch: py
         away = Reply({"error": {"message": "moved"}}, status, headers={"location": f"http://127.0.0.1:{port}/v1"})
         async with world(monkeypatch, ScriptedUpstream(*[away] * 9)) as w:
             assert (await w.post([user("x")])).status_code >= 300
-            assert (await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})).status_code == status
+            refused = await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})
+            assert (refused.status_code, "location" in refused.headers) == (502, False)
+            assert f"status {status}, a redirect" in refused.json()["error"]["message"]
         assert came == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.upstream.base import Call, Reply
+from app.upstream.base import Call, ClientKeyRule, Reply
 from app.upstream.router import ReadReply
 
 
@@ -16,6 +16,8 @@ def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> ReadReply:
 
 class ScriptedProvider:
     """Gives its scripted answers (or raises them) in turn; the last one again and again."""
+
+    client_key_rule: ClientKeyRule = "if_meant"
 
     def __init__(self, name: str, *script: Reply | BaseException) -> None:
         self.name = name

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
-from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Deployment, Opened, Reply
+from app.upstream.base import AnswerTimedOut, Call, ClientKey, ConnectionDropped, Deployment, Opened, Reply
 from app.upstream.openai import OpenAIProvider
 from app.upstream.router import ModelRoute, Place, RetryPolicy, Router, retry_after_seconds
 from tests.upstream.fakes import ScriptedProvider, Time, answer, by_name
@@ -41,7 +41,7 @@ class Bench:
             return deployment.key.encode()
 
         return await self.router.open(
-            self.router.resolve("m"), body_for, path="/p", authorization="Bearer x", headers={"h": "1"}
+            self.router.resolve("m"), body_for, path="/p", client_key=ClientKey("Bearer x", "a"), headers={"h": "1"}
         )
 
 
@@ -332,7 +332,7 @@ class TestBreaker:
             return b""
 
         for name in routes:
-            await router.open(router.resolve(name), body_for, path="/p", authorization=None, headers={})
+            await router.open(router.resolve(name), body_for, path="/p", client_key=None, headers={})
 
         assert sorted(router._breakers) == ["a/m2", "a/m3"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,11 +13,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from app.assembly.models import providers_of
 from app.errors import UpstreamUnavailable
+from app.settings import load
 from app.upstream.base import Call
+from app.upstream.dial import tls_context
 from app.upstream.openai import OpenAIProvider, Timeouts
 from app.upstream.proxied import ProxiedClient
-from tests.upstream.certificates import certified
+from tests.upstream.certificates import DAY, Authority, certified
 from tests.upstream.loopback import END, HEAD, Received, chunked, loopback
 
 CHAT = Call("/chat/completions", b'{"model":"m"}')
@@ -155,6 +160,155 @@ async def test_tls_goes_through_the_proxy_and_ends_at_the_provider(tmp_path: Pat
             await server.gone.wait()
 
     assert lines == [f"CONNECT 127.0.0.1:{server.port} HTTP/1.1"]
+
+
+class Wrong:
+    """A server whose certificate is wrong, what the client trusts, and what the client is to say of it."""
+
+    def __init__(self, said: str, hint: str, *names: str, trusts: bool = True, **times: dt.timedelta) -> None:
+        self.said = said
+        self.hint = hint
+        self._names = names or ("127.0.0.1",)
+        self._trusts = trusts
+        self._times = times
+
+    def contexts(self, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
+        authority = Authority(folder)
+        trusted = tls_context(str(authority.file)) if self._trusts else None
+        return authority.server(*self._names, **self._times), trusted
+
+
+WRONG = {
+    "unknown authority": Wrong("certificate is not trusted", "providers.test.ca_file", trusts=False),
+    "expired": Wrong("certificate has expired", "clock", starts=-2 * DAY, ends=-DAY),
+    "not yet valid": Wrong("certificate is not valid yet", "clock", starts=DAY, ends=2 * DAY),
+    "other name": Wrong("certificate is for another name", "providers.test.base_url", "elsewhere.example"),
+}
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+@pytest.mark.parametrize("name", WRONG)
+def test_the_error_says_what_is_wrong_with_a_certificate(
+    name: str, has_proxy: bool, tmp_path: Path, runs: Runs
+) -> None:
+    wrong = WRONG[name]
+    of_server, of_client = wrong.contexts(tmp_path)
+
+    async def call() -> None:
+        async with loopback(answer, tls=of_server) as server:
+            await check_fault(server.port, of_client, [f"its {wrong.said}", wrong.hint], has_proxy=has_proxy)
+            assert not server.requests
+
+    runs(call())
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+def test_the_error_says_that_a_server_signed_its_certificate_itself(
+    has_proxy: bool, tmp_path: Path, runs: Runs
+) -> None:
+    of_server, _ = certified(tmp_path)
+
+    async def call() -> None:
+        async with loopback(answer, tls=of_server) as server:
+            said = ["its certificate is not trusted", "self-signed", "SSL_CERT_FILE"]
+            await check_fault(server.port, None, said, has_proxy=has_proxy)
+
+    runs(call())
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+def test_the_error_says_that_a_server_speaks_no_tls(has_proxy: bool, runs: Runs) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def call() -> None:
+        async with await asyncio.start_server(refuse, "127.0.0.1") as server:
+            said = ["TLS could not be set up", "providers.test.base_url"]
+            await check_fault(server.sockets[0].getsockname()[1], None, said, has_proxy=has_proxy)
+
+    runs(call())
+
+
+async def check_fault(port: int, tls: ssl.SSLContext | None, said: list[str], *, has_proxy: bool) -> None:
+    """Call a server on 127.0.0.1, and look for all of `said` in the error."""
+    async with proxy() as (url, _):
+        base_url = f"https://127.0.0.1:{port}/v1?key=secret"
+        provider = OpenAIProvider("test", base_url, proxy=url if has_proxy else None, ssl_context=tls)
+        with pytest.raises(UpstreamUnavailable, match="Provider 'test' could not be reached: ") as caught:
+            await provider.send(CHAT)
+        await provider.aclose()
+    message = caught.value.message
+    assert [part for part in said if part not in message] == []
+    assert not any(word in message for word in ("127.0.0.1", "?key", "elsewhere", "permitted"))
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+async def test_a_provider_s_ca_file_is_trusted(has_proxy: bool, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with loopback(answer, tls=authority.server("127.0.0.1")) as server, proxy() as (url, lines):
+        section = {"base_url": server.url, "api_key": "k", "ca_file": str(authority.file)}
+        if has_proxy:
+            section["proxy"] = url
+        settings = load(environ={}, arguments={("providers", "test"): section})
+        provider = providers_of(settings)["test"]
+        assert await (await provider.send(CHAT)).read() == CHAT.body
+        await provider.aclose()
+        assert len(lines) == has_proxy
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+async def test_what_ssl_cert_file_names_is_trusted(
+    has_proxy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL reads the variable when the roots are loaded: once in a process."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    tls_context.cache_clear()
+    try:
+        async with loopback(answer, tls=authority.server("127.0.0.1")) as server, proxy() as (url, _):
+            provider = OpenAIProvider("test", server.url, proxy=url if has_proxy else None)
+            assert await read(provider) == CHAT.body
+            await provider.aclose()
+    finally:
+        tls_context.cache_clear()
+
+
+@pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])
+async def test_no_proxy_is_taken_from_the_environment(has_proxy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with loopback(answer) as server, proxy() as (url, lines):
+        provider = OpenAIProvider("test", server.url, proxy=url if has_proxy else None)
+        assert await read(provider) == CHAT.body
+        await provider.aclose()
+        assert len(lines) == has_proxy
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_the_error_says_that_it_is_the_proxy_that_cannot_be_reached(scheme: str) -> None:
+    provider = OpenAIProvider("test", f"{scheme}://127.0.0.1:1/v1", proxy="http://user:secret@127.0.0.1:9")
+    with pytest.raises(UpstreamUnavailable, match="The proxy of provider 'test' could not be reached: ") as caught:
+        await provider.send(CHAT)
+    assert "secret" not in caught.value.message
+    assert "9" not in caught.value.message
+    await provider.aclose()
+
+
+async def test_the_error_says_that_the_proxy_refused() -> None:
+    async def refuse(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    async with loopback(refuse) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        provider = OpenAIProvider("test", "https://127.0.0.1:1/v1", proxy=url)
+        with pytest.raises(UpstreamUnavailable, match="its proxy answered with status 407") as caught:
+            await provider.send(CHAT)
+        assert "providers.test.proxy" in caught.value.message
+        await provider.aclose()
 
 
 async def test_aiohttp_is_loaded_for_proxies_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.upstream import registry
-from app.upstream.base import Deployment, Window
+from app.upstream.base import ClientKey, Deployment, Window
 from app.upstream.windows import ListPolicy, Windows
 from tests.upstream.fakes import ScriptedProvider, Time
 
@@ -184,8 +184,17 @@ async def test_a_list_that_wants_the_clients_key_is_asked_again_with_it() -> Non
     known.prefetch([listed])
     assert (await known.of(Deployment(listed, "m"))).source == "default"
     listed.listed = [{"id": "m", "n_ctx": 4096}]
-    assert (await known.of(Deployment(listed, "m"), "Bearer theirs")).tokens == 4096
+    assert (await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "p"))).tokens == 4096
     assert listed.list_asked == 2
+
+
+async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_its_list_again() -> None:
+    listed = provider()
+    listed.listed = UpstreamUnavailable("401")
+    known = windows()
+    for _ in range(3):
+        await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "another"))
+    assert listed.list_asked == 1
 
 
 async def test_a_slow_list_delays_requests_once_and_shortly() -> None:

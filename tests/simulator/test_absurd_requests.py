@@ -1,0 +1,137 @@
+"""No value of any field stops or hangs the simulated model: each gets an answer, or an error that names the field."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import count
+from typing import Any
+
+import orjson
+import pytest
+
+from app.simulator.options import SimulatorOptions
+from app.simulator.pairing import pairing_fault
+from app.simulator.simulator import Asked, Simulator
+from tests.simulator.counting import RoughCounter
+
+QUESTION = [{"role": "user", "content": "What is it?"}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+FIELDS = (
+    *("n", "stream", "stream_options", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice"),
+    *("parallel_tool_calls", "response_format", "functions", "function_call", "temperature", "top_p", "logit_bias"),
+    *("logprobs", "top_logprobs", "user", "seed", "metadata", "store", "modalities", "audio", "prediction", "messages"),
+    "model",
+)
+VALUES = (
+    *(b"-1", b"0", b"2147483648", b"9223372036854775807", b"18446744073709551616", b"1.5", b"1e308", b"1e400", b"NaN"),
+    *(b"true", b"null", b'""', b'"x"', b"[]", b"[1]", b"[null]", b"[{}]", b"{}", b'{"type":1}', b'{"type":"x","x":1}'),
+    *(b"[[[]]]", b'[{"role":"assistant","tool_calls":-1}]', b'[{"role":"assistant","tool_calls":[{"function":1}]}]'),
+    *(b'[{"role":"tool","tool_call_id":[]}]', b'{"type":"allowed_tools","allowed_tools":-1}', b"[" * 900 + b"]" * 900),
+)
+SCHEMAS: tuple[Any, ...] = (
+    {"type": "array", "minItems": 10**9},
+    {"type": "array", "minItems": 99_999, "items": {"const": "x" * 100_000}},
+    {"type": "string", "minLength": 10**9},
+    {"type": "object", "properties": {name: {"$ref": "#/properties/a"} for name in "abcdefghij"}},
+    {"type": "integer", "minimum": 1e308},
+    {"type": {}, "format": []},
+    {"enum": 5},
+    {"anyOf": {"a": 1}},
+    {"properties": 7, "required": [[]]},
+    {"minimum": "x", "type": "number"},
+    -1,
+)
+
+
+async def ask(body: bytes, path: str = "/chat/completions") -> tuple[int, bytes]:
+    ids = count()
+    simulator = Simulator(
+        SimulatorOptions(), lambda model: RoughCounter(), clock=lambda: 0.0, new_id=lambda: str(next(ids))
+    )
+    async with asyncio.timeout(10):
+        answered = await simulator.handle(Asked("POST", path, {}, body))
+        return answered.status, b"".join([piece async for piece in answered.pieces])
+
+
+def with_field(name: str, value: bytes, **others: object) -> bytes:
+    fields = {"model": "sim-8k", "messages": QUESTION, "tools": [TOOL], **others}
+    fields.pop(name, None)
+    return orjson.dumps(fields)[:-1] + b',"%b":%b}' % (name.encode(), value)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+async def test_no_value_of_a_field_is_a_failure_of_the_server(name: str) -> None:
+    for value in VALUES:
+        for stream in (False, True):
+            status, body = await ask(with_field(name, value, stream=stream))
+            assert status in {200, 400}, (name, value)
+            assert len(body) < 1_000_000, (name, value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("n", b"2147483648"), ("tools", b"-1"), ("stream_options", b"7")])
+async def test_the_error_names_the_field(name: str, value: bytes) -> None:
+    status, body = await ask(with_field(name, value))
+    assert status == 400
+    assert orjson.loads(body)["error"]["param"] == name
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+async def test_a_schema_that_asks_for_too_much_or_is_none_is_refused(schema: Any) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"properties": {"a": schema}}}}
+    form = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": schema}}}}
+    fields = {"model": "sim-8k", "messages": QUESTION}
+    for more in ({"tools": [tool], "tool_choice": "required"}, {"response_format": form}):
+        status, body = await ask(orjson.dumps({**fields, **more}))
+        assert status == (200 if schema == -1 else 400)
+        assert len(body) < 10_000
+
+
+async def test_numbers_of_the_question_beyond_json_are_not_used() -> None:
+    asked = [{"role": "user", "content": f"Call look with {'9' * 400} and {'8' * 30}."}]
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+    status, _ = await ask(orjson.dumps({"model": "sim", "messages": asked, "tools": [tool], "tool_choice": "required"}))
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dimensions": 10**12},
+        {"dimensions": -1},
+        {"dimensions": "x"},
+        {"input": 7},
+        {"input": [None]},
+        {"input": ["x"] * 5000, "dimensions": 4096},
+        {"encoding_format": 5},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+async def test_absurd_embeddings_are_refused(fields: Any) -> None:
+    status, _ = await ask(orjson.dumps({"model": "sim", "input": "x", **fields}), "/embeddings")
+    assert status == 400
+
+
+async def test_embeddings_of_token_numbers_are_counted() -> None:
+    for given, tokens in (([1, 2, 3], 3), ([[1, 2], [3]], 3)):
+        status, body = await ask(orjson.dumps({"model": "sim", "input": given}), "/embeddings")
+        assert (status, orjson.loads(body)["usage"]["prompt_tokens"]) == (200, tokens)
+
+
+@pytest.mark.parametrize("told", ["status=99999", "status=-1", "retry_after=nan", "retry_after=1e400", "first=-1"])
+async def test_a_fault_out_of_bounds_is_refused(told: str) -> None:
+    status, _ = await ask(orjson.dumps({"model": f"sim!{told}", "messages": QUESTION}))
+    assert status == 400
+
+
+async def test_a_model_name_of_thousands_of_digits_has_the_default_window() -> None:
+    assert (await ask(orjson.dumps({"model": "sim-" + "9" * 5000, "messages": QUESTION})))[0] == 200
+
+
+def test_thousands_of_results_in_reverse_order_are_paired_in_linear_time() -> None:
+    ids = [f"call_{'0' * 30}{number}" for number in range(20_000)]
+    calls: list[Any] = [{"role": "assistant", "tool_calls": [{"id": one} for one in ids]}]
+    began = time.process_time()
+    assert pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
+    assert time.process_time() - began < 1

@@ -1,0 +1,113 @@
+"""A compressed answer is inflated off the event loop and within bounds, by either client, whole and streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.errors import UpstreamUnavailable
+from app.upstream import inflate
+from app.upstream.base import Reply
+from app.upstream.client import Client, Head, Timeouts
+from app.upstream.direct import DirectClient
+from app.upstream.proxied import ProxiedClient
+
+MB = 1024 * 1024
+LONGEST_STEP_SECONDS = 0.05
+"""Of processor time that the loop's thread takes in one go; inflating 60 MB takes several times as long."""
+CLIENTS: dict[str, Callable[[str], Client]] = {
+    "direct": lambda url: DirectClient("test", urlsplit(url), Timeouts(), None),
+    "proxied": lambda url: ProxiedClient("test", urlsplit(url), Timeouts(), None, None),
+}
+
+
+def zipped(size: int) -> bytes:
+    """Zeros as gzip, made piece by piece."""
+    packing = zlib.compressobj(wbits=31)
+    piece = bytes(MB)
+    return b"".join([*(packing.compress(piece) for _ in range(size // MB)), packing.flush()])
+
+
+async def take(client: str, body: bytes, read: Callable[[Reply], Awaitable[int]]) -> tuple[int, float]:
+    """Have an answer read.
+
+    Returns:
+        What `read` gave, and the longest step of the loop's thread in seconds of processor time.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = time.thread_time()
+            try:
+                await asyncio.sleep(0.001)
+            finally:
+                longest = max(longest, time.thread_time() - before)
+
+    server = await asyncio.start_server(answer, "127.0.0.1")
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    made = CLIENTS[client](address)
+    head = Head("GET", "/", {"host": urlsplit(address).netloc}, f"GET / HTTP/1.1\r\nhost: {address}\r\n".encode())
+    async with server, asyncio.timeout(60):
+        reply = await made.send(head, b"", None, None)
+        watching = asyncio.ensure_future(watch())
+        try:
+            await asyncio.sleep(0)
+            taken = await read(reply)
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+            await reply.aclose()
+            await made.aclose()
+    return taken, longest
+
+
+async def read_whole(reply: Reply) -> int:
+    return len(await reply.read())
+
+
+async def stream(reply: Reply) -> int:
+    return sum([len(piece) async for piece in reply.chunks()])
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("read", [read_whole, stream])
+async def test_the_event_loop_goes_on_while_an_answer_is_inflated(
+    client: str, read: Callable[[Reply], Awaitable[int]]
+) -> None:
+    size, longest = await take(client, zipped(60 * MB), read)
+    print(f"longest step of the loop: {longest * 1000:.1f} ms")
+    assert size == 60 * MB
+    assert longest < LONGEST_STEP_SECONDS
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_whole_answer_that_inflates_too_far_is_refused(client: str) -> None:
+    with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 67108864 bytes"):
+        await take(client, zipped(256 * MB), read_whole)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_stream_that_inflates_too_far_is_cut(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
+    monkeypatch.setattr(inflate, "BODY_LIMIT_BYTES", 8 * MB)
+    with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 8388608 bytes"):
+        await take(client, zipped(9 * MB), stream)
+
+
+async def test_small_pieces_are_inflated_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    size, _ = await take("direct", zlib.compress(b"x" * 5000, wbits=31), stream)
+    assert size == 5000
