@@ -71,7 +71,7 @@ STATUSES: Final = (
     *("201 Created", "204 No Content", "205 Reset Content", "206 Partial Content", "301 Moved", "304 Not Modified"),
     *("307 Temporary Redirect", "400 Bad", "401 No", "402 Pay", "403 No", "404 No", "408 Late", "409 No", "413 Large"),
     *("418 Teapot", "422 No", "424 No", "425 Early", "429 Slow down", "451 No", "499 Left", "500 Broken", "501 No"),
-    *("502 Bad", "503 Away", "504 Late", "520 Odd", "529 Overloaded", "599 Odd"),
+    *("502 Bad", "503 Away", "504 Late", "520 Odd", "529 Overloaded", "599 Odd", "600 Odd", "799 Odd", "999 Odd"),
 )
 ODD_VALUES: Final[tuple[Any, ...]] = (None, 1, "x", [], {}, [None], {"delta": 1}, {"choices": None})
 ODD_CALLS: Final[tuple[Any, ...]] = (1, {}, [None], [{"index": "x"}], [{"index": 2**70}], [{}])
@@ -299,6 +299,15 @@ async def test_a_passed_through_answer_that_breaks_off_is_counted_as_the_provide
         counted = await told(w)
     assert (counted("errors_total"), counted("errors_total", code="upstream_unavailable")) == (1, 1)
     assert "Exception in ASGI application" not in caplog.text
+
+
+async def test_a_204_that_announces_a_body_is_passed_on_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with failing(monkeypatch) as (upstream, w):
+        upstream.answer(ANSWERS["204 No Content with an error"])
+        answer = await w.client.delete(f"{w.base_url}/files/f")
+        counted = await told(w)
+    assert (answer.status_code, answer.content, answer.headers.get("content-length")) == (204, b"", None)
+    assert counted("errors_total") == 0
 
 
 def damaged_answer(choose: random.Random) -> Answer:
