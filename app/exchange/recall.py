@@ -6,6 +6,7 @@ messages only. Anything else under a known id (a chat UI's title call) is answer
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -20,14 +21,14 @@ from app.conversation.identity import (
     root_of,
     root_of_conversation,
 )
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.messages import Conversation, LogMessage, Message, size_of
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.anchors import Anchors, hint_digests
 from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
-from app.exchange.history import History, Reach, Remembered, Search, root_of_log
+from app.exchange.history import LONG_WALK_BYTES, History, Reach, Remembered, Search, root_of_log
 from app.exchange.placement import (
     CALLS_OPEN,
     INSTRUCTIONS,
@@ -269,7 +270,7 @@ class Recall:
             answer: what answered the request before, where this is its repetition.
         """
         new = log.messages[aligned.new_from :]
-        check_messages(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
+        await _check(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
         seqs = aligned.seqs
         if seqs is not None:
             seqs = (*seqs, *range(placed.head_seq + 1, placed.head_seq + 1 + len(new)))
@@ -357,7 +358,7 @@ class Recall:
         if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
         calls_open = bool(conversation.state.get(CALLS_OPEN))
-        check_messages(messages, first_index=len(instructions), calls_open=calls_open)
+        await _check(messages, first_index=len(instructions), calls_open=calls_open)
         if calls_open and messages and messages[0].role not in TOOL_ROLES:
             messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
@@ -391,7 +392,7 @@ class Recall:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
         tenant = request.caller.tenant
         positions, messages = await log.positions(), log.messages
-        check_messages(messages, first_index=len(instructions), calls_open=False)
+        await _check(messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, log.start, positions)
         conversation = empty_log(
             tenant,
@@ -433,6 +434,14 @@ class Recall:
             conversation, messages, self._counting, positions=positions, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
         )
         return tuple(entries)
+
+
+async def _check(messages: Sequence[Message], *, first_index: int, calls_open: bool) -> None:
+    """Check new messages (`check_messages`); off the event loop where there are many."""
+    if size_of(messages) > LONG_WALK_BYTES:
+        await asyncio.to_thread(check_messages, messages, first_index=first_index, calls_open=calls_open)
+    else:
+        check_messages(messages, first_index=first_index, calls_open=calls_open)
 
 
 def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
