@@ -38,6 +38,7 @@ __all__ = [
     "Kind",
     "Mark",
     "align",
+    "changes_head_only",
     "confirms_hint",
     "digest_message",
     "element_from",
@@ -81,7 +82,8 @@ class Alignment(msgspec.Struct, frozen=True):
     continues: bool
     """Whether `last_seq` is the head, or counts as it."""
     answers: int
-    """Different final answers of ours of `MIN_ANCHOR_TOKENS` or more that came back, unchanged or as another choice."""
+    """Different final answers of ours of `MIN_ANCHOR_TOKENS` or more that came back, as they were or in a known
+    version: another choice, cut short, joined with its prefill."""
     issued: int
     """Answers of ours with tool calls that came back with the same ids, which look random and stand once in the log."""
     unknown: int
@@ -297,7 +299,7 @@ class _Reader:
     def _is_answer_again(self, at: int) -> bool:
         if at not in self.places or not is_long_answer(self.log[self.places[at]]):
             return False
-        return self._is_same(at) or self.history[at].digest in self.log[self.places[at]].alternatives
+        return self._is_same(at) or is_version(self.log[self.places[at]], self.history[at])
 
     def _count_issued(self, assistants: Sequence[int]) -> int:
         uses = Counter(call_id for element in self.log if element.kind == "assistant" for call_id in element.call_ids)
@@ -345,6 +347,19 @@ def is_evidence(alignment: Alignment) -> bool:
         and not alignment.ends_unknown
         and alignment.unknown <= known
     )
+
+
+def changes_head_only(alignment: Alignment) -> bool:
+    """Whether a history is the whole log, but for the head's answer, which came back changed, and for notes.
+
+    It counts as the head's answer if it is a known version of it: cut short, another choice, or joined with its
+    prefill; or, in other words, if an earlier long answer of ours stands unchanged before it.
+    """
+    known = alignment.unknown == 0 or (alignment.unknown == 1 and alignment.answers >= 1)
+    old = [one for one in alignment.marks[: alignment.new_from] if one.mark != "note"]
+    rewritten = [one.seq for one in old if one.mark == "rewritten"]
+    is_whole = len(old) == len(rewritten) + sum(one.mark == "same" for one in old)
+    return alignment.continues and known and is_whole and rewritten == [alignment.last_seq]
 
 
 def confirms_hint(alignment: Alignment) -> bool:

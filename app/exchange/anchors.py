@@ -20,7 +20,7 @@ from app.store.base import Store
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS: Final = 0.25
+FLUSH_SECONDS: Final = 0.05
 MOST_WAITING: Final = 10_000
 """Anchors that are kept back while the store is away; more are dropped."""
 WHOLE_CONVERSATION: Final = -1
@@ -45,12 +45,14 @@ def hint_digests(tenant: str, hints: Mapping[str, str]) -> list[bytes]:
 
 
 class Anchors:
-    """Keeps anchors, a batch at a time, and finds them."""
+    """Keeps anchors, a batch at a time, and finds them. One for each process."""
 
     def __init__(self, store: Store, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
         self._waiting: list[Anchor] = []
+        self._written: list[Anchor] = []
+        """On their way into the store."""
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, conversation: Conversation, answers: Iterable[Element], hints: Mapping[str, str]) -> None:
@@ -66,24 +68,29 @@ class Anchors:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_later)
 
     async def find(self, digests: Sequence[bytes]) -> list[Anchor]:
-        """The places with one of these names, newest first. What waits is written before: a quick client is back
-        sooner than its last answer's anchors are stored.
+        """The anchors with these digests, the most recent first.
 
         Raises:
             StoreUnavailable: they cannot be read.
         """
-        await self.flush()
-        return await self._store.find_anchors(digests) if digests else []
+        if not digests:
+            return []
+        wanted = set(digests)
+        fresh = [one for one in (*self._waiting, *self._written) if one.digest in wanted]
+        return [*fresh, *await self._store.find_anchors(digests)]
 
     async def flush(self) -> None:
         """Write what waits."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        self._written += self._waiting
+        self._waiting = []
+        if not self._written:
             return
+        written = list(self._written)
         try:
-            await self._store.keep_anchors(waiting)
+            await self._store.keep_anchors(written)
         except GatewayError as error:
             log.warning("names of answers could not be kept: %s", error.message)
+        del self._written[: len(written)]
 
     def _flush_later(self) -> None:
         self._timer = None

@@ -47,9 +47,12 @@ class _KnownLog(msgspec.Struct):
     """What is remembered of a log, and of the messages that its client last sent, by the digest of their text."""
 
     head_seq: int
-    head_link: bytes
+    newest: Message | None
+    """The message at `head_seq`."""
     redacted: tuple[int, ...]
     elements: list[Element]
+    joined: dict[bytes, int]
+    """By the digest of an answer joined with its prefill: the answer's place in the log."""
     sent: dict[bytes, Element]
 
 
@@ -132,15 +135,19 @@ class ClientHistories:
         head = conversation.head_seq
         is_other = known is not None and (known.redacted != conversation.redacted or known.head_seq > head)
         if known is None or is_other:
-            known = _KnownLog(-1, b"", conversation.redacted, [], {})
+            known = _KnownLog(-1, None, conversation.redacted, [], {}, {})
         if known.head_seq < head:
             entries = await self._store.read(conversation, known.head_seq + 1, head + 1)
             if len(entries) > THREAD_MESSAGES:
-                elements = await asyncio.to_thread(lambda: list(map(_element_of_log, entries)))
+                elements, joined = await asyncio.to_thread(_elements_of, entries, known.newest)
             else:
-                elements = list(map(_element_of_log, entries))
+                elements, joined = _elements_of(entries, known.newest)
             known = replace(
-                known, head_seq=head, head_link=conversation.head_link, elements=[*known.elements, *elements]
+                known,
+                head_seq=head,
+                newest=entries[-1].message,
+                elements=[*known.elements, *elements],
+                joined=known.joined | joined,
             )
         self._remember(conversation.id, known)
         return known
@@ -165,10 +172,61 @@ def _aligned(known: _KnownLog, raws: Sequence[bytes], *, named: bool) -> Alignme
         sent[key] = element
         history.append(element)
     known.sent = sent
-    return align(known.elements, history, named=named)
+    if known.joined.keys().isdisjoint([element.digest for element in history]):
+        return align(known.elements, history, named=named)
+    return _align_joined(known, history, named=named)
 
 
-def _element_of_log(entry: LogMessage) -> Element:
+def _align_joined(known: _KnownLog, history: Sequence[Element], *, named: bool) -> Alignment:
+    """Align a history in which answers are joined with their prefills: it is aligned as if they were apart, and a
+    joined message stands in the place of the answer."""
+    apart: list[Element] = []
+    places: list[int] = []
+    for element in history:
+        if (answer := known.joined.get(element.digest)) is not None:
+            apart.append(known.elements[answer - 1])
+        places.append(len(apart))
+        apart.append(element if answer is None else known.elements[answer])
+    alignment = align(known.elements, apart, named=named)
+    marks, omitted = [], list(alignment.omitted)
+    for element, place in zip(history, places, strict=True):
+        mark = alignment.marks[place]
+        if element.digest in known.joined and mark.mark == "same":
+            mark = replace(mark, mark="rewritten")
+            omitted.append((mark.seq - 1, mark.seq))
+        marks.append(mark)
+    return replace(
+        alignment,
+        marks=tuple(marks),
+        omitted=tuple(sorted(omitted)),
+        new_from=next((at for at, place in enumerate(places) if place >= alignment.new_from), len(history)),
+    )
+
+
+def _elements_of(entries: Sequence[LogMessage], before: Message | None) -> tuple[list[Element], dict[bytes, int]]:
+    """The elements of log messages, and `_KnownLog.joined` of them.
+
+    Args:
+        before: the message in front of the first.
+    """
+    elements: list[Element] = []
+    joined: dict[bytes, int] = {}
+    for entry in entries:
+        elements.append(_element_of(entry))
+        if (both := join_prefill(before, entry.message)) is not None:
+            joined[element_from(both).digest] = entry.seq
+        before = entry.message
+    return elements, joined
+
+
+def join_prefill(prefill: Message | None, answer: Message) -> Message | None:
+    """The message that a client makes of the beginning that it gave an answer, and of the answer; None without one."""
+    if prefill is None or prefill.role != "assistant" or prefill.tool_calls or answer.role != "assistant":
+        return None
+    return Message.of({"role": "assistant", "content": prefill.text + answer.text})
+
+
+def _element_of(entry: LogMessage) -> Element:
     meta = entry.meta or {}
     alternatives = tuple(element_from(Message.of(body)).digest for body in meta.get("alternatives", ()))
     is_answer = "id" in meta and entry.message.role == "assistant"

@@ -104,11 +104,16 @@ class History:
         """Where the chains stand after each message; off the event loop when that takes long."""
         if self._positions is None:
             messages = self.messages
-            if size_of(messages) < LONG_WALK_BYTES:
-                self._positions = list(walk(messages, self.start))
-            else:
+            if self.is_long:
                 self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
+            else:
+                self._positions = list(walk(messages, self.start))
         return self._positions
+
+    @property
+    def is_long(self) -> bool:
+        """Whether work on each of its messages belongs off the event loop."""
+        return size_of(self.messages) >= LONG_WALK_BYTES
 
 
 class Reach(msgspec.Struct, frozen=True):
@@ -174,8 +179,12 @@ class Search:
             found = await self._store.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
             if found:
                 break
-        by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
-        by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+        if not found:
+            return None
+        if log.is_long:
+            by_link, by_skeleton = await asyncio.to_thread(_find_deepest, found, positions)
+        else:
+            by_link, by_skeleton = _find_deepest(found, positions)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
             return None if by_link is None else _described(by_link, found, positions, log.start)
         rest = log.messages[by_skeleton.index + 1 :]
@@ -219,6 +228,12 @@ def _with_keepers(reach: Reach, found: Sequence[Match]) -> Reach:
     kept_by = {one.conversation.path[0][0] for one in keepers}
     ends = {one.conversation.path[0][0] for one in keepers if one.conversation.head_seq == one.message.seq}
     return replace(reach, is_shared=len(ends) > 1, is_kept_again=len(kept_by) > 1)
+
+
+def _find_deepest(found: Sequence[Match], positions: Sequence[Position]) -> tuple[Reach | None, Reach | None]:
+    """The deepest stored message by the chain of links, and by the skeleton."""
+    by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
+    return by_link, _deepest_skeleton([match for match in found if match.by_skeleton], positions)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

@@ -70,6 +70,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The stored answer, where the client's own retry asks again what was answered meanwhile."""
     asked_tokens: int = 0
     """Of the new messages, once they are stored."""
+    prefill: Message | None = None
+    """The last of the new messages, once they are stored: an assistant's is the beginning of the answer."""
     pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, where this request changes them."""
     hints: Mapping[str, str] = NO_HINTS
@@ -109,7 +111,7 @@ class Writing(msgspec.Struct):
         write: None where there are none to store.
         work: ends by itself, whoever waits for it; None where there is nothing to store, or it has not begun.
         is_kept_back: it begins when somebody asks for it or its time is up, unless another write takes it along.
-        given: the choices of the answer, where it is one.
+        choices: of the answer, where it is one, in each form in which it may come back.
         is_elsewhere: they became a branch, because somebody else was first where they were to go.
     """
 
@@ -119,7 +121,7 @@ class Writing(msgspec.Struct):
     work: asyncio.Future[None] | None = None
     is_kept_back: bool = False
     is_elsewhere: bool = False
-    given: tuple[Element, ...] = ()
+    choices: tuple[Element, ...] = ()
 
 
 def has_versions(conversation: Conversation) -> bool:

@@ -6,13 +6,14 @@ messages only. Anything else under a known id (a chat UI's title call) is answer
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.alignment import Alignment, confirms_hint, is_evidence
+from app.conversation.alignment import Alignment, changes_head_only, confirms_hint, is_evidence
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -20,14 +21,14 @@ from app.conversation.identity import (
     root_of,
     root_of_conversation,
 )
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.messages import Conversation, LogMessage, Message, size_of
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.anchors import Anchors, hint_digests
 from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
-from app.exchange.history import History, Reach, Remembered, Search, root_of_log
+from app.exchange.history import LONG_WALK_BYTES, History, Reach, Remembered, Search, root_of_log
 from app.exchange.placement import (
     BROUGHT,
     CALLS_OPEN,
@@ -61,16 +62,16 @@ class Recall:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
-        anchors: Anchors,
         histories: ClientHistories,
+        anchors: Anchors,
         random_bytes: Callable[[int], bytes],
         wait_seconds: float,
         serves_degraded: bool,
     ) -> None:
         self._store = store
         self._search = Search(store)
-        self._anchors = anchors
         self._histories = histories
+        self._anchors = anchors
         self._repeating = Repeating(store)
         self._leases = leases
         self._counting = counting
@@ -210,7 +211,8 @@ class Recall:
         found: list[tuple[int, Conversation, Alignment]] = []
         async for conversation, by_hint in self._candidates(request, reach, log):
             alignment = await self._histories.align(conversation, log.raws, named=by_hint)
-            if confirms_hint(alignment) if by_hint else is_evidence(alignment):
+            is_meant = is_evidence(alignment) or changes_head_only(alignment)
+            if confirms_hint(alignment) if by_hint else is_meant:
                 same = sum(one.mark == "same" for one in alignment.marks)
                 found.append((same, conversation, alignment))
         found.sort(key=lambda one: one[0], reverse=True)
@@ -271,7 +273,7 @@ class Recall:
             answer: what answered the request before, where this is its repetition.
         """
         new = log.messages[aligned.new_from :]
-        check_messages(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
+        await _check(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
         seqs = aligned.seqs
         if seqs is not None:
             seqs = (*seqs, *range(placed.head_seq + 1, placed.head_seq + 1 + len(new)))
@@ -359,7 +361,7 @@ class Recall:
         if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
         calls_open = bool(conversation.state.get(CALLS_OPEN))
-        check_messages(messages, first_index=len(instructions), calls_open=calls_open)
+        await _check(messages, first_index=len(instructions), calls_open=calls_open)
         if calls_open and messages and messages[0].role not in TOOL_ROLES:
             messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
@@ -393,7 +395,7 @@ class Recall:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
         tenant = request.caller.tenant
         positions, messages = await log.positions(), log.messages
-        check_messages(messages, first_index=len(instructions), calls_open=False)
+        await _check(messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, log.start, positions)
         conversation = empty_log(
             tenant,
@@ -435,6 +437,14 @@ class Recall:
             conversation, messages, self._counting, positions=positions, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
         )
         return tuple(entries)
+
+
+async def _check(messages: Sequence[Message], *, first_index: int, calls_open: bool) -> None:
+    """Check new messages (`check_messages`); off the event loop where there are many."""
+    if size_of(messages) > LONG_WALK_BYTES:
+        await asyncio.to_thread(check_messages, messages, first_index=first_index, calls_open=calls_open)
+    else:
+        check_messages(messages, first_index=first_index, calls_open=calls_open)
 
 
 def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:

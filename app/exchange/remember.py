@@ -17,6 +17,7 @@ from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.anchors import Anchors
+from app.exchange.client_history import join_prefill
 from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
@@ -146,6 +147,10 @@ class Remember:
         entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
+        if turn.lease is None and INSTRUCTIONS in state:
+            # No lease kept an instruction from being erased while the model answered: it must not be written back.
+            now = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+            state[INSTRUCTIONS] = state[INSTRUCTIONS] if now is None else now.state.get(INSTRUCTIONS, [])
         chunk_count = max(conversation.chunk_count, given.chunk_count)
         write = Append(
             conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),
@@ -154,10 +159,12 @@ class Remember:
             fence=turn.lease,
             releases=turn.lease is not None,
         )
+        choices = [message, *map(Message.of, given.meta.get("alternatives", ()))]
+        if (joined := join_prefill(turn.prefill, message)) is not None:
+            choices.append(joined)
         if question is not None:
             turn, write = question.turn, _together(question, write)
-        given_in = tuple(map(element_from, (message, *map(Message.of, given.meta.get("alternatives", ())))))
-        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), given=given_in)
+        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), choices=tuple(map(element_from, choices)))
 
     async def answered(self, answer: Writing) -> Conversation:
         """The conversation that holds an answer, once it is stored.
@@ -174,7 +181,7 @@ class Remember:
             self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
-        self._anchors.note(after, answer.given, turn.hints)
+        self._anchors.note(after, answer.choices, turn.hints)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
@@ -291,7 +298,16 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
 def _stored(turn: Recollection, after: Conversation) -> Recollection:
     """A turn whose question is in the log."""
     asked_tokens = sum([entry.tokens for entry in turn.new])
-    return replace(turn, conversation=after, creates=False, new=(), changes=(), pins=None, asked_tokens=asked_tokens)
+    return replace(
+        turn,
+        conversation=after,
+        creates=False,
+        new=(),
+        changes=(),
+        pins=None,
+        asked_tokens=asked_tokens,
+        prefill=turn.new[-1].message if turn.new else None,
+    )
 
 
 def _together(question: Writing, answer: Append) -> Append:
