@@ -38,12 +38,12 @@ __all__ = [
     "Kind",
     "Mark",
     "align",
-    "changes_head_only",
     "confirms_hint",
     "digest_message",
     "element_from",
     "is_distinctive",
     "is_evidence",
+    "is_whole_log",
 ]
 
 Mark = Literal["same", "rewritten", "note", "inserted", "summary", "new"]
@@ -88,6 +88,8 @@ class Alignment(msgspec.Struct, frozen=True):
     """Answers of ours with tool calls that came back with the same ids, which look random and stand once in the log."""
     unknown: int
     """Assistant messages of the history that are in no version in the log. A prefill at the end does not count."""
+    reworded: int
+    """Rewritten messages of the history that are no known version of an answer."""
     ends_unknown: bool
     """Whether the newest assistant message of the history, a prefill aside, is one of these."""
     aligned_share: float
@@ -198,6 +200,7 @@ class _Reader:
             answers=len({self.history[at].digest for at in assistants if self._is_answer_again(at)}),
             issued=self._count_issued(assistants),
             unknown=len(unknown),
+            reworded=sum(not self._is_same(at) and not self._is_version(at) for at in self.places),
             ends_unknown=bool(assistants) and assistants[-1] in unknown,
             aligned_share=self._measure_share(max([self.new_from, *(at + 1 for at in assistants[-1:])]), unknown),
             users=len(users),
@@ -296,6 +299,9 @@ class _Reader:
         known, element = self.log[self.places[at]], self.history[at]
         return known.key == element.key or bool(known.call_ids) or is_version(known, element)
 
+    def _is_version(self, at: int) -> bool:
+        return self.history[at].kind == "assistant" and is_version(self.log[self.places[at]], self.history[at])
+
     def _is_answer_again(self, at: int) -> bool:
         if at not in self.places or not is_long_answer(self.log[self.places[at]]):
             return False
@@ -349,17 +355,22 @@ def is_evidence(alignment: Alignment) -> bool:
     )
 
 
-def changes_head_only(alignment: Alignment) -> bool:
-    """Whether a history is the whole log, but for the head's answer, which came back changed, and for notes.
+def is_whole_log(alignment: Alignment) -> bool:
+    """Whether a history is the whole log, but for notes and for answers that came back in a known version: cut short,
+    another choice, or joined with their prefill.
 
-    It counts as the head's answer if it is a known version of it: cut short, another choice, or joined with its
-    prefill; or, in other words, if an earlier long answer of ours stands unchanged before it.
+    The head's answer may come back in other words, if an earlier long answer of ours stands before it.
     """
-    known = alignment.unknown == 0 or (alignment.unknown == 1 and alignment.answers >= 1)
     old = [one for one in alignment.marks[: alignment.new_from] if one.mark != "note"]
-    rewritten = [one.seq for one in old if one.mark == "rewritten"]
-    is_whole = len(old) == len(rewritten) + sum(one.mark == "same" for one in old)
-    return alignment.continues and known and is_whole and rewritten == [alignment.last_seq]
+    rewritten = {one.seq for one in old if one.mark == "rewritten"}
+    is_head_reworded = rewritten == {alignment.last_seq} and alignment.unknown == 1 and alignment.answers >= 1
+    return (
+        alignment.continues
+        and bool(rewritten)
+        and len(old) == len(rewritten) + sum(one.mark == "same" for one in old)
+        and all(first == past - 1 and past in rewritten for first, past in alignment.omitted)
+        and (alignment.reworded == 0 or is_head_reworded)
+    )
 
 
 def confirms_hint(alignment: Alignment) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from app.conversation.alignment import MIN_PREFIX_CHARACTERS, Element
-from app.conversation.identity import anchor_digest
+from app.conversation.identity import Position, anchor_digest
 from app.conversation.messages import Anchor, Conversation
 from app.errors import GatewayError
 from app.exchange.tasks import Tasks
@@ -39,6 +39,11 @@ def answer_digests(tenant: str, answer: Element) -> list[bytes]:
     return found
 
 
+def choice_digest(tenant: str, position: Position) -> bytes:
+    """The digest under which a choice is found that was not taken up, however short: by its place in the chain."""
+    return anchor_digest(tenant, "choice", position.link)
+
+
 def hint_digests(tenant: str, hints: Mapping[str, str]) -> list[bytes]:
     """The digests of ids that a client sends for its own purposes, by the name of the field or header."""
     return [anchor_digest(tenant, name, value.encode("utf-8", "replace")) for name, value in hints.items()]
@@ -55,10 +60,21 @@ class Anchors:
         """On their way into the store."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, conversation: Conversation, answers: Iterable[Element], hints: Mapping[str, str]) -> None:
-        """Make a conversation findable by the answer at its head, in each of its choices, and by its client's hints."""
+    def note(
+        self,
+        conversation: Conversation,
+        answers: Iterable[Element],
+        hints: Mapping[str, str],
+        others: Iterable[Position] = (),
+    ) -> None:
+        """Make a conversation findable by the answer at its head, in each of its choices, and by its client's hints.
+
+        Args:
+            others: where the chain would stand after each choice but the first.
+        """
         tenant, place = conversation.tenant, (conversation.root, conversation.id)
         digests = {digest for answer in answers for digest in answer_digests(tenant, answer)}
+        digests.update(choice_digest(tenant, position) for position in others)
         anchors = [Anchor(digest, *place, conversation.head_seq) for digest in sorted(digests)]
         anchors += [Anchor(digest, *place, WHOLE_CONVERSATION) for digest in hint_digests(tenant, hints)]
         if not anchors or len(self._waiting) >= MOST_WAITING:

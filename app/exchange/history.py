@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from app.conversation.alignment import element_from
 from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message, size_of
-from app.exchange.anchors import answer_digests
+from app.exchange.anchors import answer_digests, choice_digest
 from app.exchange.placement import REWRITTEN
 from app.store.base import Match, Store
 
 ANSWER: Final = b'"assistant"'
-ANCHORED_ANSWERS: Final = 8
-"""By so many of the newest answers of a history its conversation is looked for."""
+ANCHORED_DIGESTS: Final = 16
+"""By about so many names of the newest answers of a history its conversation is looked for."""
 FAST_PATH_MESSAGES: Final = 8
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
@@ -76,16 +76,23 @@ class History:
                     break
         return self._holds_answer
 
-    def has_answers_from(self, index: int) -> bool:
-        """Whether there is an assistant message from here on. One at the end is what the model is to go on from."""
-        return any(message.role == "assistant" for message in self.messages[index:-1])
+    def ends_after(self, index: int, *, named: bool) -> bool:
+        """Whether only what is new can follow a message: no answer, but for one at the end, which the model is to go
+        on from. Of a conversation that the client named, several user messages may be old, too: clients that summarize
+        keep their users' messages."""
+        rest = self.messages[index + 1 :]
+        users = sum(message.role == "user" for message in rest) if named else 0
+        return users < 2 and not any(message.role == "assistant" for message in rest[:-1])
 
-    @property
-    def anchor_digests(self) -> list[bytes]:
-        """The digests by which the newest answers of the history are found."""
-        answers = [message for message in self.messages if message.role == "assistant"]
-        found = [answer_digests(self._tenant, element_from(message)) for message in answers[-ANCHORED_ANSWERS:]]
-        return list(dict.fromkeys(digest for digests in reversed(found) for digest in digests))
+    async def anchor_digests(self) -> list[bytes]:
+        """The digests by which the newest answers of the history are found, the newest first."""
+        digests: list[bytes] = []
+        for message, position in reversed(list(zip(self.messages, await self.positions(), strict=True))):
+            if message.role == "assistant":
+                digests += [*answer_digests(self._tenant, element_from(message)), choice_digest(self._tenant, position)]
+                if len(digests) >= ANCHORED_DIGESTS:
+                    break
+        return list(dict.fromkeys(digests))
 
     @property
     def digests(self) -> list[tuple[int, bytes]]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from app.context.outline import LastView, view_through
 from app.context.versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import Element
+from app.conversation.identity import Position
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.exchange.request import ChatRequest
 from app.exchange.viewed import VIEWS
@@ -112,6 +113,7 @@ class Writing(msgspec.Struct):
         work: ends by itself, whoever waits for it; None where there is nothing to store, or it has not begun.
         is_kept_back: it begins when somebody asks for it or its time is up, unless another write takes it along.
         choices: of the answer, where it is one, in each form in which it may come back.
+        others: where the chain would stand after each choice but the first.
         is_elsewhere: they became a branch, because somebody else was first where they were to go.
     """
 
@@ -122,6 +124,7 @@ class Writing(msgspec.Struct):
     is_kept_back: bool = False
     is_elsewhere: bool = False
     choices: tuple[Element, ...] = ()
+    others: tuple[Position, ...] = ()
 
 
 def has_versions(conversation: Conversation) -> bool:

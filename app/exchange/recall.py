@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.alignment import Alignment, changes_head_only, confirms_hint, is_evidence
+from app.conversation.alignment import Alignment, confirms_hint, is_evidence, is_whole_log
 from app.conversation.identity import (
     Position,
     PrefixMemory,
@@ -184,7 +184,7 @@ class Recall:
         reach = await self._search.whole(tenant, named, log)
         if reach is not None and is_anothers(request, reach.match.conversation):
             reach = None
-        if reach is not None and (reach.is_head or not log.has_answers_from(reach.index + 1)):
+        if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
             if named is None and _is_anybodys(reach, log):
                 return None
             if reach.is_aligned and not has_versions(reach.match.conversation):
@@ -211,8 +211,8 @@ class Recall:
         found: list[tuple[int, Conversation, Alignment]] = []
         async for conversation, by_hint in self._candidates(request, reach, log):
             alignment = await self._histories.align(conversation, log.raws, named=by_hint)
-            is_meant = is_evidence(alignment) or changes_head_only(alignment)
-            if confirms_hint(alignment) if by_hint else is_meant:
+            is_meant = is_evidence(alignment) or is_whole_log(alignment)
+            if is_meant or (by_hint and confirms_hint(alignment)):
                 same = sum(one.mark == "same" for one in alignment.marks)
                 found.append((same, conversation, alignment))
         found.sort(key=lambda one: one[0], reverse=True)
@@ -223,19 +223,21 @@ class Recall:
     async def _candidates(
         self, request: ChatRequest, reach: Reach | None, log: History
     ) -> AsyncIterator[tuple[Conversation, bool]]:
-        """Conversations that a history may belong to, and whether only a client's own id for something names them."""
+        """Conversations that a history may belong to, and whether a client's own id for something names them."""
         tenant, met = request.caller.tenant, set()
+        hints = set(hint_digests(tenant, request.hints))
+        anchors = await self._anchors.find([*await log.anchor_digests(), *hints])
+        hinted = {anchor.conversation_id for anchor in anchors if anchor.digest in hints}
         if reach is not None:
             met.add(reach.match.conversation.id)
-            yield reach.match.conversation, False
-        for by_hint, digests in ((False, log.anchor_digests), (True, hint_digests(tenant, request.hints))):
-            for anchor in await self._anchors.find(digests):
-                if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
-                    continue
-                met.add(anchor.conversation_id)
-                conversation = await self._store.get(tenant=tenant, conversation_id=anchor.conversation_id)
-                if conversation is not None and not is_anothers(request, conversation):
-                    yield conversation, by_hint
+            yield reach.match.conversation, reach.match.conversation.id in hinted
+        for anchor in sorted(anchors, key=lambda one: one.digest in hints):
+            if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
+                continue
+            met.add(anchor.conversation_id)
+            conversation = await self._store.get(tenant=tenant, conversation_id=anchor.conversation_id)
+            if conversation is not None and not is_anothers(request, conversation):
+                yield conversation, conversation.id in hinted
 
     async def _continue_aligned(
         self,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.conversation.alignment import element_from
-from app.conversation.identity import Position, PrefixMemory, new_conversation_id
+from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
 from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
@@ -159,12 +159,16 @@ class Remember:
             fence=turn.lease,
             releases=turn.lease is not None,
         )
-        choices = [message, *map(Message.of, given.meta.get("alternatives", ()))]
+        alternatives = list(map(Message.of, given.meta.get("alternatives", ())))
+        before = Position(conversation.head_link, conversation.head_skeleton, False)
+        others = tuple(next(walk([alternative], before)) for alternative in alternatives)
+        choices = [message, *alternatives]
         if (joined := join_prefill(turn.prefill, message)) is not None:
             choices.append(joined)
         if question is not None:
             turn, write = question.turn, _together(question, write)
-        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), choices=tuple(map(element_from, choices)))
+        forms = tuple(map(element_from, choices))
+        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), choices=forms, others=others)
 
     async def answered(self, answer: Writing) -> Conversation:
         """The conversation that holds an answer, once it is stored.
@@ -181,7 +185,7 @@ class Remember:
             self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
-        self._anchors.note(after, answer.choices, turn.hints)
+        self._anchors.note(after, answer.choices, turn.hints, answer.others)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
