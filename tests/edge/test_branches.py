@@ -199,10 +199,13 @@ async def test_other_choices_of_an_answer_are_kept_beside_it(monkeypatch: pytest
         (entry,) = await gateway.store.read(conversation, 3, 4)
         assert entry.message.text == "Left"
         assert [other["content"] for other in entry.meta["alternatives"]] == ["Right"]
-        right = (await gateway.say([*begun, assistant("Right"), user("Go on")]))["conversation_id"]
-        assert right != first
-        assert [m["content"] for m in await gateway.log(right)] == ["Hi", "Fine.", "Choose", "Right", "Go on", "On."]
-        assert (await gateway.say([*begun, assistant("Left"), user("Go on")]))["conversation_id"] == first
+        taken = [*begun, assistant("Right"), user("Go on")]
+        assert (await gateway.say(taken))["conversation_id"] == first
+        assert upstream.requests[-1]["messages"] == taken
+        assert [m["content"] for m in await gateway.log(first)] == ["Hi", "Fine.", "Choose", "Left", "Go on", "On."]
+        other = [*begun, assistant("Left"), user("Go on")]
+        assert (await gateway.say(other))["conversation_id"] != first
+        assert upstream.requests[-1]["messages"] == other
 
 
 def listing(body: dict[str, Any]) -> Any:
