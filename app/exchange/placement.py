@@ -54,6 +54,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """Of the new messages, once they are stored."""
     pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, where this request changes them."""
+    request_digest: str | None = None
+    """Stored with the answer, for retries."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
     unwritten: Writing | None = None

@@ -20,14 +20,16 @@ from app.conversation.identity import (
     root_of_conversation,
 )
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
+from app.conversation.validation import TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
-from app.exchange.history import History, Reach, Remembered, Search, root_of_log
+from app.exchange.history import History, Reach, Remembered, Search, root_of_log, split_messages
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, REDACTED, Recollection
 from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
+from app.exchange.retries.identity import digest_request
+from app.exchange.retries.replay import StoredAnswers
 from app.observability.tracing import traced
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
@@ -44,6 +46,7 @@ class Recall:
         self,
         *,
         store: Store,
+        answers: StoredAnswers,
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
@@ -54,6 +57,7 @@ class Recall:
         self._store = store
         self._search = Search(store)
         self._repeating = Repeating(store)
+        self._answers = answers
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
@@ -75,11 +79,12 @@ class Recall:
             ConversationBusy: the conversation's lease was not to be had in time.
             StoreUnavailable: and the request needs the store.
         """
-        instructions, log = _split(request)
+        instructions, log = split_messages(request)
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
-            return await self._placed(request, instructions, log, encoding, stack)
+            placed = await self._placed(request, instructions, log, encoding, stack)
+            return replace(placed, request_digest=digest_request(request, log)) if placed.keeps else placed
         except StoreUnavailable:
             if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
                 raise
@@ -87,7 +92,7 @@ class Recall:
 
     async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
         """A request that brings its history, to be answered while the store is away."""
-        instructions, log = _split(request)
+        instructions, log = split_messages(request)
         return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
@@ -128,7 +133,7 @@ class Recall:
         count = await self._repeating.said_before(named, log.messages)
         if count:
             return count <= named.head_seq and count < len(log.messages)
-        return request.retry and await self._repeating.answer_to(named, log.messages) is not None
+        return request.retry and await self._answers.find(named, digest_request(request, log)) is not None
 
     async def _named(self, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation of an id; None where a client's own id means none yet."""
@@ -180,7 +185,8 @@ class Recall:
         were erased the stored log is shown, and not the client's copy of it.
         """
         found, last = reach.match.conversation, reach.match.message
-        answer = await self._repeating.answer_after(found, last) if request.retry and not new else None
+        is_retry = request.retry and not new
+        answer = await self._answers.find(found, digest_request(request, log)) if is_retry else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
@@ -234,7 +240,7 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
-        answer = await self._repeating.answer_to(conversation, messages) if request.retry else None
+        answer = await self._answers.find(conversation, digest_request(request, log)) if request.retry else None
         if request.mode == "auto":
             messages = messages[await self._repeating.said_before(conversation, messages) :]
         if answer is not None or await self._repeating.is_pending(conversation, messages):
@@ -314,19 +320,6 @@ class Recall:
             conversation, messages, self._counting, positions=positions, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
         )
         return tuple(entries)
-
-
-def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
-    """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
-    to it whatever its role."""
-    raws, tenant = request.raws, request.caller.tenant
-    instructions: list[Message] = []
-    for index, raw in enumerate(raws):
-        message = Message(bytes(raw))
-        if message.body.get("role") not in INSTRUCTION_ROLES:
-            return tuple(instructions), History(tenant, raws[index:] if index else raws, message)
-        instructions.append(message)
-    return tuple(instructions[:-1]), History(tenant, raws[-1:], instructions[-1])
 
 
 def _may_append(request: ChatRequest, log: History) -> bool:
