@@ -84,7 +84,7 @@ class Recall:
             return await self._aside(request, instructions, log, encoding)
         try:
             placed = await self._placed(request, instructions, log, encoding, stack)
-            return replace(placed, request_digest=digest_request(request, log)) if placed.keeps else placed
+            return replace(placed, request_digest=await digest_request(request, log)) if placed.keeps else placed
         except StoreUnavailable:
             if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
                 raise
@@ -133,7 +133,7 @@ class Recall:
         count = await self._repeating.said_before(named, log.messages)
         if count:
             return count <= named.head_seq and count < len(log.messages)
-        return request.retry and await self._answers.find(named, digest_request(request, log)) is not None
+        return request.retry and await self._answers.find(named, await digest_request(request, log)) is not None
 
     async def _named(self, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation of an id; None where a client's own id means none yet."""
@@ -186,7 +186,7 @@ class Recall:
         """
         found, last = reach.match.conversation, reach.match.message
         is_retry = request.retry and not new
-        answer = await self._answers.find(found, digest_request(request, log)) if is_retry else None
+        answer = await self._answers.find(found, await digest_request(request, log)) if is_retry else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
@@ -240,7 +240,7 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
-        answer = await self._answers.find(conversation, digest_request(request, log)) if request.retry else None
+        answer = await self._answers.find(conversation, await digest_request(request, log)) if request.retry else None
         if request.mode == "auto":
             messages = messages[await self._repeating.said_before(conversation, messages) :]
         if answer is not None or await self._repeating.is_pending(conversation, messages):

@@ -388,3 +388,30 @@ async def test_a_retry_whose_conversation_was_deleted_is_answered_anew(monkeypat
         deleted = await gateway.client.delete(f"{gateway.base_url}/conversations/{ours}", headers=headers)
         assert deleted.status_code == 200
         assert said(await gateway.say([user("Hi")], headers=RETRY)) == "Another."
+
+
+async def test_half_an_answer_is_none_for_a_retry_on_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(clock=lambda: datetime.now(UTC))
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
+    async with world(monkeypatch, ScriptedUpstream(broken), store=store) as gateway:
+        await gateway.post([user("Hi")], stream=True, conversation="c")
+    async with world(monkeypatch, ScriptedUpstream(stream("Whole.")), store=store) as other:
+        assert "Whole." in (await other.post([user("Hi")], stream=True, conversation="c", headers=RETRY)).text
+
+
+async def test_a_retry_with_another_key_is_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+        for key, answer in (("a", "One."), ("b", "Two."), ("a", "One.")):
+            headers = {**RETRY, "idempotency-key": key}
+            assert said(await gateway.say([user("Hi")], conversation="c", headers=headers)) == answer
+
+
+async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+        ask = {"store": False, "temperature": 0.5}
+        assert said(await gateway.say([user("Hi")], **ask)) == "One."
+        assert said(await gateway.say([user("Hi")], headers=RETRY, **ask)) == "One."
+        assert said(await gateway.say([user("Hi")], headers=RETRY, **{**ask, "temperature": 0.7})) == "Two."
+        assert gateway.rows() == 0

@@ -55,7 +55,7 @@ class StoredAnswers:
             if conversation is None:
                 return None
             _, log = split_messages(request)
-            answer = await self.find(conversation, digest_request(request, log))
+            answer = await self.find(conversation, await digest_request(request, log))
         except StoreUnavailable as error:
             release_frames(error)
             return None

@@ -140,34 +140,36 @@ class Retries:
             IdempotencyKeyInUse: it cannot join the attempt of its key, whose first frames are gone.
         """
         name = name_of(request)
-        repeated, replay = self._find_running(name, request), None
+        at_once = self._in_flight.get(name)
+        repeated = None if at_once is None else self._find_running(at_once, request)
+        replay = None
         if repeated is None and (outcome := self._find_outcome(name, request)) is not None:
             if outcome.attempt is not None:
                 repeated = self._take(name, outcome.attempt, request)
             elif outcome.conversation_id is not None:
                 replay = await self._answers.replay(request, outcome.conversation_id)
-                repeated = self._find_running(name, request)
+                if (at_once := self._in_flight.get(name)) is not None:  # others have come meanwhile
+                    repeated = self._find_running(at_once, request)
+            if repeated is None:
+                self._unheard.drop(name)
             if replay is None and request.retry:
                 # The newest attempt decides: an earlier one's answer in the log is none to this request.
                 request = replace(request, retry=False)
         if repeated is not None:
             return Seat(repeated, request, has_left, is_first=False)
         attempt = Attempt(self, name, request, replay)
-        self._unheard.drop(name)
         self._heard.drop(name)
-        at_once = self._in_flight.setdefault(name, [])
-        at_once.append(attempt)
-        if len(at_once) > 1:
+        if at_once is None:
+            self._in_flight[name] = [attempt]
+        else:
+            at_once.append(attempt)
             for one in at_once:
                 one.is_alone = False
         return Seat(attempt, request, has_left, is_first=True)
 
-    def _find_running(self, name: Hashable, request: ChatRequest) -> Attempt | None:
+    def _find_running(self, at_once: list[Attempt], request: ChatRequest) -> Attempt | None:
         """The attempt in flight that this request repeats: its key says so, or its client's count of retries, or that
         nobody waits for that attempt any more."""
-        at_once = self._in_flight.get(name)
-        if at_once is None:
-            return None
         running = [one for one in at_once if one.can_be_joined]
         if not running:
             if request.idempotency_key is not None and not request.store and any(one.has_forgotten for one in at_once):
