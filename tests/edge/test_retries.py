@@ -244,7 +244,7 @@ def said(answer: dict[str, Any]) -> Any:
     return answer["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"conversation": "c"}], ids=["resent", "appended"])
+@pytest.mark.parametrize("turns", [0, 1, 6], ids=["appended", "resent", "resent at length"])
 @pytest.mark.parametrize(
     "difference",
     [
@@ -259,12 +259,11 @@ def said(answer: dict[str, Any]) -> Any:
     ids="-".join,
 )
 async def test_a_retry_of_another_request_with_the_same_messages_is_answered_anew(
-    difference: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    difference: dict[str, Any], turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fields = {} if turns else {"conversation": "c"}
     async with world(monkeypatch, ScriptedUpstream(), policies={"other": {}}) as gateway:
-        history = [user("Hi")] if fields else [user("Hi"), assistant("Fine."), user("Next")]
-        if not fields:
-            await gateway.say([user("Hi")])
+        history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
         assert said(await gateway.say(history, **fields)) == "The answer."
         options = {**fields, **difference, "headers": {**RETRY, **difference.get("headers", {})}}
@@ -272,10 +271,20 @@ async def test_a_retry_of_another_request_with_the_same_messages_is_answered_ane
         assert (again.status_code, said(again.json())) == (200, "Another.")
 
 
-async def test_a_retry_with_other_instructions_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def _talk(gateway: World, turns: int) -> list[dict[str, Any]]:
+    """Hold a talk of so many turns; the history with the next question."""
+    history = []
+    for turn in range(turns):
+        history.append(user(f"Question {turn}"))
+        await gateway.say(history)
+        history.append(assistant("Fine."))
+    return [*history, user("Next")]
+
+
+@pytest.mark.parametrize("turns", [1, 6])
+async def test_a_retry_with_other_instructions_is_answered_anew(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as gateway:
-        await gateway.say([user("Hi")])
-        history = [user("Hi"), assistant("Fine."), user("Next")]
+        history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
         await gateway.say([{"role": "system", "content": "Be brief."}, *history])
         other = [{"role": "system", "content": "Be long."}, *history]
@@ -288,12 +297,7 @@ async def test_a_retry_of_a_failed_regeneration_does_not_get_the_old_answer(
     streamed: bool, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(monkeypatch, ScriptedUpstream()) as gateway:
-        history = []
-        for turn in range(turns):
-            history.append(user(f"Question {turn}"))
-            await gateway.say(history)
-            history.append(assistant("Fine."))
-        history.append(user("Tell me a joke"))
+        history = await _talk(gateway, turns)
         old, new = (stream("Old."), stream("New.")) if streamed else (completion("Old."), completion("New."))
         gateway.upstream.replies = [old, refusal(), new]
         await gateway.post(history, stream=streamed)
