@@ -248,7 +248,7 @@ def said(answer: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "difference",
     [
-        {"model": "other"},
+        {"model": "x"},
         {"temperature": 0.5},
         {"n": 2},
         {"tools": [WEATHER]},
@@ -287,7 +287,7 @@ async def test_a_retry_with_other_instructions_is_answered_anew(turns: int, monk
         history = await _talk(gateway, turns)
         gateway.upstream.replies = [completion("The answer."), completion("Another.")]
         await gateway.say([{"role": "system", "content": "Be brief."}, *history])
-        other = [{"role": "system", "content": "Be long."}, *history]
+        other = [{"role": "system", "content": "Be quiet."}, *history]
         assert said(await gateway.say(other, headers=RETRY)) == "Another."
 
 
