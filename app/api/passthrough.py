@@ -195,7 +195,10 @@ class _PassedOn(Response):
         try:
             check_client_key(reply.status, self._provider, self._client_key)
             self._check_status(reply.status)
-            headers = Head({}).with_own({**headers_to_client(reply.headers), **self._own})
+            kept = headers_to_client(reply.headers)
+            if reply.status == NO_CONTENT:
+                kept.pop("content-length", None)  # of a body that HTTP has no place for
+            headers = Head({}).with_own({**kept, **self._own})
             self._has_begun = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.chunks():

@@ -19,7 +19,7 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class Sizes:
     """The part of the settings that concerns lists in a request."""
 
-    max_messages: int = 100_000
+    max_messages: int = 20_000
     max_tools: int = 1000
 
     def check(self, request: ChatRequest) -> None:

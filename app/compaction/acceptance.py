@@ -9,7 +9,7 @@ import orjson
 
 from app.compaction.cleaning import cleaned
 from app.compaction.request import SummaryRefused, SummaryRequest
-from app.compaction.survival import appendix, kept_share, missing
+from app.compaction.survival import appendix, missing, share_without
 from app.compaction.transcript import Count
 from app.compaction.values import Mention
 from app.context.view import Counter
@@ -78,7 +78,7 @@ def completed(text: str, values: Sequence[Mention], *, limit_tokens: int, allowe
     """
     lost = missing(values, text)
     size = count(text)
-    is_poor = kept_share(values, text) < POOR_SHARE
+    is_poor = share_without(values, lost) < POOR_SHARE
     room = _room(size, limit_tokens, is_poor=is_poor)
     lines = appendix(lost, min(room, allowed_tokens - (0 if is_poor else size) - 2), count)
     if not lines:
@@ -92,11 +92,14 @@ def worth_asking_again(text: str, values: Sequence[Mention], limit_tokens: int, 
 
     A poor summary is not asked for again: who kept next to nothing the first time does no better the second.
     """
-    if limit_tokens < AGAIN_LIMIT_TOKENS or kept_share(values, text) < POOR_SHARE:
+    if limit_tokens < AGAIN_LIMIT_TOKENS:
         return []
-    important = [value for value in missing(values, text) if value.is_important]
-    lines = appendix(important, _room(count(text), limit_tokens, is_poor=False), count)
-    lacking = [value.text for value in missing(important, lines)]
+    important = [value for value in values if value.is_important]
+    lost = missing(important, text)
+    if share_without(important, lost) < POOR_SHARE:
+        return []
+    lines = appendix(lost, _room(count(text), limit_tokens, is_poor=False), count)
+    lacking = [value.text for value in missing(lost, lines)]
     return lacking[:MOST_NAMED] if len(lacking) >= AGAIN_VALUES else []
 
 

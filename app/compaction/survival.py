@@ -90,9 +90,14 @@ def missing(values: Sequence[Mention], text: str) -> list[Mention]:
 def kept_share(values: Sequence[Mention], text: str) -> float:
     """How much of the important values' worth a text contains, 0 to 1; 1 where there is nothing to keep."""
     important = [value for value in values if value.is_important]
-    worth = sum(value.worth for value in important)
-    lost = sum(value.worth for value in missing(important, text))
-    return 1 - lost / worth if worth else 1.0
+    return share_without(important, missing(important, text))
+
+
+def share_without(values: Sequence[Mention], lost: Sequence[Mention]) -> float:
+    """How much of the important values' worth is left where some of the values are lost, 0 to 1."""
+    worth = sum(value.worth for value in values if value.is_important)
+    lost_worth = sum(value.worth for value in lost if value.is_important)
+    return 1 - lost_worth / worth if worth else 1.0
 
 
 def appendix(values: Sequence[Mention], room_tokens: int, count: Count) -> str:

@@ -103,12 +103,17 @@ class Chains:
     async def _among_the_new(self, place: Recollection) -> list[Chunk]:
         """Chunks that end at a message of a log that is not stored yet."""
         conversation = place.conversation
-        ends = {(entry.link, entry.seq + 1) for entry in place.new}
+        first_seq = conversation.head_seq + 1
         chunks = await self._store.chunks(
             tenant=conversation.tenant, root=conversation.root, links=[entry.link for entry in place.new]
         )
+
+        def is_in_place(chunk: Chunk) -> bool:
+            index = chunk.to_seq - 1 - first_seq
+            return 0 <= index < len(place.new) and place.new[index].link == chunk.to_link
+
         # Logs that differ in system messages share links; a chunk counts in its own log only.
-        return [chunk for chunk in chunks if (chunk.to_link, chunk.to_seq) in ends]
+        return [chunk for chunk in chunks if is_in_place(chunk)]
 
     async def _all(self, conversation: Conversation) -> list[Chunk]:
         return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)

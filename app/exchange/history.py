@@ -79,11 +79,16 @@ class History:
         """Where the chains stand after each message; off the event loop when that takes long."""
         if self._positions is None:
             messages = self.messages
-            if size_of(messages) < LONG_WALK_BYTES:
-                self._positions = list(walk(messages, self.start))
-            else:
+            if self.is_long:
                 self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
+            else:
+                self._positions = list(walk(messages, self.start))
         return self._positions
+
+    @property
+    def is_long(self) -> bool:
+        """Whether work on each of its messages belongs off the event loop."""
+        return size_of(self.messages) >= LONG_WALK_BYTES
 
 
 def split_messages(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
@@ -147,8 +152,12 @@ class Search:
             found = await self._store.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
             if found:
                 break
-        by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
-        by_skeleton = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+        if not found:
+            return None, False
+        if log.is_long:
+            by_link, by_skeleton = await asyncio.to_thread(_find_deepest, found, positions)
+        else:
+            by_link, by_skeleton = _find_deepest(found, positions)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
             return by_link, by_link is not None and by_link.match.message.seq == by_link.index
         rest = log.messages[by_skeleton.index + 1 :]
@@ -169,6 +178,12 @@ def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> 
         if position.link != start.link:
             return root_of(tenant, position.link)
     return root_of(tenant, start.link)
+
+
+def _find_deepest(found: Sequence[Match], positions: Sequence[Position]) -> tuple[Reach | None, Reach | None]:
+    """The deepest stored message by the chain of links, and by the skeleton."""
+    by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
+    return by_link, _deepest_skeleton([match for match in found if match.by_skeleton], positions)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

@@ -6,6 +6,7 @@ messages only. Anything else under a known id (a chat UI's title call) is answer
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -19,12 +20,12 @@ from app.conversation.identity import (
     root_of,
     root_of_conversation,
 )
-from app.conversation.messages import Conversation, LogMessage, Message
+from app.conversation.messages import Conversation, LogMessage, Message, size_of
 from app.conversation.validation import TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
-from app.exchange.history import History, Reach, Remembered, Search, root_of_log, split_messages
+from app.exchange.history import LONG_WALK_BYTES, History, Reach, Remembered, Search, root_of_log, split_messages
 from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, REDACTED, Recollection
 from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
@@ -191,7 +192,7 @@ class Recall:
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         mode = found.mode if _only_results(new) else "resend"  # an agent that appends brings its run along, too
         conversation = placed if placed.mode == mode else replace(placed, mode=mode)
-        check_messages(
+        await _check(
             new,
             first_index=len(request.raws) - len(new),
             calls_open=leaves_calls_open(Message(bytes(log.raws[reach.index]))),
@@ -246,7 +247,7 @@ class Recall:
         if answer is not None or await self._repeating.is_pending(conversation, messages):
             messages = []
         calls_open = bool(conversation.state.get(CALLS_OPEN))
-        check_messages(messages, first_index=len(instructions), calls_open=calls_open)
+        await _check(messages, first_index=len(instructions), calls_open=calls_open)
         if calls_open and messages and messages[0].role not in TOOL_ROLES:
             messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
@@ -279,7 +280,7 @@ class Recall:
         """A new conversation whose log is all that the client sent; it takes over the id of the one `named`."""
         tenant = request.caller.tenant
         positions, messages = await log.positions(), log.messages
-        check_messages(messages, first_index=len(instructions), calls_open=False)
+        await _check(messages, first_index=len(instructions), calls_open=False)
         root = root_of_log(tenant, log.start, positions)
         conversation = empty_log(
             tenant,
@@ -320,6 +321,14 @@ class Recall:
             conversation, messages, self._counting, positions=positions, answers_from_seq=FOREIGN_ANSWERS_FROM_SEQ
         )
         return tuple(entries)
+
+
+async def _check(messages: Sequence[Message], *, first_index: int, calls_open: bool) -> None:
+    """Check new messages (`check_messages`); off the event loop where there are many."""
+    if size_of(messages) > LONG_WALK_BYTES:
+        await asyncio.to_thread(check_messages, messages, first_index=first_index, calls_open=calls_open)
+    else:
+        check_messages(messages, first_index=first_index, calls_open=calls_open)
 
 
 def _may_append(request: ChatRequest, log: History) -> bool:

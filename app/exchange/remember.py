@@ -132,6 +132,10 @@ class Remember:
         entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
+        if turn.lease is None and INSTRUCTIONS in state:
+            # No lease kept an instruction from being erased while the model answered: it must not be written back.
+            now = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+            state[INSTRUCTIONS] = state[INSTRUCTIONS] if now is None else now.state.get(INSTRUCTIONS, [])
         chunk_count = max(conversation.chunk_count, given.chunk_count)
         write = Append(
             conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),

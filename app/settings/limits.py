@@ -35,7 +35,8 @@ class Limits(Section):
     min_bytes_per_second: Bound = 500
     """A client that sends or reads more slowly than this, once `limits.slow_client_seconds` have passed, counts as
     one that rests."""
-    max_messages: Annotated[int, Field(gt=0)] = 100_000
-    """Messages in a chat completion. More are answered with 400."""
+    max_messages: Annotated[int, Field(gt=0)] = 20_000
+    """Messages in a chat completion. More are answered with 400. A history that is new costs processor time for each
+    of them: 20,000 take about ten seconds where a small window has to summarize them."""
     max_tools: Annotated[int, Field(gt=0)] = 1000
     """Tools in a chat completion. More are answered with 400."""

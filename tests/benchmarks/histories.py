@@ -70,11 +70,11 @@ def _watch(address: str, over: threading.Event, pauses: list[float]) -> None:
 
 
 def _ask(base_url: str, size: int) -> None:
-    """Send a history of `size` messages, and a question."""
+    """Send a history of `size` messages, or one less, whose last is a question."""
     draw = random.Random(size)
     messages = [
         {"role": "assistant" if seq % 2 else "user", "content": " ".join(draw.choices(VOCABULARY, k=MESSAGE_WORDS))}
-        for seq in range(size // 2 * 2)
+        for seq in range((size - 1) // 2 * 2)
     ]
     body = {"model": "sim-8k", "messages": [*messages, {"role": "user", "content": f"What is said of {size}?"}]}
     request = urllib.request.Request(

@@ -144,6 +144,28 @@ async def test_a_branch_before_a_summary_does_not_see_it(monkeypatch: pytest.Mon
         assert shown(upstream)[-1] == edited
 
 
+@pytest.mark.parametrize("turns_shared", [2, 6, 9])
+@pytest.mark.parametrize("policy", ["additive", "checkpoint", "fade", "prune", "window"])
+async def test_a_branch_is_shown_as_if_nothing_had_followed_the_log_that_it_shares(
+    policy: str, turns_shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, views = long_history(26, words=280), []
+    shared = history[: 2 * turns_shared]
+    for trunk in (history, shared):
+        upstream = ScriptedUpstream(default=answering)
+        policies = {name: {"token_floor": 1, "recall": "off"} for name in ("additive", "checkpoint")}
+        async with world(monkeypatch, upstream, window=4096, policies=policies) as gateway:
+            headers = {"x-context-policy": policy}
+            await play(gateway, trunk, headers=headers)
+            before = len(shown(upstream))
+            branch = [*shared, user("Quite another question")]
+            for number in range(4):
+                await gateway.say(branch, headers=headers)
+                branch += [answered(branch[-1]["content"]), user(f"And on {number}: " + "word " * 200)]
+            views.append(shown(upstream)[before:])
+    assert views[0] == views[1]
+
+
 async def test_a_first_contact_with_a_long_history_pays_for_its_summary_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The upstream fails after the summary was made; the retry finds it."""
     refused = completion()

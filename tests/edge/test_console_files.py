@@ -158,7 +158,8 @@ def test_files_of_other_kinds_and_hidden_ones_are_left_out(tmp_path: Path) -> No
 async def test_files_are_only_read(method: str) -> None:
     async with gateway() as client:
         answer = await client.request(method, "/console/index.html")
-        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+        assert (await client.head("/console/index.html")).status_code == 200
 
 
 async def test_switched_off_there_is_no_console() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from app.conversation.identity import start_of
-from tests.edge.control import WINDOW, done
-from tests.edge.kept import answered, answering, is_summary, long_history, material, until, user, world
+from app.exchange import remember
+from tests.edge.control import WINDOW, done, question
+from tests.edge.kept import answered, answering, is_summary, long_history, material, system, until, user, world
+from tests.edge.test_summaries import nothing_is_prepared
 from tests.live import Reply, ScriptedUpstream, completion
 
 SECRET = "xylograph7781"
@@ -60,3 +62,66 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
         now = gateway.conversations()[-1]
         log = await gateway.store.read(now, 0, now.head_seq + 1)
         assert all(chunk.tokens_total == log[chunk.to_seq - 1].tokens_total for chunk in gateway.chunks())
+
+
+async def test_what_was_read_before_an_erasure_is_not_summarized_ahead_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    upstream = ScriptedUpstream(default=telling)
+    policies = {"additive": {"token_floor": 1, "prepare_ratio": 0.3}}
+    async with world(monkeypatch, upstream, window=WINDOW, policies=policies) as gateway:
+        told = await gateway.say([user(f"My secret is {SECRET}.")], conversation="c")
+        (conversation,) = gateway.conversations()
+        waited_for = f"range:{start_of(conversation.tenant).link.hex()}"
+        claim_lease = gateway.store.claim_lease
+        claimed: list[str] = []
+
+        async def claim(**arguments: Any) -> Any:
+            claimed.append(arguments["key"])
+            return await claim_lease(**arguments)
+
+        monkeypatch.setattr(gateway.store, "claim_lease", claim)
+        await claim_lease(root=conversation.root, key=waited_for, holder="another process", seconds=3600)
+        for number in range(40):
+            # Whatever waits for the range after an answer waits in the background: none of these turns does.
+            await gateway.say([user(question(number))], conversation="c")
+            if waited_for in claimed or not nothing_is_prepared():
+                break
+        await until(lambda: waited_for in claimed)
+        assert list_summary_requests(upstream) == []
+        items = (await done(gateway, "GET", f"{told['conversation_id']}/items", order="asc", limit=1))["data"]
+        await done(gateway, "DELETE", f"{conversation.id}/items/{items[0]['id']}", erase="true")
+        await until(nothing_is_prepared)
+        assert all(SECRET not in material(body) for body in list_summary_requests(upstream))
+        assert all(SECRET not in chunk.text for chunk in gateway.chunks())
+
+
+def list_summary_requests(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
+    return [body for body in upstream.requests if is_summary(body)]
+
+
+@pytest.mark.parametrize("kept_back_seconds", [0.0, 60.0], ids=["question and answer", "together"])
+async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not_come_back(
+    kept_back_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", kept_back_seconds)
+    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+        instructed = [system(f"Never say {SECRET}."), user("Hi")]
+        ours = (await gateway.say(instructed, conversation="c"))["conversation_id"]
+        await gateway.say([user("More")], conversation="c")
+        slow = completion("At last.")
+        slow.gate = asyncio.Event()
+        gateway.upstream.replies = [slow]
+        history = [user("Hi"), answered("Hi"), user("More"), answered("More"), user("Next")]
+        asking = asyncio.ensure_future(gateway.say(history, headers={"x-context-mode": "resend"}))
+        await until(lambda: len(gateway.upstream.bodies) == 3)
+        if not kept_back_seconds:
+            await until(lambda: gateway.rows() == 5)
+        items = (await done(gateway, "GET", f"{ours}/items", order="asc", limit=100))["data"]
+        (item,) = (one for one in items if one.get("role") == "system")
+        await done(gateway, "DELETE", f"{ours}/items/{item['id']}", erase="true")
+        slow.gate.set()
+        assert (await asking)["conversation_id"] == ours
+        assert SECRET not in str([conversation.state for conversation in gateway.conversations()])
+        await gateway.say([user("On")], conversation=ours, headers={"x-context-mode": "append"})
+        assert SECRET not in str(gateway.upstream.requests[-1])

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -70,7 +71,7 @@ STATUSES: Final = (
     *("201 Created", "204 No Content", "205 Reset Content", "206 Partial Content", "301 Moved", "304 Not Modified"),
     *("307 Temporary Redirect", "400 Bad", "401 No", "402 Pay", "403 No", "404 No", "408 Late", "409 No", "413 Large"),
     *("418 Teapot", "422 No", "424 No", "425 Early", "429 Slow down", "451 No", "499 Left", "500 Broken", "501 No"),
-    *("502 Bad", "503 Away", "504 Late", "520 Odd", "529 Overloaded", "599 Odd"),
+    *("502 Bad", "503 Away", "504 Late", "520 Odd", "529 Overloaded", "599 Odd", "600 Odd", "799 Odd", "999 Odd"),
 )
 ODD_VALUES: Final[tuple[Any, ...]] = (None, 1, "x", [], {}, [None], {"delta": 1}, {"choices": None})
 ODD_CALLS: Final[tuple[Any, ...]] = (1, {}, [None], [{"index": "x"}], [{"index": 2**70}], [{}])
@@ -170,10 +171,17 @@ ANSWERS: Final[dict[str, Answer]] = {
 
 
 class Failing:
-    """A provider that gives all requests the same answer, whatever they ask for."""
+    """A provider that answers in turn with each of its answers, whatever it is asked for.
+
+    Attributes:
+        answers: those that are set by `answer` are one: all requests get it.
+    """
 
     def __init__(self) -> None:
-        self.answer: Answer = []
+        self.answers: deque[Answer] = deque()
+
+    def answer(self, answer: Answer) -> None:
+        self.answers = deque([answer])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -181,7 +189,9 @@ class Failing:
             for line in head.lower().split(b"\r\n"):
                 if line.startswith(b"content-length:"):
                     await reader.readexactly(int(line.partition(b":")[2]))
-            for piece in self.answer:
+            answer = self.answers[0]
+            self.answers.rotate(-1)
+            for piece in answer:
                 if piece is SILENCE:
                     await reader.read()
                 else:
@@ -234,7 +244,7 @@ async def faults_of(w: World, upstream: Failing, number: int) -> list[str]:
             # What was passed through broke off after its first byte: there is no other way to say so.
             passed = path in ("embeddings", "files") and isinstance(error, httpx.RemoteProtocolError)
             return None if passed else f"{method} {path}: {error!r}"
-        sent = b"".join(piece or b"" for piece in upstream.answer)
+        sent = b"".join(piece or b"" for piece in upstream.answers[0])
         return None if is_documented(answer, sent) else f"{path} {answer.status_code}: {answer.text[:300]}"
 
     found = await asyncio.gather(*(ask(*asked) for asked in requests(number)))
@@ -262,7 +272,7 @@ async def test_no_failure_of_a_provider_is_a_fault_of_the_gateway(
     async with failing(monkeypatch) as (upstream, w):
         await keep_a_conversation(upstream, w)
         for number, (name, answer) in enumerate(ANSWERS.items()):
-            upstream.answer = answer
+            upstream.answer(answer)
             if found := await faults_of(w, upstream, number):
                 faults[name] = found
         counted = await told(w)
@@ -273,7 +283,7 @@ async def test_no_failure_of_a_provider_is_a_fault_of_the_gateway(
 
 async def keep_a_conversation(upstream: Failing, w: World) -> None:
     """Store a conversation that can be compacted, while the provider answers well."""
-    upstream.answer = [http(WHOLE)]
+    upstream.answer([http(WHOLE)])
     messages = [message for turn in range(12) for message in (user(f"old {turn}"), assistant("word " * 40))]
     await w.say([*messages, user("And now?")], headers={"x-conversation-id": "kept"})
 
@@ -283,12 +293,21 @@ async def test_a_passed_through_answer_that_breaks_off_is_counted_as_the_provide
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     async with failing(monkeypatch) as (upstream, w):
-        upstream.answer = ANSWERS[name]
+        upstream.answer(ANSWERS[name])
         with pytest.raises(httpx.RemoteProtocolError):
             await w.client.post(f"{w.base_url}/embeddings", json={"model": "m", "input": "x"})
         counted = await told(w)
     assert (counted("errors_total"), counted("errors_total", code="upstream_unavailable")) == (1, 1)
     assert "Exception in ASGI application" not in caplog.text
+
+
+async def test_a_204_that_announces_a_body_is_passed_on_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with failing(monkeypatch) as (upstream, w):
+        upstream.answer(ANSWERS["204 No Content with an error"])
+        answer = await w.client.delete(f"{w.base_url}/files/f")
+        counted = await told(w)
+    assert (answer.status_code, answer.content, answer.headers.get("content-length")) == (204, b"", None)
+    assert counted("errors_total") == 0
 
 
 def damaged_answer(choose: random.Random) -> Answer:
@@ -320,9 +339,9 @@ async def test_no_damaged_answer_of_a_provider_is_a_fault_of_the_gateway(
     async with failing(monkeypatch) as (upstream, w):
         await keep_a_conversation(upstream, w)
         for number in range(RANDOM_ANSWERS):
-            upstream.answer = damaged_answer(choose)
+            upstream.answer(damaged_answer(choose))
             if found := await faults_of(w, upstream, number):
-                faults[tuple(upstream.answer)] = found
+                faults[tuple(upstream.answers[0])] = found
         counted = await told(w)
     assert faults == {}
     assert [counted("errors_total", code=code) for code in OWN_FAULTS] == [0, 0, 0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from app.exchange import history, recall
 from tests.edge.kept import assistant, user, world
 from tests.live import ScriptedUpstream
 
@@ -30,6 +33,41 @@ async def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         assert "limits.max_messages" in error["message"]
         assert answer.headers["x-should-retry"] == "false"
         assert (len(upstream.bodies), w.rows()) == (1, 4)
+
+
+async def test_no_more_than_20_000_messages_are_taken_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream()
+    async with world(monkeypatch, upstream) as w:
+        answer = await w.post([user("a")] * 20_001)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "array_above_max_length", "messages")
+        assert "20001 elements; there may be 20000" in error["message"]
+        assert "limits.max_messages" in error["message"]
+        assert upstream.bodies == []
+
+
+async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[tuple[str, bool]] = []
+
+    def watch(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            if max(map(len, arguments)) > 500:
+                looked_at.append((name, threading.current_thread() is threading.main_thread()))
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(module, name, called)
+
+    watch(recall, "check_messages")
+    watch(history, "_find_deepest")
+    said = [user("a " * 100), assistant("b " * 100)] * 500
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        await w.say([*said, user("c")])
+        await w.say([user("A " * 100), *said[1:], user("c")])  # another beginning
+        await w.say([*said, user(" c"), assistant("d"), user("e")])  # a branch off the first
+    assert {name for name, _ in looked_at} == {"check_messages", "_find_deepest"}
+    assert not any(on_event_loop for _, on_event_loop in looked_at)
 
 
 async def test_too_many_tools_are_refused_and_long_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

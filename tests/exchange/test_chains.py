@@ -194,3 +194,17 @@ def _shown(chain: Chain) -> list[Chunk]:
 
 def _all(scene: Scene) -> dict[str, Any]:
     return {"tenant": "tenant", "root": scene.conversation.root, "path": scene.conversation.path}
+
+
+async def test_a_log_that_is_new_has_the_summaries_that_end_at_their_own_places_in_it() -> None:
+    scene = await Scene.set()
+    first, second = await scene.add(0, 1), await scene.add(1, 2)
+    over = chunk_over(scene.conversation, scene.log, 2 * MESSAGES_EACH, 3 * MESSAGES_EACH)
+    elsewhere = replace(over, from_seq=over.from_seq + 1, to_seq=over.to_seq + 1)
+    await scene.store.add_chunk(tenant="tenant", root=scene.conversation.root, chunk=elsewhere, fence=scene.fence)
+    start = replace(scene.conversation, id="another", head_seq=-1, chunk_count=0)
+    fresh = replace(scene.place, conversation=start, creates=True, new=tuple(scene.log[: 2 * MESSAGES_EACH]))
+    found = await scene.chains._among_the_new(fresh)
+    assert found == [first, second]
+    longer = replace(fresh, new=tuple(scene.log))
+    assert await scene.chains._among_the_new(longer) == [first, second]
