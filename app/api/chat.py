@@ -22,10 +22,10 @@ from app.api.schemas import READ_HEADERS, parse_chat_request
 from app.api.sizes import DEFAULT_SIZES, Sizes
 from app.errors import GatewayError, UpstreamUnavailable, release_frames
 from app.exchange.answer import StreamedAnswer, WholeAnswer
-from app.exchange.attempt import Seat
-from app.exchange.attempts import Attempts
 from app.exchange.frames import error_frames
-from app.exchange.replay import REPLAYED
+from app.exchange.retries.attempt import Seat
+from app.exchange.retries.replay import REPLAYED
+from app.exchange.retries.retries import Retries
 from app.observability.families import REPLAYS
 from app.observability.log import log_scope
 from app.observability.metrics import SILENT, Metrics
@@ -62,7 +62,7 @@ class ChatEndpoint:
 
     def __init__(
         self,
-        attempts: Attempts,
+        retries: Retries,
         auth: Auth,
         *,
         body_limit_bytes: int,
@@ -71,7 +71,7 @@ class ChatEndpoint:
         metrics: Metrics = SILENT,
         sizes: Sizes = DEFAULT_SIZES,
     ) -> None:
-        self._attempts = attempts
+        self._retries = retries
         self._auth = auth
         self._read_headers = {
             name.encode("latin-1"): name for name in LENGTH_HEADERS | READ_HEADERS | auth.read_headers
@@ -94,7 +94,7 @@ class ChatEndpoint:
             note_request(request.model, stream=request.stream)
             self._sizes.check(request)
             request = self._auth.admit(request, headers)
-            seat = self._attempts.seat(request, functools.partial(has_left, receive))
+            seat = await self._retries.seat(request, functools.partial(has_left, receive))
         except ClientDisconnected:
             return
         except GatewayError as error:

@@ -25,7 +25,6 @@ from app.conversation.identity import PrefixMemory
 from app.exchange.admission import Admission
 from app.exchange.anchors import Anchors
 from app.exchange.ask import Ask
-from app.exchange.attempts import Attempts
 from app.exchange.client_history import ClientHistories
 from app.exchange.compacting import Compacting
 from app.exchange.counting import Counting
@@ -39,7 +38,9 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
-from app.exchange.request_keys import RequestKeys
+from app.exchange.retries.idempotency_keys import RequestKeys
+from app.exchange.retries.replay import StoredAnswers
+from app.exchange.retries.retries import Retries
 from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
@@ -90,7 +91,7 @@ class Engine:
     retention: Retention
     exchange: Exchange
     admission: Admission
-    attempts: Attempts
+    retries: Retries
     auth: Auth
     tracing: Tracing
     metrics: Metrics
@@ -156,8 +157,10 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     )
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
     anchors = Anchors(store, tasks)
+    answers = StoredAnswers(store, now=utc_now)
     recall = Recall(
         store=store,
+        answers=answers,
         leases=leases,
         counting=counting,
         prefixes=prefixes,
@@ -232,7 +235,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         retention=retention_of(settings, store, leases),
         exchange=exchange,
         admission=admission,
-        attempts=_attempts_of(settings, store, exchange, tasks, admission),
+        retries=_retries_of(settings, store, answers, exchange, tasks, admission),
         auth=_auth_of(settings, store),
         tracing=tracing_of(settings),
         metrics=metrics,
@@ -276,7 +279,9 @@ def bounds_of(settings: Settings) -> Bounds:
     )
 
 
-def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Tasks, admission: Admission) -> Attempts:
+def _retries_of(
+    settings: Settings, store: Store, answers: StoredAnswers, exchange: Exchange, tasks: Tasks, admission: Admission
+) -> Retries:
     keys = RequestKeys(
         store=store,
         tasks=tasks,
@@ -286,7 +291,9 @@ def _attempts_of(settings: Settings, store: Store, exchange: Exchange, tasks: Ta
         sleep=asyncio.sleep,
         random=random.random,
     )
-    return Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic, admission=admission)
+    return Retries(
+        exchange=exchange, answers=answers, keys=keys, tasks=tasks, clock=time.monotonic, admission=admission
+    )
 
 
 def _auth_of(settings: Settings, store: Store) -> Auth:

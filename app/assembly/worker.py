@@ -43,7 +43,7 @@ def application_of_worker(settings: Settings, metrics_folder: Path | None, conne
     if connections is not None:
         connections.count_in(engine.metrics)
     chat = ChatEndpoint(
-        engine.attempts,
+        engine.retries,
         engine.auth,
         body_limit_bytes=settings.server.body_limit_bytes,
         new_request_id=_new_request_id,

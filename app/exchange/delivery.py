@@ -26,6 +26,7 @@ from app.exchange.recalling import Recalling
 from app.exchange.relay import Relay, await_end, finished_whole
 from app.exchange.remember import Given, Remember
 from app.exchange.report import Report, passed_on, status_of
+from app.exchange.retries.replay import DIGEST
 from app.exchange.seen import ASKED, SEEN, asked_facts, facts_of
 from app.exchange.stored import Storing
 from app.exchange.tasks import Tasks, ended
@@ -220,6 +221,7 @@ class Delivery:
             "context": context,
             SEEN: facts_of(view, turn.place, log_tokens=report.log_tokens),
             ASKED: asked_facts(turn.request),
+            DIGEST: turn.place.request_digest,
         }
         if alternatives:
             meta["alternatives"] = alternatives

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from app.conversation.alignment import element_from
 from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message, size_of
+from app.conversation.validation import INSTRUCTION_ROLES
 from app.exchange.anchors import answer_digests, choice_digest
 from app.exchange.placement import REWRITTEN
+from app.exchange.request import ChatRequest
 from app.store.base import Match, Store
 
 ANSWER: Final = b'"assistant"'
@@ -121,6 +123,19 @@ class History:
     def is_long(self) -> bool:
         """Whether work on each of its messages belongs off the event loop."""
         return size_of(self.messages) >= LONG_WALK_BYTES
+
+
+def split_messages(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
+    """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
+    to it whatever its role."""
+    raws, tenant = request.raws, request.caller.tenant
+    instructions: list[Message] = []
+    for index, raw in enumerate(raws):
+        message = Message(bytes(raw))
+        if message.body.get("role") not in INSTRUCTION_ROLES:
+            return tuple(instructions), History(tenant, raws[index:] if index else raws, message)
+        instructions.append(message)
+    return tuple(instructions[:-1]), History(tenant, raws[-1:], instructions[-1])
 
 
 class Reach(msgspec.Struct, frozen=True):

@@ -77,6 +77,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The conversation's pinned rounds, where this request changes them."""
     hints: Mapping[str, str] = NO_HINTS
     """The client's own ids for what the request belongs to."""
+    request_digest: str | None = None
+    """Stored with the answer, for retries."""
     remembers: bytes | None = None
     """Digest under which the whole client log is remembered for the fast path."""
     unwritten: Writing | None = None

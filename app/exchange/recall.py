@@ -22,13 +22,13 @@ from app.conversation.identity import (
     root_of_conversation,
 )
 from app.conversation.messages import Conversation, LogMessage, Message, size_of
-from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, check_messages, leaves_calls_open
+from app.conversation.validation import TOOL_ROLES, check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.anchors import Anchors, hint_digests
-from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories
+from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories, new_index
 from app.exchange.counting import Counting
 from app.exchange.growing import branch_of, empty_log, entries_behind
-from app.exchange.history import LONG_WALK_BYTES, History, Reach, Remembered, Search, root_of_log
+from app.exchange.history import LONG_WALK_BYTES, History, Reach, Remembered, Search, root_of_log, split_messages
 from app.exchange.placement import (
     BROUGHT,
     CALLS_OPEN,
@@ -41,6 +41,8 @@ from app.exchange.placement import (
 )
 from app.exchange.repeating import Repeating
 from app.exchange.request import ChatRequest
+from app.exchange.retries.identity import digest_request
+from app.exchange.retries.replay import StoredAnswers
 from app.observability.tracing import traced
 from app.store.base import Store
 from app.store.leases import LeaseKeeper
@@ -59,6 +61,7 @@ class Recall:
         self,
         *,
         store: Store,
+        answers: StoredAnswers,
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
@@ -73,6 +76,7 @@ class Recall:
         self._histories = histories
         self._anchors = anchors
         self._repeating = Repeating(store)
+        self._answers = answers
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
@@ -94,11 +98,12 @@ class Recall:
             ConversationBusy: the conversation's lease was not to be had in time.
             StoreUnavailable: and the request needs the store.
         """
-        instructions, log = _split(request)
+        instructions, log = split_messages(request)
         if request.mode == "stateless":
             return await self._aside(request, instructions, log, encoding)
         try:
-            return await self._placed(request, instructions, log, encoding, stack)
+            placed = await self._placed(request, instructions, log, encoding, stack)
+            return replace(placed, request_digest=await digest_request(request, log)) if placed.keeps else placed
         except StoreUnavailable:
             if not self._serves_degraded or request.mode == "append" or _may_append(request, log):
                 raise
@@ -106,7 +111,7 @@ class Recall:
 
     async def without_store(self, request: ChatRequest, encoding: str) -> Recollection:
         """A request that brings its history, to be answered while the store is away."""
-        instructions, log = _split(request)
+        instructions, log = split_messages(request)
         return replace(await self._aside(request, instructions, log, encoding), degraded=True)
 
     async def _placed(
@@ -147,7 +152,7 @@ class Recall:
         count = await self._repeating.said_before(named, log.messages)
         if count:
             return count <= named.head_seq and count < len(log.messages)
-        return request.retry and await self._repeating.answer_to(named, log.messages) is not None
+        return request.retry and await self._answers.find(named, await digest_request(request, log)) is not None
 
     async def _named(self, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation of an id; None where a client's own id means none yet."""
@@ -249,13 +254,17 @@ class Recall:
     ) -> Recollection:
         """Go on behind the last aligned message with what the client has added, and note what it has changed."""
         placed = found
-        if not alignment.continues:
+        is_retry = request.retry and new_index(alignment) == len(log.raws)
+        answer = await self._answers.find(found, await digest_request(request, log)) if is_retry else None
+        if not alignment.continues and answer is None:
             (last,) = await self._store.read(found, alignment.last_seq, alignment.last_seq + 1)
             placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes))
         aligned = await self._histories.place(found, placed, log.raws, alignment)
         before = next((at for at in reversed(range(aligned.new_from)) if alignment.marks[at].mark in ALIGNED), None)
         calls_open = before is not None and leaves_calls_open(Message(bytes(log.raws[before])))
-        return await self._placed_behind(request, placed, aligned, instructions, log, calls_open=calls_open)
+        return await self._placed_behind(
+            request, placed, aligned, instructions, log, calls_open=calls_open, answer=answer
+        )
 
     async def _placed_behind(
         self,
@@ -315,8 +324,8 @@ class Recall:
             seqs: for the first messages of the history their log messages, where those are not the same.
         """
         found, last, new_from = reach.match.conversation, reach.match.message, reach.index + 1
-        has_new = new_from < len(log.raws)
-        answer = await self._repeating.answer_after(found, last) if request.retry and not has_new else None
+        is_retry = request.retry and new_from == len(log.raws)
+        answer = await self._answers.find(found, await digest_request(request, log)) if is_retry else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         versions = await self._histories.read_versions(placed)
@@ -356,7 +365,7 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
-        answer = await self._repeating.answer_to(conversation, messages) if request.retry else None
+        answer = await self._answers.find(conversation, await digest_request(request, log)) if request.retry else None
         versions = await self._histories.read_versions(conversation)
         if request.mode == "auto":
             messages = messages[await self._repeating.said_before(conversation, messages) :]
@@ -447,19 +456,6 @@ async def _check(messages: Sequence[Message], *, first_index: int, calls_open: b
         await asyncio.to_thread(check_messages, messages, first_index=first_index, calls_open=calls_open)
     else:
         check_messages(messages, first_index=first_index, calls_open=calls_open)
-
-
-def _split(request: ChatRequest) -> tuple[tuple[Message, ...], History]:
-    """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
-    to it whatever its role."""
-    raws, tenant = request.raws, request.caller.tenant
-    instructions: list[Message] = []
-    for index, raw in enumerate(raws):
-        message = Message(bytes(raw))
-        if message.body.get("role") not in INSTRUCTION_ROLES:
-            return tuple(instructions), History(tenant, raws[index:] if index else raws, message)
-        instructions.append(message)
-    return tuple(instructions[:-1]), History(tenant, raws[-1:], instructions[-1])
 
 
 def _may_append(request: ChatRequest, log: History) -> bool:

@@ -1,4 +1,4 @@
-"""Requests that their client sends once more: what is stored of them already, and what answered them."""
+"""Messages that their client sends once more: what of them is stored already."""
 
 from __future__ import annotations
 
@@ -68,28 +68,6 @@ class Repeating:
             for call in entry.message.tool_calls
             if "id" in call and call["id"] not in answered
         ]
-
-    async def answer_to(self, conversation: Conversation, messages: Sequence[Message]) -> LogMessage | None:
-        """The last answer, if it is whole and these very messages are what it answers."""
-        if not messages or conversation.state.get(PENDING):
-            return None
-        first = conversation.head_seq - len(messages)
-        tail = await self._store.read(conversation, first, conversation.head_seq + 1)
-        if len(tail) <= len(messages) or not _is_whole_answer(tail[-1]):
-            return None
-        return tail[-1] if _are_same(tail[:-1], messages) else None
-
-    async def answer_after(self, conversation: Conversation, last: LogMessage) -> LogMessage | None:
-        """The answer to a history that ends with `last`, if it is whole and the conversation has not gone on since."""
-        if conversation.head_seq != last.seq + 1:
-            return None
-        (answer,) = await self._store.read(conversation, last.seq + 1, last.seq + 2)
-        return answer if _is_whole_answer(answer) else None
-
-
-def _is_whole_answer(entry: LogMessage) -> bool:
-    """Whether a message is an answer that was given here, to its end."""
-    return not entry.incomplete and entry.meta is not None and "id" in entry.meta
 
 
 def _are_same(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:

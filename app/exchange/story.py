@@ -26,9 +26,9 @@ from app.exchange.quoting import Quoting
 from app.exchange.recall import Recall
 from app.exchange.recalling import Recalling
 from app.exchange.remember import Remember
-from app.exchange.replay import replayed
 from app.exchange.report import Report, passed_on
 from app.exchange.request import ChatRequest
+from app.exchange.retries.replay import replayed
 from app.exchange.tasks import Tasks
 from app.exchange.turns import Turns
 from app.exchange.views import Turn, View, Views

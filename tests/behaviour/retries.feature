@@ -61,6 +61,23 @@ Feature: Retries: a request that comes again is answered once
     Then the client hears "Plant beans."
     And the conversation reads "What is the plan?", "Plant beans."
 
+  Scenario Outline: An attempt that failed makes the answer before it no answer to its retry
+    Given a model that thinks until it is told to answer
+    And a client <named> has asked "Tell me a joke."
+    When the model answers "An old joke."
+    Then the client hears "An old joke."
+    When the client sends it again without saying so
+    And the model fails
+    And the client sends it again as a retry
+    And the model answers "A new joke."
+    Then the client hears "A new joke."
+    And the model was asked 3 times
+
+    Examples:
+      | named                  |
+      | that names nothing     |
+      | in conversation garden |
+
   Scenario: A key stands for one request, whichever gateway it reaches
     Given two gateways share one store
     When a client with key k1 has asked "What is the plan?"

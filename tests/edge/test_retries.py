@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from app.store.memory import MemoryStore
 from tests.edge.kept import World, assistant, until, user, world
-from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
+from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
 
@@ -88,8 +90,10 @@ async def test_an_sdks_retry_of_a_turn_that_was_answered_meanwhile_adds_nothing(
     streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client timed out while the answer was on its way; its SDK sends the same body once more."""
-    async with world(monkeypatch, ScriptedUpstream(completion("The answer."), completion("Another."))) as gateway:
-        ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
+    upstream = ScriptedUpstream(stream("The ", "answer.") if streamed else completion("The answer."))
+    async with world(monkeypatch, upstream) as gateway:
+        await (gateway.stream if streamed else gateway.say)([user("Hi")], conversation="c")
+        ours = gateway.conversations()[0].id
         retry = {"x-stainless-retry-count": "1"}
         if streamed:
             events = await gateway.stream([user("Hi")], conversation="c", headers=retry)
@@ -230,3 +234,188 @@ async def test_an_sdks_retry_of_a_resent_history_that_was_answered_meanwhile_get
         regenerated = await gateway.say(history)
         assert regenerated["choices"][0]["message"]["content"] == "Another."
         assert regenerated["conversation_id"] != first["conversation_id"]
+
+
+RETRY = {"x-stainless-retry-count": "1"}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+def said(answer: dict[str, Any]) -> Any:
+    return answer["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 6], ids=["appended", "resent", "resent at length"])
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"model": "x"},
+        {"temperature": 0.5},
+        {"n": 2},
+        {"tools": [WEATHER]},
+        {"max_tokens": 7},
+        {"headers": {"x-context-policy": "other"}},
+        {"headers": {"openai-project": "other"}},
+    ],
+    ids="-".join,
+)
+async def test_a_retry_of_another_request_with_the_same_messages_is_answered_anew(
+    difference: dict[str, Any], turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {} if turns else {"conversation": "c"}
+    async with world(monkeypatch, ScriptedUpstream(), policies={"other": {}}) as gateway:
+        history = await _talk(gateway, turns)
+        gateway.upstream.replies = [completion("The answer."), completion("Another.")]
+        assert said(await gateway.say(history, **fields)) == "The answer."
+        options = {**fields, **difference, "headers": {**RETRY, **difference.get("headers", {})}}
+        again = await gateway.post(history, **options)
+        assert (again.status_code, said(again.json())) == (200, "Another.")
+
+
+async def _talk(gateway: World, turns: int) -> list[dict[str, Any]]:
+    """Hold a talk of so many turns; the history with the next question."""
+    history = []
+    for turn in range(turns):
+        history.append(user(f"Question {turn}"))
+        await gateway.say(history)
+        history.append(assistant("Fine."))
+    return [*history, user("Next")]
+
+
+@pytest.mark.parametrize("turns", [1, 6])
+async def test_a_retry_with_other_instructions_is_answered_anew(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        history = await _talk(gateway, turns)
+        gateway.upstream.replies = [completion("The answer."), completion("Another.")]
+        await gateway.say([{"role": "system", "content": "Be brief."}, *history])
+        other = [{"role": "system", "content": "Be quiet."}, *history]
+        assert said(await gateway.say(other, headers=RETRY)) == "Another."
+
+
+@pytest.mark.parametrize("turns", [0, 1, 6])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_retry_of_a_failed_regeneration_does_not_get_the_old_answer(
+    streamed: bool, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        history = await _talk(gateway, turns)
+        old, new = (stream("Old."), stream("New.")) if streamed else (completion("Old."), completion("New."))
+        gateway.upstream.replies = [old, refusal(), new]
+        await gateway.post(history, stream=streamed)
+        assert (await gateway.post(history, stream=streamed)).status_code == 400
+        retried = await gateway.post(history, stream=streamed, headers=RETRY)
+        assert "New." in retried.text
+        assert "idempotent-replayed" not in retried.headers
+
+
+async def test_a_retry_of_a_second_yes_that_failed_does_not_get_the_answer_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one is refused before it is stored: its conversation is busy for too long."""
+    waits = {"compaction": {"wait_seconds": 0.1}}
+    async with world(monkeypatch, ScriptedUpstream(), **waits) as gateway:
+        ours = (await gateway.say([user("Shall we?")], conversation="c"))["conversation_id"]
+        gateway.upstream.replies = [completion("First."), completion("Second.")]
+        assert said(await gateway.say([user("yes")], conversation="c")) == "First."
+        (conversation,) = gateway.conversations()
+        lease = await gateway.store.claim_lease(root=conversation.root, key=ours, holder="other", seconds=30)
+        assert (await gateway.post([user("yes")], conversation="c")).status_code == 409
+        await gateway.store.release_lease(lease)
+        assert said(await gateway.say([user("yes")], conversation="c", headers=RETRY)) == "Second."
+        log = [message["content"] for message in await gateway.log(ours)]
+        assert log == ["Shall we?", "Fine.", "yes", "First.", "yes", "Second."]
+
+
+async def test_a_yes_that_nobody_waited_for_is_no_answer_to_a_later_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = completion("First.")
+    slow.gate = asyncio.Event()
+    async with world(monkeypatch, ScriptedUpstream(completion("Well?"), slow)) as gateway:
+        ours = (await gateway.say([user("Shall we?")], conversation="c"))["conversation_id"]
+        left = asyncio.ensure_future(gateway.post([user("yes")], conversation="c"))
+        await until(lambda: len(gateway.upstream.bodies) == 2)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        slow.gate.set()
+        await until(lambda: gateway.rows() == 4)
+        gateway.upstream.replies = [completion("More."), completion("Second.")]
+        await gateway.say([user("And then?")], conversation="c")
+        assert said(await gateway.say([user("yes")], conversation="c")) == "Second."
+        assert len(await gateway.log(ours)) == 8
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_retry_gets_the_answer_of_the_newest_attempt(streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        await gateway.say([user("Hi")])
+        history = [user("Hi"), assistant("Fine."), user("Next")]
+        one, two = (stream("One."), stream("Two.")) if streamed else (completion("One."), completion("Two."))
+        gateway.upstream.replies = [one, two]
+        await gateway.post(history, stream=streamed)
+        await gateway.post(history, stream=streamed)
+        assert "Two." in (await gateway.post(history, stream=streamed, headers=RETRY)).text
+        assert len(gateway.upstream.bodies) == 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"conversation": "c"}], ids=["resent", "appended"])
+@pytest.mark.parametrize("minutes", [9, 11])
+async def test_a_retry_on_another_replica_gets_an_answer_of_the_last_ten_minutes(
+    minutes: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged = timedelta(minutes=minutes)
+    store = MemoryStore(clock=lambda: datetime.now(UTC) - aged)
+    history = [user("Hi")] if fields else [user("Hi"), assistant("Fine."), user("Next")]
+    async with world(monkeypatch, ScriptedUpstream(), store=store) as gateway:
+        if not fields:
+            await gateway.say([user("Hi")])
+        gateway.upstream.replies = [completion("The answer.")]
+        await gateway.say(history, **fields)
+    async with world(monkeypatch, ScriptedUpstream(completion("Another.")), store=store) as other:
+        again = await other.say(history, headers=RETRY, **fields)
+        assert said(again) == ("The answer." if minutes < 10 else "Another.")
+
+
+async def test_a_retry_whose_answer_was_erased_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
+        ours = (await gateway.say([user("Hi")], conversation="c"))["conversation_id"]
+        items = f"{gateway.base_url}/conversations/{ours}/items"
+        headers = {"authorization": "Bearer sk-one"}
+        newest = (await gateway.client.get(f"{items}?limit=1", headers=headers)).json()["data"][0]["id"]
+        deleted = await gateway.client.delete(f"{items}/{newest}?erase=true", headers=headers)
+        assert deleted.status_code == 200
+        assert said(await gateway.say([user("Hi")], conversation="c", headers=RETRY)) == "Another."
+
+
+async def test_a_retry_whose_conversation_was_deleted_is_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("Secret."), completion("Another."))) as gateway:
+        ours = (await gateway.say([user("Hi")]))["conversation_id"]
+        headers = {"authorization": "Bearer sk-one"}
+        deleted = await gateway.client.delete(f"{gateway.base_url}/conversations/{ours}", headers=headers)
+        assert deleted.status_code == 200
+        assert said(await gateway.say([user("Hi")], headers=RETRY)) == "Another."
+
+
+async def test_half_an_answer_is_none_for_a_retry_on_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(clock=lambda: datetime.now(UTC))
+    broken = Reply(pieces=[chunk({"role": "assistant", "content": "Half an"}), 0.05, DROP])
+    async with world(monkeypatch, ScriptedUpstream(broken), store=store) as gateway:
+        await gateway.post([user("Hi")], stream=True, conversation="c")
+    async with world(monkeypatch, ScriptedUpstream(stream("Whole.")), store=store) as other:
+        assert "Whole." in (await other.post([user("Hi")], stream=True, conversation="c", headers=RETRY)).text
+
+
+async def test_a_retry_with_another_key_is_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+        for key, answer in (("a", "One."), ("b", "Two."), ("a", "One.")):
+            headers = {**RETRY, "idempotency-key": key}
+            assert said(await gateway.say([user("Hi")], conversation="c", headers=headers)) == answer
+
+
+async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(completion("One."), completion("Two."))) as gateway:
+        ask = {"store": False, "temperature": 0.5}
+        assert said(await gateway.say([user("Hi")], **ask)) == "One."
+        assert said(await gateway.say([user("Hi")], headers=RETRY, **ask)) == "One."
+        assert said(await gateway.say([user("Hi")], headers=RETRY, **{**ask, "temperature": 0.7})) == "Two."
+        assert gateway.rows() == 0

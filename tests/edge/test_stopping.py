@@ -15,9 +15,10 @@ import pytest
 from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
 from app.exchange.answer import Answer, StreamedAnswer
-from app.exchange.attempts import Attempts
 from app.exchange.request import ChatRequest
-from app.exchange.request_keys import RequestKeys
+from app.exchange.retries.idempotency_keys import RequestKeys
+from app.exchange.retries.replay import StoredAnswers
+from app.exchange.retries.retries import Retries
 from app.exchange.tasks import Tasks
 from app.store.memory import MemoryStore
 
@@ -64,7 +65,13 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         random=lambda: 0.5,
     )
     endpoint = ChatEndpoint(
-        Attempts(exchange=exchange, keys=keys, tasks=tasks, clock=time.monotonic),
+        Retries(
+            exchange=exchange,
+            answers=StoredAnswers(store, now=now),
+            keys=keys,
+            tasks=tasks,
+            clock=time.monotonic,
+        ),
         Auth(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
         body_limit_bytes=10_000,
         new_request_id=lambda: "req_1",

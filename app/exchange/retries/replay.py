@@ -1,19 +1,65 @@
-"""A stored answer given once more, to a client whose first attempt got it but was not there to receive it. Pure."""
+"""A stored answer given once more: to a retry of the request that it answers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import LogMessage
+from app.conversation.messages import Conversation, LogMessage
+from app.errors import StoreUnavailable, release_frames
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME
+from app.exchange.history import split_messages
+from app.exchange.placement import REDACTED
 from app.exchange.request import ChatRequest
+from app.exchange.retries.identity import digest_request
+from app.store.base import Store
 
 REPLAYED: Final = {"idempotent-replayed": "true"}
 """Sent with an answer that was made for an earlier request, of which this one is the repetition."""
+DIGEST: Final = "request"
+"""`LogMessage.meta` of an answer: the digest of the request that it answers."""
+RETRY_SECONDS: Final = 600.0
+"""An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""
+
+
+class StoredAnswers:
+    """Finds the answer of a request in the log.
+
+    Args:
+        now: the time of day.
+    """
+
+    def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+
+    async def find(self, conversation: Conversation, digest: str) -> LogMessage | None:
+        """The last message of a conversation, if it is the whole answer to the request with this digest and at most ten
+        minutes old. A conversation that went on has been heard: the same words are a new request then."""
+        seq = conversation.head_seq
+        if seq < 0 or seq in conversation.marks.get(REDACTED, ()):
+            return None
+        (entry,) = await self._store.read(conversation, seq, seq + 1)
+        if entry.incomplete or entry.created_at is None or (entry.meta or {}).get(DIGEST) != digest:
+            return None
+        return entry if self._now() - entry.created_at <= timedelta(seconds=RETRY_SECONDS) else None
+
+    async def replay(self, request: ChatRequest, conversation_id: str) -> Answer | None:
+        """The answer to a request that a conversation ends with, in the form that is asked for now."""
+        try:
+            conversation = await self._store.get(tenant=request.caller.tenant, conversation_id=conversation_id)
+            if conversation is None:
+                return None
+            _, log = split_messages(request)
+            answer = await self.find(conversation, await digest_request(request, log))
+        except StoreUnavailable as error:
+            release_frames(error)
+            return None
+        return None if answer is None else replayed(answer, conversation.id, request)
 
 
 def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:

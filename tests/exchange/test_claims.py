@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from app.errors import IdempotencyKeyInUse, StoreUnavailable
-from app.exchange import request_keys
 from app.exchange.request import Caller, ChatRequest
-from app.exchange.request_keys import CLAIM_SECONDS, Claim, RequestKeys
+from app.exchange.retries import idempotency_keys
+from app.exchange.retries.idempotency_keys import CLAIM_SECONDS, Claim, RequestKeys
+from app.exchange.retries.identity import THREAD_BYTES, digest_body
 from app.exchange.tasks import Tasks
 from app.store.base import RequestKey
 from app.store.memory import MemoryStore
@@ -71,7 +72,7 @@ def store(clock: Clock) -> MemoryStore:
 async def test_a_claim_is_renewed_for_as_long_as_it_is_held(
     store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_keys, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
     claim = await Process(store, clock, "one").claim()
     clock.moved(CLAIM_SECONDS - 1)
     before = claim.renewal
@@ -101,7 +102,7 @@ async def test_a_claim_whose_process_died_ends_by_itself(store: MemoryStore, clo
 async def test_a_claim_that_was_given_up_is_not_renewed_any_more(
     store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_keys, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
     claim = await Process(store, clock, "one").claim()
     await until(lambda: claim.renewal is not None)
     await claim.give_up()
@@ -186,8 +187,8 @@ async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_u
 
 
 async def test_long_bodies_have_a_digest_too(store: MemoryStore, clock: Clock) -> None:
-    long = b" " * (request_keys.THREAD_BYTES + 1)
-    digests = [await request_keys._digest_of(_with_body(body)) for body in (long, long + b" ", long)]
+    long = b" " * (THREAD_BYTES + 1)
+    digests = [await digest_body(_with_body(body)) for body in (long, long + b" ", long)]
     assert digests[0] == digests[2] != digests[1]
 
 

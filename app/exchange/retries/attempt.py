@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -12,29 +12,18 @@ from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME, error_frames
-from app.exchange.replay import REPLAYED
 from app.exchange.request import ChatRequest
-from app.exchange.request_keys import Claim
+from app.exchange.retries.idempotency_keys import Claim
+from app.exchange.retries.replay import REPLAYED
 from app.observability.requests import note_error
+
+if TYPE_CHECKING:
+    from app.exchange.retries.retries import Retries
 
 BLOCK_BYTES: Final = 8192
 """How much more an attempt asks for at a time to keep its frames in."""
 FRAME_BYTES: Final = 64
 """What a frame takes beside its text."""
-
-
-class Register(Protocol):
-    """Where attempts are known, and what answers them."""
-
-    async def run(self, attempt: Attempt) -> Answer: ...
-
-    def ended(self, attempt: Attempt) -> None: ...
-
-    async def give_up(self, claim: Claim) -> None: ...
-
-    def may_keep(self, more_bytes: int) -> bool: ...
-
-    def left_behind(self, attempt: Attempt) -> None: ...
 
 
 class Seat:
@@ -72,7 +61,7 @@ class Seat:
         answer = attempt.answer
         assert answer is not None
         headers = answer.headers
-        if not self._is_first or attempt.repeats:
+        if not self._is_first or attempt.replay is not None:
             headers = {**headers, "x-request-id": self._request.request_id, **REPLAYED}
         if isinstance(answer, StreamedAnswer):
             return StreamedAnswer(headers, attempt.frames_for(self))
@@ -107,18 +96,18 @@ class Attempt:
         has_forgotten: its first frames are no longer there.
         has_place: it is among the requests that may ask a model.
         is_alone: no other attempt at the very same ran beside it.
-        repeats: the answer was given before.
+        replay: the answer, if it was given before.
         is_complete: the answer is whole, and here.
         is_settled: its client's key leads to it in the store.
         is_delivered: somebody was there to receive it.
     """
 
     __slots__ = (
-        "_attempts",
         "_driver",
         "_failure",
         "_frames",
         "_has_ended",
+        "_retries",
         "_source",
         "_waiting",
         "answer",
@@ -131,13 +120,13 @@ class Attempt:
         "is_settled",
         "kept_bytes",
         "name",
-        "repeats",
+        "replay",
         "request",
         "seats",
     )
 
-    def __init__(self, attempts: Register, name: Hashable, request: ChatRequest) -> None:
-        self._attempts = attempts
+    def __init__(self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None) -> None:
+        self._retries = retries
         self._driver: Seat | None = None
         self._failure: Exception | None = None
         self._frames: list[bytes] = []
@@ -149,8 +138,9 @@ class Attempt:
         self.has_forgotten = self.has_place = False
         self.kept_bytes = 0
         self.is_alone = True
-        self.is_complete = self.is_delivered = self.is_settled = self.repeats = False
+        self.is_complete, self.is_delivered, self.is_settled = replay is not None, False, False
         self.name = name
+        self.replay = replay
         self.request = request
         self.seats: list[Seat] = []
 
@@ -171,13 +161,6 @@ class Attempt:
         return self.request.idempotency_key is not None and not self.is_settled
 
     @property
-    def is_lost_without_trace(self) -> bool:
-        """If its client did not get it after all, a retry would not find it in the store: the question has no place of
-        its own there. (Nobody retries a stream that has begun; of several at once nobody knows which is retried.)"""
-        request = self.request
-        return self.is_alone and not (request.stream or request.idempotency_key or request.conversation_id)
-
-    @property
     def size_bytes(self) -> int:
         body = self.answer.body if isinstance(self.answer, WholeAnswer) else b""
         return len(self.request.body) + len(body) + sum(map(len, self._frames))
@@ -186,7 +169,7 @@ class Attempt:
         """Ask for the answer; of a stream, until it has begun: only then does closing it clean up behind it."""
         self._driver = seat
         try:
-            answer = await self._attempts.run(self)
+            answer = await self._retries.run(self)
             if isinstance(answer, StreamedAnswer):
                 self._source = answer.frames
                 self._frames.append(await anext(answer.frames))
@@ -267,7 +250,7 @@ class Attempt:
 
     def _has_room(self) -> bool:
         """Whether more frames may be kept, for who may yet join."""
-        if self.has_forgotten or not self._attempts.may_keep(BLOCK_BYTES):
+        if self.has_forgotten or not self._retries.may_keep(BLOCK_BYTES):
             return False
         self.kept_bytes += BLOCK_BYTES
         return True
@@ -285,7 +268,7 @@ class Attempt:
         self.is_delivered = self.is_delivered or is_delivered
         self.seats.remove(seat)
         if not self.seats:
-            self._attempts.left_behind(self)
+            self._retries.left_behind(self)
 
     def hung_up(self, seat: Seat) -> None:
         """Let a client's task end; if others are there and it fetches for them, when it has fetched."""
@@ -309,7 +292,7 @@ class Attempt:
                 await self._source.aclose()
         finally:
             await self._end()
-        self._attempts.left_behind(self)
+        self._retries.left_behind(self)
 
     async def _end(self, error: BaseException | None = None) -> None:
         """Nothing more comes: all is there, or this error."""
@@ -320,9 +303,9 @@ class Attempt:
             self._failure = error if isinstance(error, Exception) else _stopped()
         self._source = None
         self._let_go()
-        self._attempts.ended(self)
+        self._retries.ended(self)
         if self.claim is not None:
-            await self._attempts.give_up(self.claim)
+            await self._retries.give_up(self.claim)
 
     def _let_go(self) -> None:
         """The next may fetch, and whoever waits has something to see."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from app.conversation.messages import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
 from app.exchange.answer import Answer
 from app.exchange.placement import REDACTED
-from app.exchange.replay import replayed
 from app.exchange.request import ChatRequest
+from app.exchange.retries.identity import digest_body
+from app.exchange.retries.replay import replayed
 from app.exchange.tasks import Tasks
 from app.store.base import RequestKey, Store
 
@@ -31,16 +29,6 @@ KEPT_SECONDS: Final = 24 * 3600.0
 """How long the answer of a key is given again."""
 POLL_SECONDS: Final = (0.05, 0.25)
 """Bounds of the pause between two looks at a key that another process has claimed."""
-THREAD_BYTES: Final = 1_000_000
-"""Longer bodies are hashed off the event loop."""
-MEANING_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta")
-_NO_HEADERS: Final = (None,) * len(MEANING_HEADERS)
-
-
-def meaning_of(request: ChatRequest) -> tuple[Any, ...]:
-    """What two requests with the same body may still differ in."""
-    headers = tuple(map(request.forwarded.get, MEANING_HEADERS)) if request.forwarded else _NO_HEADERS
-    return request.conversation_id, request.chat_ui, request.mode, request.policy, request.events, *headers
 
 
 def key_reused() -> IdempotencyKeyReused:
@@ -124,7 +112,7 @@ class RequestKeys:
             IdempotencyKeyReused: it was sent with another request.
             IdempotencyKeyInUse: the request with that key still runs elsewhere.
         """
-        claim = Claim(self, request, await _digest_of(request), self._new_holder())
+        claim = Claim(self, request, await digest_body(request), self._new_holder())
         deadline = self._clock() + self._wait_seconds
         while True:
             try:
@@ -240,13 +228,3 @@ class RequestKeys:
             return None
         (entry,) = await self._store.read(conversation, found.seq, found.seq + 1)
         return None if entry.meta is None else replayed(entry, conversation.id, request)
-
-
-async def _digest_of(request: ChatRequest) -> bytes:
-    """32 bytes that name what is asked for."""
-    digest = hashlib.sha256(msgspec.json.encode(meaning_of(request)))
-    if len(request.body) > THREAD_BYTES:
-        await asyncio.to_thread(digest.update, request.body)
-    else:
-        digest.update(request.body)
-    return digest.digest()
