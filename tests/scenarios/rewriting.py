@@ -15,7 +15,7 @@ import httpx
 
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
-from tests.edge.kept import World, assistant, call, is_summary, system, user
+from tests.edge.kept import World, call, is_summary, system, user
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 
 WINDOW = 8192
@@ -112,7 +112,7 @@ class Kept(World):
         """The stored content of each message, in order: of one conversation, or of all."""
         where = "" if conversation_id is None else " WHERE conversation_id = ?"
         values = () if conversation_id is None else (conversation_id,)
-        rows = self.query(f"SELECT body FROM messages{where} ORDER BY conversation_id, seq", *values)  # noqa: S608
+        rows = self.query(f"SELECT body FROM messages{where} ORDER BY conversation_id, seq", *values)
         return [json.loads(row[0]).get("content") for row in rows]
 
     def stored_bytes(self) -> bytes:
