@@ -139,18 +139,21 @@ class Remember:
         if not turn.keeps:
             return Writing(turn, ANSWER)
         message = given.message
-        (entry,) = await entries_behind(turn.conversation, [message], self._counting)
+        conversation, now = turn.conversation, None
+        (entry,) = await entries_behind(conversation, [message], self._counting)
+        if turn.lease is None and INSTRUCTIONS in conversation.state:
+            # No lease kept an instruction from being erased while the model answered: it must not be written back.
+            now = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
         question = turn.unwritten
         if question is not None and not question.is_kept_back:  # its time was up meanwhile
             turn, question = await self.asked(question), None
+        # Nothing is awaited from here on: a question's time may be up whenever other tasks run.
         conversation = turn.conversation
         entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
-        if turn.lease is None and INSTRUCTIONS in state:
-            # No lease kept an instruction from being erased while the model answered: it must not be written back.
-            now = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
-            state[INSTRUCTIONS] = state[INSTRUCTIONS] if now is None else now.state.get(INSTRUCTIONS, [])
+        if now is not None:
+            state[INSTRUCTIONS] = now.state.get(INSTRUCTIONS, [])
         chunk_count = max(conversation.chunk_count, given.chunk_count)
         write = Append(
             conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.conversation.canonical import canonical, in_skeleton
+from app.conversation.messages import Conversation
+from app.exchange.remember import KEPT_BACK_SECONDS
+from app.store.memory import MemoryStore
 from tests.edge.kept import Messages, assistant, call, result, system, user, world
 from tests.live import Reply, ScriptedUpstream, completion, stream
 
@@ -340,3 +345,19 @@ async def test_a_client_that_reshapes_every_answer_stores_its_history_once(monke
         whole_each_turn = sum(2 * (turn + 1) for turn in range(turns))
         assert w.rows() < whole_each_turn / 2, "what branches share is not stored again"
         assert await w.log(w.conversations()[-1].id) == [*history[:-2], {"role": "assistant", "content": "Fine."}]
+
+
+async def test_a_question_is_not_stored_twice_where_the_store_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(MemoryStore):
+        async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+            await asyncio.sleep(3 * KEPT_BACK_SECONDS)
+            return await super().get(tenant=tenant, conversation_id=conversation_id)
+
+    store = Slow(clock=lambda: datetime.now(UTC))
+    async with world(monkeypatch, ScriptedUpstream(), store=store) as w:
+        history = [system("Be brief."), user("Question 0")]
+        for turn in range(3):
+            body = await w.say(history, conversation="c")
+            history += [assistant(body["choices"][0]["message"]["content"]), user(f"Question {turn + 1}")]
+        assert len(w.conversations()) == 1
+        assert w.rows() == 6

@@ -144,12 +144,14 @@ async def test_a_prefix_of_examples_makes_no_family(tmp_path: Path) -> None:
 async def test_two_end_users_are_never_joined(field: str, tmp_path: Path) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:
-        one = Client(place, **{field: "ann"}, prompt_cache_key="app")
+        ann: dict[str, Any] = {field: "ann", "prompt_cache_key": "app"}
+        bob: dict[str, Any] = {field: "bob", "prompt_cache_key": "app"}
+        one = Client(place, **ann)
         await one.say(question(0))
         await one.say(question(1))
         await place.settle()
         for tell in (list, slide(3), mask(1)):
-            other = Client(place, tell, **{field: "bob"}, prompt_cache_key="app")
+            other = Client(place, tell, **bob)
             other.messages = list(one.messages)
             await other.say(user("What do you know of me?"))
             assert other.ids.isdisjoint(one.ids)
@@ -159,11 +161,13 @@ async def test_two_end_users_are_never_joined(field: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_a_sliding_window_keeps_its_conversation(named: bool, tmp_path: Path) -> None:
-    model = StrictModel(answer_words=75)
+    model = StrictModel(answer_words=64)
     async with kept(tmp_path / "kept.db", model) as place:
-        client = Client(place, slide(24), **({"conversation": "c"} if named else {}))
+        client = Client(place, slide(24))
+        if named:
+            client.fields["conversation"] = "c"
         for turn in range(60):
-            await client.say(question(turn, 75))
+            await client.say(question(turn, 64))
         assert model.refused == []
         assert len(client.ids) == len(place.ids()) == 1
         assert "bypassed" not in client.statuses
@@ -190,7 +194,7 @@ async def test_masking_costs_no_storage_and_no_time(tmp_path: Path) -> None:
     for name, tell in (("masked", mask(5)), ("unmasked", list)):
         async with kept(tmp_path / f"{name}.db", StrictModel(), window=1_000_000) as place:
             client = Client(place, tell)
-            seconds = []
+            seconds: list[float] = []
 
             async def say(*messages: Any, say: Any = client.say, seconds: list[float] = seconds, **fields: Any) -> Any:
                 begun = time.process_time()
@@ -208,13 +212,12 @@ async def test_masking_costs_no_storage_and_no_time(tmp_path: Path) -> None:
 
 
 async def test_a_summary_of_the_client_replaces_what_it_stands_for(tmp_path: Path) -> None:
-    for number, (tell, fields) in enumerate(
-        (
-            (summarize_users, {"conversation": "c"}),
-            (summarize_users, {"headers": {"session-id": "0198f2c4-codex-session"}}),
-            (summarize_and_keep(6), {}),
-        )
-    ):
+    habits: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (summarize_users, {"conversation": "c"}),
+        (summarize_users, {"headers": {"session-id": "0198f2c4-codex-session"}}),
+        (summarize_and_keep(6), {}),
+    )
+    for number, (tell, fields) in enumerate(habits):
         model = StrictModel()
         async with kept(tmp_path / f"kept{number}.db", model) as place:
             client = Client(place, **fields)
