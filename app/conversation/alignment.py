@@ -52,6 +52,8 @@ MIN_SHARE = 0.5
 """Of the client's other messages, the share that must be in the log before a conversation is recognised by answers."""
 MIN_SUMMARY_ROUNDS = 2
 """A message in the place of so many omitted rounds is the client's own summary of them."""
+MIN_EXCHANGE_TOKENS = MIN_ANCHOR_TOKENS + 8
+"""Of a question and a short answer that are recognised together; each message costs four tokens beside its text."""
 DIGEST_BYTES = 16
 
 _KINDS: dict[str, Kind] = {"assistant": "assistant", "tool": "tool", "function": "tool"}
@@ -83,7 +85,7 @@ class Alignment(msgspec.Struct, frozen=True):
     """Whether `last_seq` is the head, or counts as it."""
     answers: int
     """Different final answers of ours of `MIN_ANCHOR_TOKENS` or more that came back, as they were or in a known
-    version: another choice, cut short, joined with its prefill."""
+    version: another choice, cut short, joined with its prefill; or shorter ones, together with their questions."""
     issued: int
     """Answers of ours with tool calls that came back with the same ids, which look random and stand once in the log."""
     unknown: int
@@ -303,9 +305,20 @@ class _Reader:
         return self.history[at].kind == "assistant" and is_version(self.log[self.places[at]], self.history[at])
 
     def _is_answer_again(self, at: int) -> bool:
-        if at not in self.places or not is_long_answer(self.log[self.places[at]]):
+        if at not in self.places:
             return False
+        if not is_long_answer(self.log[self.places[at]]):
+            return self._is_exchange(at)
         return self._is_same(at) or is_version(self.log[self.places[at]], self.history[at])
+
+    def _is_exchange(self, at: int) -> bool:
+        """Whether a short answer came back together with its question, the two of them as long as a long answer."""
+        place, asked = self.places[at], self.places.get(at - 1)
+        if asked is None or asked != place - 1 or self.log[asked].kind != "user":
+            return False
+        known, question = self.log[place], self.log[asked]
+        is_long = known.is_answer and known.is_final and question.tokens + known.tokens >= MIN_EXCHANGE_TOKENS
+        return is_long and self._is_same(at) and self._is_same(at - 1)
 
     def _count_issued(self, assistants: Sequence[int]) -> int:
         uses = Counter(call_id for element in self.log if element.kind == "assistant" for call_id in element.call_ids)

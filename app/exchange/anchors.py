@@ -39,6 +39,13 @@ def answer_digests(tenant: str, answer: Element) -> list[bytes]:
     return found
 
 
+def exchange_digest(tenant: str, question: Element | None, answer: Element) -> bytes | None:
+    """The digest under which an answer is found that is too short to be found alone: that of question and answer."""
+    if question is None or question.kind != "user" or answer.call_ids or len(answer.text) >= MIN_PREFIX_CHARACTERS:
+        return None
+    return anchor_digest(tenant, "exchange", question.digest + answer.digest)
+
+
 def choice_digest(tenant: str, position: Position) -> bytes:
     """The digest under which a choice is found that was not taken up, however short: by its place in the chain."""
     return anchor_digest(tenant, "choice", position.link)
@@ -63,18 +70,21 @@ class Anchors:
     def note(
         self,
         conversation: Conversation,
-        answers: Iterable[Element],
+        answers: Sequence[Element],
         hints: Mapping[str, str],
         others: Iterable[Position] = (),
+        question: Element | None = None,
     ) -> None:
         """Make a conversation findable by the answer at its head, in each of its choices, and by its client's hints.
 
         Args:
             others: where the chain would stand after each choice but the first.
+            question: the message that was answered.
         """
         tenant, place = conversation.tenant, (conversation.root, conversation.id)
         digests = {digest for answer in answers for digest in answer_digests(tenant, answer)}
         digests.update(choice_digest(tenant, position) for position in others)
+        digests.update(filter(None, [exchange_digest(tenant, question, answer) for answer in answers]))
         anchors = [Anchor(digest, *place, conversation.head_seq) for digest in sorted(digests)]
         anchors += [Anchor(digest, *place, WHOLE_CONVERSATION) for digest in hint_digests(tenant, hints)]
         if not anchors or len(self._waiting) >= MOST_WAITING:

@@ -14,7 +14,7 @@ from app.conversation.alignment import element_from
 from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message, size_of
 from app.conversation.validation import INSTRUCTION_ROLES
-from app.exchange.anchors import answer_digests, choice_digest
+from app.exchange.anchors import answer_digests, choice_digest, exchange_digest
 from app.exchange.placement import REWRITTEN
 from app.exchange.request import ChatRequest
 from app.store.base import Match, Store
@@ -89,11 +89,17 @@ class History:
     async def anchor_digests(self) -> list[bytes]:
         """The digests by which the newest answers of the history are found, the newest first."""
         digests: list[bytes] = []
-        for message, position in reversed(list(zip(self.messages, await self.positions(), strict=True))):
-            if message.role == "assistant":
-                digests += [*answer_digests(self._tenant, element_from(message)), choice_digest(self._tenant, position)]
-                if len(digests) >= ANCHORED_DIGESTS:
-                    break
+        positions, messages = await self.positions(), self.messages
+        for index in reversed(range(len(messages))):
+            if messages[index].role != "assistant":
+                continue
+            answer = element_from(messages[index])
+            question = element_from(messages[index - 1]) if index else None
+            exchange = exchange_digest(self._tenant, question, answer)
+            digests += [*answer_digests(self._tenant, answer), choice_digest(self._tenant, positions[index])]
+            digests += [] if exchange is None else [exchange]
+            if len(digests) >= ANCHORED_DIGESTS:
+                break
         return list(dict.fromkeys(digests))
 
     @property

@@ -71,8 +71,8 @@ class Recollection(msgspec.Struct, frozen=True):
     """The stored answer, where the client's own retry asks again what was answered meanwhile."""
     asked_tokens: int = 0
     """Of the new messages, once they are stored."""
-    prefill: Message | None = None
-    """The last of the new messages, once they are stored: an assistant's is the beginning of the answer."""
+    asked: Message | None = None
+    """The last of the new messages, once they are stored: an assistant's is a prefill, the beginning of the answer."""
     pins: Sequence[Mapping[str, Any]] | None = None
     """The conversation's pinned rounds, where this request changes them."""
     hints: Mapping[str, str] = NO_HINTS
@@ -116,6 +116,7 @@ class Writing(msgspec.Struct):
         is_kept_back: it begins when somebody asks for it or its time is up, unless another write takes it along.
         choices: of the answer, where it is one, in each form in which it may come back.
         others: where the chain would stand after each choice but the first.
+        asked: the message that the answer answers.
         is_elsewhere: they became a branch, because somebody else was first where they were to go.
     """
 
@@ -127,6 +128,7 @@ class Writing(msgspec.Struct):
     is_elsewhere: bool = False
     choices: tuple[Element, ...] = ()
     others: tuple[Position, ...] = ()
+    asked: Element | None = None
 
 
 def has_versions(conversation: Conversation) -> bool:

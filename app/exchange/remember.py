@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from app.context.tokens import is_long
 from app.conversation.alignment import element_from
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
 from app.conversation.messages import Conversation, Message
@@ -166,12 +167,14 @@ class Remember:
         before = Position(conversation.head_link, conversation.head_skeleton, False)
         others = tuple(next(walk([alternative], before)) for alternative in alternatives)
         choices = [message, *alternatives]
-        if (joined := join_prefill(turn.prefill, message)) is not None:
+        if (joined := join_prefill(turn.asked, message)) is not None:
             choices.append(joined)
+        asked = None if turn.asked is None or is_long(len(turn.asked.raw)) else element_from(turn.asked)
         if question is not None:
             turn, write = question.turn, _together(question, write)
         forms = tuple(map(element_from, choices))
-        return Writing(turn, ANSWER, write, self._begun(write, ANSWER), choices=forms, others=others)
+        work = self._begun(write, ANSWER)
+        return Writing(turn, ANSWER, write, work, choices=forms, others=others, asked=asked)
 
     async def answered(self, answer: Writing) -> Conversation:
         """The conversation that holds an answer, once it is stored.
@@ -188,7 +191,7 @@ class Remember:
             self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
-        self._anchors.note(after, answer.choices, turn.hints, answer.others)
+        self._anchors.note(after, answer.choices, turn.hints, answer.others, answer.asked)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
@@ -313,7 +316,7 @@ def _stored(turn: Recollection, after: Conversation) -> Recollection:
         changes=(),
         pins=None,
         asked_tokens=asked_tokens,
-        prefill=turn.new[-1].message if turn.new else None,
+        asked=turn.new[-1].message if turn.new else None,
     )
 
 
