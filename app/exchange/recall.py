@@ -216,6 +216,8 @@ class Recall:
         found: list[tuple[int, Conversation, Alignment]] = []
         async for conversation, by_hint in self._candidates(request, reach, log):
             alignment = await self._histories.align(conversation, log.raws, named=by_hint)
+            if alignment.last_seq < conversation.state.get(BROUGHT, 0):
+                continue  # nothing that was answered here has come back
             is_meant = is_evidence(alignment) or is_whole_log(alignment)
             if is_meant or (by_hint and confirms_hint(alignment)):
                 same = sum(one.mark == "same" for one in alignment.marks)

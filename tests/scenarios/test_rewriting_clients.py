@@ -283,6 +283,33 @@ HABITS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+PAIRED: dict[str, Any] = {
+    "resends": list,
+    "slides": slide(5),
+    "summarizes": summarize_users(4),
+    "injects notes": inject(lambda length: f"It is minute {length}."),
+}
+
+
+@pytest.mark.parametrize("habit", PAIRED)
+async def test_two_who_say_the_same_at_the_same_time_under_one_hint_are_never_joined(
+    habit: str, tmp_path: Path
+) -> None:
+    async with kept(tmp_path / "kept.db", StrictModel()) as place:
+        pair = [Client(place, PAIRED[habit], prompt_cache_key="app") for _ in range(2)]
+        for text in ("Hi", "What are your opening hours?", "And on Sunday?"):
+            for client in pair:
+                await client.say(user(text))
+        for turn in range(3):
+            for number, client in enumerate(pair):
+                await client.say(user(f"person{number} says {turn}"))
+        for conversation_id in place.ids():
+            told = str(await place.items(conversation_id))
+            assert not ("person0" in told and "person1" in told)
+        assert place.query("SELECT id FROM conversations WHERE lineage != '[]'") == []
+        assert pair[0].bodies[-1]["conversation_id"] != pair[1].bodies[-1]["conversation_id"]
+
+
 @pytest.mark.parametrize("habit", HABITS)
 async def test_other_replicas_and_later_processes_recognise_the_same(habit: str, tmp_path: Path) -> None:
     tell, fields = HABITS[habit]
