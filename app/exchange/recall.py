@@ -1,7 +1,8 @@
 """Which conversation does a request mean, and what of it is new? Decides between continuing, branching and beginning.
 
-A resend carries its history and is recognised by its chain of links. An append names a conversation and carries new
-messages only. Anything else under a known id (a chat UI's title call) is answered without the store.
+A resend carries its history and is recognised by its chain of links, or, where its client has rewritten it, by the
+answers in it and an alignment with the log. An append names a conversation and carries new messages only. A chat UI's
+title call under a known id is answered without the store.
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class Recall:
             if request.conversation_id is None
             else await self._named(request.caller.tenant, request.conversation_id)
         )
+        if named is not None and is_anothers(request, named):
+            return await self._placed_apart(request, named, instructions, log, encoding)
         if request.mode == "append" or _is_append(request, named, log):
             return await self._append(request, named, instructions, log, encoding, stack)
         if named is not None and await self._is_run(request, named, log):
@@ -141,6 +144,25 @@ class Recall:
             if named.answered:  # a chat UI that wants a title sends its chat's id
                 return await self._aside(request, instructions, log, encoding)
         return await self._begin(request, instructions, log, encoding, named)
+
+    async def _placed_apart(
+        self,
+        request: ChatRequest,
+        named: Conversation,
+        instructions: tuple[Message, ...],
+        log: History,
+        encoding: str,
+    ) -> Recollection:
+        """A request whose id means a conversation of another end user: it goes on in one of its own, or begins one, and
+        the client's id moves there.
+
+        Raises:
+            ConversationNotFound: the id is one of ours, which cannot move.
+        """
+        if _names_ours(request):
+            raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
+        resent = await self._resend(request, None, instructions, log) if log.holds_answer else None
+        return resent or await self._begin(request, instructions, log, encoding, named)
 
     async def _is_run(self, request: ChatRequest, named: Conversation, log: History) -> bool:
         """Whether an appending client brings the newest part of the log again: an agent after a call of a tool.

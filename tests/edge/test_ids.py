@@ -310,3 +310,17 @@ async def test_a_message_alone_under_an_id_of_ours_is_appended_even_where_histor
         assert body["conversation_id"] == ours
         assert len(gateway.upstream.requests[-1]["messages"]) == 5
         assert len(await gateway.log(ours)) == 6
+
+
+async def test_an_id_that_two_end_users_share_never_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+        one = await gateway.say([user("Mine is 7741.")], conversation="main", user="one")
+        other = await gateway.say([user("And mine?")], conversation="main", user="other")
+        assert other["conversation_id"] != one["conversation_id"]
+        assert gateway.upstream.requests[-1]["messages"] == [user("And mine?")]
+        history = [user("Mine is 7741."), assistant("Fine."), user("Which?")]
+        again = await gateway.say(history, conversation="main", user="one")
+        assert again["conversation_id"] == one["conversation_id"]
+        answer = await gateway.post([user("Tell")], conversation=one["conversation_id"], user="other")
+        assert answer.status_code == 404
+        assert texts(await gateway.log(other["conversation_id"])) == ["And mine?", "Fine."]
