@@ -45,8 +45,8 @@ class Element(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Hashable:
-        """Equal for messages that say the same, with the same ids. Clients keep the ids of calls (PROTOCOL.md 10)."""
-        return (self.kind, self.digest, self.call_ids)
+        """Equal for messages that say the same, with the same ids: all known clients keep the ids of calls."""
+        return (self.digest, self.call_ids) if self.call_ids else self.digest
 
     @property
     def is_final(self) -> bool:
