@@ -205,7 +205,7 @@ def check_new(lines: Sequence[Line], alignment: Alignment, count: int) -> None:
     assert [at for at, aligned in enumerate(alignment.marks) if aligned.mark == "new"] == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.data(), st.booleans())
 def test_a_rewritten_history_continues_with_each_message_once(data: st.DataObject, named: bool) -> None:
     turns = data.draw(logs())
@@ -232,7 +232,7 @@ def test_a_rewritten_history_continues_with_each_message_once(data: st.DataObjec
             assert aligned.mark not in ("same", "rewritten")
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.data(), st.booleans())
 def test_regenerate_and_edit_branch_where_they_happen(data: st.DataObject, named: bool) -> None:
     turns = data.draw(logs(min_turns=4))
@@ -348,7 +348,7 @@ def are_indistinguishable(ours: Sequence[Line], theirs: Sequence[Line]) -> bool:
     return len(shared) >= 2 and newest[0] in texts
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=500)
 @given(pairs())
 def test_two_conversations_are_not_joined_by_what_they_share(pair: tuple[list[Line], list[Line]]) -> None:
     ours, theirs = pair
