@@ -66,6 +66,7 @@ class Anchors:
         self._written: list[Anchor] = []
         """On their way into the store."""
         self._timer: asyncio.TimerHandle | None = None
+        self._is_open = True
 
     def note(
         self,
@@ -87,7 +88,7 @@ class Anchors:
         digests.update(filter(None, [exchange_digest(tenant, question, answer) for answer in answers]))
         anchors = [Anchor(digest, *place, conversation.head_seq) for digest in sorted(digests)]
         anchors += [Anchor(digest, *place, WHOLE_CONVERSATION) for digest in hint_digests(tenant, hints)]
-        if not anchors or len(self._waiting) >= MOST_WAITING:
+        if not anchors or not self._is_open or len(self._waiting) >= MOST_WAITING:
             return
         self._waiting += anchors
         if self._timer is None:
@@ -117,6 +118,13 @@ class Anchors:
         except GatewayError as error:
             log.warning("names of answers could not be kept: %s", error.message)
         del self._written[: len(written)]
+
+    async def aclose(self) -> None:
+        """Write what waits, and no more from then on."""
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.flush()
 
     def _flush_later(self) -> None:
         self._timer = None

@@ -34,6 +34,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
     async with world(monkeypatch, upstream, window=WINDOW, policies=POLICIES) as gateway:
         secret = user(f"My secret is {SECRET}.")
         history = [secret, answered(secret["content"]), *long_history(26)]
+        await gateway.say(history[:-3])  # a branch begins behind an answer that was given here
         told = await gateway.say(history[:-1])
         items = (await done(gateway, "GET", f"{told['conversation_id']}/items", order="asc", limit=100))["data"]
         (item,) = (one for one in items if one.get("role") == "user" and SECRET in json.dumps(one))

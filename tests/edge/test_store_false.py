@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.edge.at_rest import at_rest, file_bytes, words_in
-from tests.edge.kept import World, answered, is_summary, long_history, summaries_asked, system, user
+from tests.edge.kept import World, answered, is_summary, long_history, summaries_asked, system, until, user
 from tests.live import Reply, ScriptedUpstream, completion, stream
 
 WORDS = ["marmalade", "zanzibar", "obelisk", "quinine", "tangerine", "idem-quartz"]
@@ -81,6 +81,7 @@ async def test_nothing_is_kept_of_a_turn_that_does_not_fit(
         if before == "resent":
             await world.say([*history, user("And then?")])
             history += [user("And then?"), answered("And then?")]
+            await until(lambda: row_counts(tmp_path)["anchors"] > 0)  # they are written after the answer
         counts, asked = row_counts(tmp_path), len(summaries_asked(upstream))
         longer = [*history, *[user(f"obelisk {'so ' * 300}"), answered(f"obelisk {'so ' * 300}")] * 9, user(QUESTION)]
         await ask(world, longer, streams, headers=headers)
