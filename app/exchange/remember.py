@@ -191,7 +191,8 @@ class Remember:
             self._recognise(turn, ending_with(after, turn.new))
         if turn.lease is not None:
             self._leases.released(turn.lease)
-        self._anchors.note(after, answer.choices, turn.hints, answer.others, answer.asked)
+        if not turn.appends:  # who appends names the conversation, and sends no history to be recognised
+            self._anchors.note(after, answer.choices, turn.hints, answer.others, answer.asked)
         if turn.points and turn.external_id is not None:
             await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
         return after
