@@ -80,14 +80,14 @@ class Dialer:
             UpstreamUnavailable: there is none.
             AnswerTimedOut: the whole call has taken too long.
         """
-        now = asyncio.get_running_loop().time
-        connect_by = None if self._connect_seconds is None else now() + self._connect_seconds
+        now, limit = asyncio.get_running_loop().time(), self._connect_seconds
+        connect_by = None if limit is None or (ends_at is not None and ends_at <= now + limit) else now + limit
         try:
-            async with asyncio.timeout_at(min((at for at in (connect_by, ends_at) if at is not None), default=None)):
+            async with asyncio.timeout_at(ends_at if connect_by is None else connect_by):
                 return await self._dialed()
         except TimeoutError as error:
-            is_over = ends_at is not None and now() >= ends_at
-            raise (unanswered_in_time if is_over else unreachable_in_time)(self._name) from error
+            # Not by the time it is now: a loop's timer may strike a little early.
+            raise (unanswered_in_time if connect_by is None else unreachable_in_time)(self._name) from error
         except OSError as error:
             raise unreachable(self._name, error) from error
 
