@@ -174,7 +174,7 @@ class Recall:
         count = await self._repeating.said_before(named, log.messages)
         if count:
             return count <= named.head_seq and count < len(log.messages)
-        return request.retry and await self._answers.find(named, await digest_request(request, log)) is not None
+        return await self._answers.find(named, request, log) is not None
 
     async def _named(self, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation of an id; None where a client's own id means none yet."""
@@ -278,8 +278,8 @@ class Recall:
     ) -> Recollection:
         """Go on behind the last aligned message with what the client has added, and note what it has changed."""
         placed = found
-        is_retry = request.retry and new_index(alignment) == len(log.raws)
-        answer = await self._answers.find(found, await digest_request(request, log)) if is_retry else None
+        brings_nothing = new_index(alignment) == len(log.raws)
+        answer = await self._answers.find(found, request, log) if brings_nothing else None
         if not alignment.continues and answer is None:
             (last,) = await self._store.read(found, alignment.last_seq, alignment.last_seq + 1)
             placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes))
@@ -348,8 +348,8 @@ class Recall:
             seqs: for the first messages of the history their log messages, where those are not the same.
         """
         found, last, new_from = reach.match.conversation, reach.match.message, reach.index + 1
-        is_retry = request.retry and new_from == len(log.raws)
-        answer = await self._answers.find(found, await digest_request(request, log)) if is_retry else None
+        brings_nothing = new_from == len(log.raws)
+        answer = await self._answers.find(found, request, log) if brings_nothing else None
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         versions = await self._histories.read_versions(placed)
@@ -389,7 +389,7 @@ class Recall:
         if conversation is None:
             raise ConversationNotFound(f"Conversation with id {named.id!r} not found.", param="conversation_id")
         messages: Sequence[Message] = log.messages
-        answer = await self._answers.find(conversation, await digest_request(request, log)) if request.retry else None
+        answer = await self._answers.find(conversation, request, log)
         versions = await self._histories.read_versions(conversation)
         if request.mode == "auto":
             messages = messages[await self._repeating.said_before(conversation, messages) :]

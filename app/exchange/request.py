@@ -18,6 +18,8 @@ from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
+RETRY_SECONDS: Final = 600.0
+"""An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -59,6 +61,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """The id came from a chat UI, which sends unrelated task calls under the same id."""
     retry: bool = False
     """The client's SDK says that this is not its first attempt."""
+    answered_within_seconds: float = RETRY_SECONDS
+    """How long ago its first attempt began, as far as this process knows: an older answer in the log is none to it."""
     mode: ContextMode = "auto"
     policy: str | None = None
     summarize: Summarize = "auto"

@@ -10,11 +10,25 @@ from typing import Any
 import httpx
 import pytest
 
+from app.errors import StoreUnavailable
+from app.store.base import Append
 from app.store.memory import MemoryStore
 from tests.edge.kept import World, assistant, until, user, world
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 
 FAILURE = {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
+
+
+class Unconfirming(MemoryStore):
+    """Keeps one answer and does not say so."""
+
+    loses_next_answer = False
+
+    async def append(self, write: Append) -> None:
+        await super().append(write)
+        if self.loses_next_answer and write.messages and write.messages[-1].message.role == "assistant":
+            self.loses_next_answer = False
+            raise StoreUnavailable("The connection was lost.")
 
 
 def refusal() -> Reply:
@@ -419,3 +433,39 @@ async def test_an_answer_that_is_not_stored_is_given_to_a_retry_of_the_same_requ
         assert said(await gateway.say([user("Hi")], headers=RETRY, **ask)) == "One."
         assert said(await gateway.say([user("Hi")], headers=RETRY, **{**ask, "temperature": 0.7})) == "Two."
         assert gateway.rows() == 0
+
+
+@pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
+@pytest.mark.parametrize("fields", [{}, {"conversation": "c"}], ids=["resent", "appended"])
+async def test_a_retry_that_comes_back_gets_what_another_replica_has_answered_meanwhile(
+    fields: dict[str, Any], headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails here, is answered there with nobody to hear it, and is sent here again."""
+    store = MemoryStore(clock=lambda: datetime.now(UTC))
+    first, later = {**headers}, {**headers, **RETRY}
+    first.pop("x-stainless-retry-count", None)
+    history = [user("Hi")] if fields else [user("Hi"), assistant("Fine."), user("Next")]
+    async with world(monkeypatch, ScriptedUpstream(), store=store) as here:
+        if not fields:
+            await here.say([user("Hi")])
+        here.upstream.replies = [refusal(), refusal(), completion("Twice.")]
+        assert (await here.post(history, headers=first, **fields)).status_code == 400
+        assert (await here.post(history, headers=later, **fields)).status_code == 400
+        async with world(monkeypatch, ScriptedUpstream(completion("Once.")), store=store) as there:
+            assert said(await there.say(history, headers=later, **fields)) == "Once."
+        assert said(await here.say(history, headers=later, **fields)) == "Once."
+
+
+@pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
+async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database has kept the answer, but its word of that was lost: the client was told of an error."""
+    store = Unconfirming(clock=lambda: datetime.now(UTC))
+    async with world(monkeypatch, ScriptedUpstream(completion("Once."), completion("Twice.")), store=store) as gateway:
+        store.loses_next_answer = True
+        first = {name: value for name, value in headers.items() if name not in RETRY}
+        assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503
+        again = await gateway.say([user("Hi")], conversation="c", headers={**headers, **RETRY})
+        assert said(again) == "Once."
+        assert len(await gateway.log(again["conversation_id"])) == 2

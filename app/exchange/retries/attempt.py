@@ -92,6 +92,7 @@ class Attempt:
     together have no room for that list, whoever is there gets the rest, and nobody joins any more.
 
     Attributes:
+        began: monotonic seconds: when it began, or the one that it repeats.
         kept_bytes: room that its frames have among those of all attempts.
         has_forgotten: its first frames are no longer there.
         has_place: it is among the requests that may ask a model.
@@ -111,6 +112,7 @@ class Attempt:
         "_source",
         "_waiting",
         "answer",
+        "began",
         "claim",
         "has_forgotten",
         "has_place",
@@ -125,7 +127,9 @@ class Attempt:
         "seats",
     )
 
-    def __init__(self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None) -> None:
+    def __init__(
+        self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None, began: float
+    ) -> None:
         self._retries = retries
         self._driver: Seat | None = None
         self._failure: Exception | None = None
@@ -134,6 +138,7 @@ class Attempt:
         self._source: AsyncGenerator[bytes, None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
+        self.began = began
         self.claim: Claim | None = None
         self.has_forgotten = self.has_place = False
         self.kept_bytes = 0

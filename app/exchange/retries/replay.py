@@ -12,7 +12,7 @@ from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable, release_frames
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME
-from app.exchange.history import split_messages
+from app.exchange.history import History, split_messages
 from app.exchange.placement import REDACTED
 from app.exchange.request import ChatRequest
 from app.exchange.retries.identity import digest_request
@@ -22,8 +22,6 @@ REPLAYED: Final = {"idempotent-replayed": "true"}
 """Sent with an answer that was made for an earlier request, of which this one is the repetition."""
 DIGEST: Final = "request"
 """`LogMessage.meta` of an answer: the digest of the request that it answers."""
-RETRY_SECONDS: Final = 600.0
-"""An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""
 
 
 class StoredAnswers:
@@ -37,16 +35,21 @@ class StoredAnswers:
         self._store = store
         self._now = now
 
-    async def find(self, conversation: Conversation, digest: str) -> LogMessage | None:
-        """The last message of a conversation, if it is the whole answer to the request with this digest and at most ten
-        minutes old. A conversation that went on has been heard: the same words are a new request then."""
+    async def find(self, conversation: Conversation, request: ChatRequest, log: History) -> LogMessage | None:
+        """The last message of a conversation, if it is the whole answer to this request and not too old, and the
+        request says that it is a repetition: by its count of retries, or by its key. A conversation that went on has
+        been heard: the same words are a new request then."""
         seq = conversation.head_seq
-        if seq < 0 or seq in conversation.marks.get(REDACTED, ()):
+        is_repetition = request.retry or request.idempotency_key is not None
+        if not is_repetition or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
             return None
         (entry,) = await self._store.read(conversation, seq, seq + 1)
-        if entry.incomplete or entry.created_at is None or (entry.meta or {}).get(DIGEST) != digest:
+        meta = entry.meta or {}
+        if entry.incomplete or entry.created_at is None or DIGEST not in meta:
             return None
-        return entry if self._now() - entry.created_at <= timedelta(seconds=RETRY_SECONDS) else None
+        if self._now() - entry.created_at > timedelta(seconds=request.answered_within_seconds):
+            return None
+        return entry if meta[DIGEST] == await digest_request(request, log) else None
 
     async def replay(self, request: ChatRequest, conversation_id: str) -> Answer | None:
         """The answer to a request that a conversation ends with, in the form that is asked for now."""
@@ -55,7 +58,7 @@ class StoredAnswers:
             if conversation is None:
                 return None
             _, log = split_messages(request)
-            answer = await self.find(conversation, await digest_request(request, log))
+            answer = await self.find(conversation, request, log)
         except StoreUnavailable as error:
             release_frames(error)
             return None

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from app.exchange.admission import Admission
 from app.exchange.answer import Answer
 from app.exchange.line import Bounds
-from app.exchange.request import ChatRequest
+from app.exchange.request import RETRY_SECONDS, ChatRequest
 from app.exchange.retries.attempt import Attempt, Seat
 from app.exchange.retries.idempotency_keys import Claim, RequestKeys, key_in_use, key_reused
 from app.exchange.retries.identity import TAIL_BYTES, are_same, name_of
-from app.exchange.retries.replay import RETRY_SECONDS, StoredAnswers
+from app.exchange.retries.replay import StoredAnswers
 from app.exchange.tasks import Tasks
 
 UNHEARD_BYTES: Final = 64 * 1024 * 1024
@@ -38,15 +38,14 @@ class Answers(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the newest attempt at a request came to. With neither of these: to nothing that a retry could get."""
+    """What the newest attempt at a request came to. With neither of the last two: to no answer that is known here."""
 
+    since: float = 0.0
+    """Monotonic seconds: when the first of its attempts began. An older answer in the log is none to a retry of it."""
     conversation_id: str | None = None
     """The conversation that its answer is stored in."""
     attempt: Attempt | None = None
     """The attempt itself, if its answer is nowhere else."""
-
-
-NO_ANSWER: Final = Outcome()
 
 
 class Outcomes:
@@ -118,6 +117,7 @@ class Retries:
         frames_bytes: int = FRAMES_BYTES,
     ) -> None:
         self._exchange = exchange
+        self._clock = clock
         self._answers = answers
         self._admission = admission or Admission(Bounds(), clock=clock)
         self._keys = keys
@@ -152,12 +152,15 @@ class Retries:
                     repeated = self._find_running(at_once, request)
             if repeated is None:
                 self._unheard.drop(name)
-            if replay is None and request.retry:
-                # The newest attempt decides: an earlier one's answer in the log is none to this request.
-                request = replace(request, retry=False)
+            request = replace(
+                request,
+                retry=request.retry or outcome.conversation_id is not None,
+                answered_within_seconds=self._clock() - outcome.since,
+            )
         if repeated is not None:
             return Seat(repeated, request, has_left, is_first=False)
-        attempt = Attempt(self, name, request, replay)
+        began = self._clock() - (request.answered_within_seconds if request.retry else 0.0)
+        attempt = Attempt(self, name, request, replay, began)
         self._heard.drop(name)
         if at_once is None:
             self._in_flight[name] = [attempt]
@@ -234,7 +237,7 @@ class Retries:
         if not others:
             del self._in_flight[attempt.name]
         if not attempt.is_complete:
-            self._unheard.keep(attempt.name, NO_ANSWER)
+            self._unheard.keep(attempt.name, Outcome(attempt.began))
 
     async def give_up(self, claim: Claim) -> None:
         """Let the next claim a key, unless it was settled; whoever is cancelled meanwhile."""
@@ -257,12 +260,13 @@ class Retries:
         if attempt.is_only_here or not attempt.is_delivered:
             self._unheard.keep(attempt.name, _outcome_of(attempt))
         else:
-            self._heard.keep(attempt.name, _outcome_of(attempt) if attempt.is_alone else NO_ANSWER)
+            # Of two at once nobody knows which is repeated.
+            self._heard.keep(attempt.name, _outcome_of(attempt) if attempt.is_alone else Outcome(self._clock()))
 
 
 def _outcome_of(attempt: Attempt) -> Outcome:
     assert attempt.answer is not None
     conversation_id = attempt.answer.headers.get("x-conversation-id")
     if conversation_id is not None and not attempt.is_only_here:
-        return Outcome(conversation_id)
-    return NO_ANSWER if attempt.has_forgotten else Outcome(attempt=attempt)
+        return Outcome(attempt.began, conversation_id)
+    return Outcome(attempt.began, attempt=None if attempt.has_forgotten else attempt)
