@@ -64,12 +64,12 @@ class Erasing:
             ItemNotFound: there is no such item; or it was deleted before, and is not to be erased now.
             ConversationBusy: the conversation was in use for too long.
         """
-        async with self._leases.hold(conversation.root, conversation.id, self._wait_seconds):
-            conversation = await self._records.of(caller, conversation.id)
-            index = instruction_index(conversation, item_id)
-            if index is not None:
-                await self._remove_instruction(conversation, index, erase=erase)
-            else:
+        index = instruction_index(conversation, item_id)
+        if index is not None:
+            await self._remove_instruction(conversation, index, erase=erase)
+        else:
+            async with self._leases.hold(conversation.root, conversation.id, self._wait_seconds):
+                conversation = await self._records.of(caller, conversation.id)
                 await self._remove_item(conversation, item_id, erase=erase)
         return await self._records.of(caller, conversation.id)
 
@@ -111,22 +111,27 @@ class Erasing:
                 await self._store.add_chunk(tenant=conversation.tenant, root=root, chunk=made, fence=lease)
 
     async def _remove_instruction(self, conversation: Conversation, index: int, *, erase: bool) -> None:
+        """The conversation's own comes last: whoever is told that a branch is busy can ask again."""
         raw = conversation.state[INSTRUCTIONS][index]
+        if erase:
+            async for relative in self._relatives(conversation):
+                if raw in relative.state.get(INSTRUCTIONS, ()):
+                    await self._forget_instruction(relative, raw)
+            await self._forget_in_completions(conversation, raw)
         await self._forget_instruction(conversation, raw)
-        if not erase:
-            return
-        async for relative in self._relatives(conversation):
-            if raw in relative.state.get(INSTRUCTIONS, ()):
-                await self._forget_instruction(relative, raw)
-        await self._forget_in_completions(conversation, raw)
 
     async def _forget_instruction(self, conversation: Conversation, raw: str) -> None:
-        kept = [one for one in conversation.state[INSTRUCTIONS] if one != raw]
-        changed = replace(conversation, state={**conversation.state, INSTRUCTIONS: kept})
-        try:
-            await self._store.append(Append(conversation=changed, after_seq=conversation.head_seq, messages=[]))
-        except HeadMoved as moved:
-            raise _busy() from moved
+        """Each conversation under its own lease: a turn that is appended writes back the state that it read."""
+        async with self._leases.hold(conversation.root, conversation.id, self._wait_seconds):
+            stored = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+            if stored is None:
+                return
+            kept = [one for one in stored.state.get(INSTRUCTIONS, ()) if one != raw]
+            changed = replace(stored, state={**stored.state, INSTRUCTIONS: kept})
+            try:
+                await self._store.append(Append(conversation=changed, after_seq=stored.head_seq, messages=[]))
+            except HeadMoved as moved:
+                raise _busy() from moved
 
     async def _relatives(self, conversation: Conversation) -> AsyncIterator[Conversation]:
         """The other conversations of its family of branches: each copied what its parent was told once."""

@@ -140,11 +140,7 @@ class Remember:
         if not turn.keeps:
             return Writing(turn, ANSWER)
         message = given.message
-        conversation, now = turn.conversation, None
-        (entry,) = await entries_behind(conversation, [message], self._counting)
-        if turn.lease is None and INSTRUCTIONS in conversation.state:
-            # No lease kept an instruction from being erased while the model answered: it must not be written back.
-            now = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+        (entry,) = await entries_behind(turn.conversation, [message], self._counting)
         question = turn.unwritten
         if question is not None and not question.is_kept_back:  # its time was up meanwhile
             turn, question = await self.asked(question), None
@@ -153,8 +149,6 @@ class Remember:
         entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
         state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
         state.pop(PENDING, None)
-        if now is not None:
-            state[INSTRUCTIONS] = now.state.get(INSTRUCTIONS, [])
         chunk_count = max(conversation.chunk_count, given.chunk_count)
         write = Append(
             conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),
@@ -234,10 +228,26 @@ class Remember:
 
     def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
         """The write under way, and its time as a span of this name."""
-        work = self._tasks.begun(self._store.append(write))
+        may_be_stale = write.fence is None and bool(write.conversation.state.get(INSTRUCTIONS))
+        appended = self._append_without_erased(write) if may_be_stale else self._store.append(write)
+        work = self._tasks.begun(appended)
         if (span := current_span()).is_recording:
             work.add_done_callback(functools.partial(_end_span, span.child(step)))
         return work
+
+    async def _append_without_erased(self, write: Append) -> None:
+        """Append without a lease, which would keep instructions from being erased: those that were erased since the
+        conversation was read must not be written back."""
+        after = write.conversation
+        source = after.id
+        if write.creates and after.lineage:
+            source = after.lineage[-1][0]
+        stored = await self._store.get(tenant=after.tenant, conversation_id=source)
+        if stored is not None:
+            known = stored.state.get(INSTRUCTIONS, ())
+            kept = [raw for raw in after.state[INSTRUCTIONS] if raw in known]
+            write = replace(write, conversation=replace(after, state={**after.state, INSTRUCTIONS: kept}))
+        await self._store.append(write)
 
     async def _written(self, writing: Writing, write: Append) -> Conversation:
         """Wait for a write; where somebody else was first, for that of a branch, or of a conversation beside one that

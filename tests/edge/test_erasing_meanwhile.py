@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.conversation.identity import start_of
 from app.exchange import remember
+from app.store.leases import LeaseKeeper
 from tests.edge.control import WINDOW, done, question
-from tests.edge.kept import answered, answering, is_summary, long_history, material, system, until, user, world
+from tests.edge.kept import (
+    World,
+    answered,
+    answering,
+    is_summary,
+    long_history,
+    material,
+    system,
+    until,
+    user,
+    world,
+)
 from tests.edge.test_summaries import nothing_is_prepared
 from tests.live import Reply, ScriptedUpstream, completion
 
@@ -126,3 +139,100 @@ async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not
         assert SECRET not in str([conversation.state for conversation in gateway.conversations()])
         await gateway.say([user("On")], conversation=ours, headers={"x-context-mode": "append"})
         assert SECRET not in str(gateway.upstream.requests[-1])
+
+
+async def erase_instruction(gateway: World, conversation_id: str) -> None:
+    items = (await done(gateway, "GET", f"{conversation_id}/items", order="asc", limit=100))["data"]
+    (item,) = (one for one in items if one.get("role") == "system")
+    await done(gateway, "DELETE", f"{conversation_id}/items/{item['id']}", erase="true")
+
+
+def list_leases(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of all leases that are wanted from now on."""
+    wanted: list[str] = []
+    hold = LeaseKeeper.hold
+
+    def note(keeper: LeaseKeeper, root: str, key: str, wait_seconds: float) -> Any:
+        wanted.append(key)
+        return hold(keeper, root, key, wait_seconds)
+
+    monkeypatch.setattr(LeaseKeeper, "hold", note)
+    return wanted
+
+
+def states(gateway: World) -> str:
+    return str([conversation.state for conversation in gateway.conversations()])
+
+
+async def test_an_instruction_that_is_erased_while_an_append_is_answered_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+        await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c")
+        slow = completion("At last.")
+        slow.gate = asyncio.Event()
+        gateway.upstream.replies = [slow]
+        asking = asyncio.ensure_future(gateway.say([user("More")], conversation="c"))
+        await until(lambda: len(gateway.upstream.bodies) == 2)
+        leases = list_leases(monkeypatch)
+        erasing = asyncio.ensure_future(erase_instruction(gateway, "c"))
+        await until(lambda: erasing.done() or bool(leases))
+        slow.gate.set()
+        await asyncio.gather(asking, erasing)
+        assert SECRET not in states(gateway)
+        await gateway.say([user("On")], conversation="c")
+        assert SECRET not in str(gateway.upstream.requests[-1])
+
+
+@pytest.mark.parametrize("left_out", [0, 2], ids=["going on", "branching off"])
+async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_not_come_back(
+    left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 0.0)
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    def reply(body: dict[str, Any]) -> Reply:
+        if not is_summary(body):
+            return answering(body)
+        begun.set()
+        return replace(answering(body), gate=gate)
+
+    async with world(monkeypatch, ScriptedUpstream(default=reply), window=WINDOW, policies=POLICIES) as gateway:
+        ours = (await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c"))["conversation_id"]
+        history = [user("Hi"), answered("Hi")]
+        for number in range(5):
+            history += [user(question(number)), answered(question(number))]
+            await gateway.say([history[-2]], conversation="c")
+        new = user(question(99, words=WINDOW // 6))
+        known = history[: len(history) - left_out]
+        asking = asyncio.ensure_future(gateway.say([*known, new], headers={"x-context-mode": "resend"}))
+        await asyncio.wait_for(begun.wait(), 10)
+        await erase_instruction(gateway, ours)
+        gate.set()
+        told = (await asking)["conversation_id"]
+        assert (told == ours) == (left_out == 0)
+        assert SECRET not in states(gateway)
+
+
+async def test_an_instruction_that_is_erased_while_a_branch_is_appended_to_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+        ours = (await gateway.say([system(f"Never say {SECRET}."), user("Hi")], conversation="c"))["conversation_id"]
+        await gateway.say([user("More")], conversation="c")
+        edited = [user("Hi"), answered("Hi"), user("Less")]
+        branch = (await gateway.say(edited, headers={"x-context-mode": "resend"}))["conversation_id"]
+        assert branch != ours
+        assert states(gateway).count(SECRET) == 2
+        slow = completion("At last.")
+        slow.gate = asyncio.Event()
+        gateway.upstream.replies = [slow]
+        append = {"x-context-mode": "append"}
+        asking = asyncio.ensure_future(gateway.say([user("On")], conversation=branch, headers=append))
+        await until(lambda: len(gateway.upstream.bodies) == 4)
+        leases = list_leases(monkeypatch)
+        erasing = asyncio.ensure_future(erase_instruction(gateway, ours))
+        await until(lambda: erasing.done() or branch in leases)
+        slow.gate.set()
+        await asyncio.gather(asking, erasing)
+        assert SECRET not in states(gateway)
