@@ -21,7 +21,7 @@ from app.conversation.messages import Conversation
 from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.errors import StoreUnavailable
 from app.exchange.counting import Counting
-from app.exchange.growing import branch_of, empty_log
+from app.exchange.growing import NOTHING_BROUGHT, branch_of, empty_log
 from app.exchange.placement import INSTRUCTIONS
 from app.exchange.tasks import Tasks
 from app.store.base import Store
@@ -109,6 +109,7 @@ class Importing:
 
     def _empty(self, tenant: str, one: Checked, messages: Log) -> Conversation:
         """A conversation that is still to get its log."""
+        instructions = [told.message.raw.decode() for told in one.instructions]
         start = start_of(tenant)
         links = (position.link for position in walk((said.message for said in messages), start))
         first_link = next((link for link in links if link != start.link), None)
@@ -117,7 +118,7 @@ class Importing:
             empty_log(tenant, self._encoding),
             id=new_conversation_id(root, self._random_bytes),
             root=root,
-            state={INSTRUCTIONS: [told.message.raw.decode() for told in one.instructions]} if one.instructions else {},
+            state={**NOTHING_BROUGHT, **({INSTRUCTIONS: instructions} if instructions else {})},
             metadata=one.found.metadata,
             created_at=one.found.created_at or _first_time(messages),
         )

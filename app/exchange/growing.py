@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,7 +13,10 @@ from app.context.tokens import is_long
 from app.conversation.identity import Position, start_of, walk
 from app.conversation.messages import Conversation, LogMessage, Message, Mode, size_of
 from app.exchange.counting import Counting
-from app.exchange.placement import lineage_through, marks_through, state_through
+from app.exchange.placement import BROUGHT, lineage_through, marks_through, state_through
+
+NOTHING_BROUGHT: Final[Mapping[str, Any]] = MappingProxyType({BROUGHT: 0})
+"""The state of a conversation that no request began."""
 
 
 def empty_log(
@@ -24,7 +27,7 @@ def empty_log(
     root: str = "",
     external_id: str | None = None,
     mode: Mode = "unknown",
-    state: Mapping[str, Any] = MappingProxyType({}),
+    state: Mapping[str, Any] = NOTHING_BROUGHT,
 ) -> Conversation:
     """A conversation before its first message; without an id and a root where they are not known yet."""
     start = start_of(tenant)

@@ -203,7 +203,7 @@ class Recall:
             within = named.id if named is not None else None
             reach = await self._search.behind(tenant, within, remembered, rest, count)
             if reach is not None and not is_anothers(request, reach.match.conversation):
-                if named is None and _is_anybodys(reach, log):
+                if named is None and await self._is_anybodys(reach, log):
                     return None
                 return await self._continue(request, reach, instructions, log, remembered.seqs)
         if named is None and not log.holds_answer and not request.hints:
@@ -212,7 +212,7 @@ class Recall:
         if reach is not None and is_anothers(request, reach.match.conversation):
             reach = None
         if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
-            if named is None and _is_anybodys(reach, log):
+            if named is None and await self._is_anybodys(reach, log):
                 return None
             if reach.is_aligned and not has_versions(reach.match.conversation):
                 return await self._continue(request, reach, instructions, log, None)
@@ -223,6 +223,27 @@ class Recall:
         if aligned is None:
             return None
         return await self._continue_aligned(request, *aligned, instructions, log)
+
+    async def _is_anybodys(self, reach: Reach, log: History) -> bool:
+        """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
+        given here before it (examples that an application puts before all its conversations). A history that tells the
+        answer to the only first question of this kind otherwise belongs to it."""
+        if reach.match.message.seq >= await self._count_brought(reach):
+            return reach.is_shared
+        following = log.messages[reach.index + 1 : -1]
+        return reach.is_kept_again or not following or following[0].role != "assistant"
+
+    async def _count_brought(self, reach: Reach) -> int:
+        """How many messages the first request of a matched conversation brought, as far as the matched place tells.
+
+        Former code did not keep that number: then it is told from the log, whose answers of ours have ids.
+        """
+        conversation, seq = reach.match.conversation, reach.match.message.seq
+        brought: int | None = conversation.state.get(BROUGHT)
+        if brought is not None or reach.is_head:
+            return brought or 0
+        entries = await self._store.read(conversation, 0, seq + 1)
+        return next((entry.seq for entry in entries if "id" in (entry.meta or {})), seq + 1)
 
     async def _find_rewritten(
         self, request: ChatRequest, named: Conversation | None, reach: Reach | None, log: History
@@ -492,16 +513,6 @@ def _is_append(request: ChatRequest, named: Conversation | None, log: History) -
     if request.conversation_id is None or request.mode != "auto" or not _may_append(request, log):
         return False
     return named is None or named.mode != "resend"
-
-
-def _is_anybodys(reach: Reach, log: History) -> bool:
-    """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
-    given here before it (examples that an application puts before all its conversations). A history that tells the
-    answer to the only first question of this kind otherwise belongs to it."""
-    if reach.match.message.seq >= reach.match.conversation.state.get(BROUGHT, 0):
-        return reach.is_shared
-    following = log.messages[reach.index + 1 : -1]
-    return reach.is_kept_again or not following or following[0].role != "assistant"
 
 
 def _only_results(messages: Sequence[Message]) -> bool:
