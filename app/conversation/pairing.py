@@ -106,6 +106,7 @@ class Pairing:
         self._pair_prefix()
         self._pair_unique(self._context_key, self._context_key)
         self._pair_unique(self._strong_key, self._strong_key)
+        self._pair_beginnings()
         self._pair_unique(self._issued_ids, self._issued_ids)
         if self.named and not self.pairs:
             self._pair_users()
@@ -127,7 +128,7 @@ class Pairing:
     def is_backed(self) -> bool:
         """Whether an id names the log, or an answer of ours came back that hardly another conversation has."""
         return self.named or any(
-            self.log[place].key == self.history[at].key
+            (self.log[place].key == self.history[at].key or is_version(self.log[place], self.history[at]))
             and (is_long_answer(self.log[place]) or is_issued(self.log[place]))
             for at, place in self.pairs
         )
@@ -170,6 +171,22 @@ class Pairing:
         element = elements[index]
         short = elements is self.log and element.is_final and element.tokens < MIN_ANCHOR_TOKENS and not self.named
         return None if element.kind != "assistant" or short else element.key
+
+    def _pair_beginnings(self) -> None:
+        """Pairs answers with what the client kept of them, where it keeps less of each."""
+        before = set(self.pairs)
+        self._pair_unique(self._beginning, self._beginning)
+        self.pairs = [
+            (at, place)
+            for at, place in self.pairs
+            if (at, place) in before or is_version(self.log[place], self.history[at])
+        ]
+
+    def _beginning(self, elements: Sequence[Element], index: int) -> Hashable:
+        """The beginning of a final answer that is long enough to be known by it."""
+        element = elements[index]
+        is_long = element.kind == "assistant" and element.is_final and len(element.text) >= MIN_PREFIX_CHARACTERS
+        return element.text[:MIN_PREFIX_CHARACTERS] if is_long else None
 
     def _issued_ids(self, elements: Sequence[Element], index: int) -> Hashable:
         """The ids of an assistant's calls alone: a client may shorten the arguments."""

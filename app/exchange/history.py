@@ -15,7 +15,7 @@ from app.conversation.identity import Position, prefix_digests, root_of, start_o
 from app.conversation.messages import Conversation, Message, size_of
 from app.conversation.validation import INSTRUCTION_ROLES
 from app.exchange.anchors import answer_digests, choice_digest, exchange_digest
-from app.exchange.placement import REWRITTEN
+from app.exchange.placement import REWRITTEN, is_anothers
 from app.exchange.request import ChatRequest
 from app.store.base import Match, Store
 
@@ -169,12 +169,12 @@ class Search:
         self._store = store
 
     async def behind(
-        self, tenant: str, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
+        self, request: ChatRequest, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
     ) -> Reach | None:
         """The deepest stored message behind `count` remembered ones; None where only the whole search can tell."""
         positions = [remembered.position, *walk(rest, remembered.position)]
-        found = await self._store.find(
-            tenant=tenant,
+        found = await self._find(
+            request,
             root=remembered.root,
             links=[position.link for position in positions],
             skeletons=[position.skeleton for position in positions[1:] if position.in_skeleton],
@@ -190,7 +190,7 @@ class Search:
             return None
         return _with_keepers(reach, found)
 
-    async def whole(self, tenant: str, named: Conversation | None, log: History) -> Reach | None:
+    async def whole(self, request: ChatRequest, named: Conversation | None, log: History) -> Reach | None:
         """The deepest stored message that the chain, then the skeleton reaches.
 
         Args:
@@ -202,9 +202,9 @@ class Search:
         links = [position.link for position in positions]
         skeletons = [position.skeleton for position in positions if position.in_skeleton]
         found: list[Match] = []
-        own = root_of_log(tenant, log.start, positions)
+        own = root_of_log(request.caller.tenant, log.start, positions)
         for root in dict.fromkeys((own, own if named is None else named.root)):
-            found = await self._store.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
+            found = await self._find(request, root=root, links=links, skeletons=skeletons, within=within)
             if found:
                 break
         if not found:
@@ -220,11 +220,26 @@ class Search:
             anchor = by_skeleton.match.message
             onward = list(walk(rest, Position(anchor.link, anchor.skeleton, True)))
             links = [position.link for position in onward]
-            further = await self._store.find(tenant=tenant, root=root, links=links, skeletons=[], within=within)
+            further = await self._find(request, root=root, links=links, skeletons=[], within=within)
             deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
             if deeper is not None:
                 return _with_keepers(deeper, further)
         return _with_keepers(by_skeleton, found)
+
+    async def _find(
+        self,
+        request: ChatRequest,
+        *,
+        root: str,
+        links: Sequence[bytes],
+        skeletons: Sequence[bytes],
+        within: str | None,
+    ) -> list[Match]:
+        """As `Store.find`, but for conversations of other end users: these say nothing of whose a place is."""
+        found = await self._store.find(
+            tenant=request.caller.tenant, root=root, links=links, skeletons=skeletons, within=within
+        )
+        return [match for match in found if not is_anothers(request, match.conversation)]
 
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:

@@ -195,22 +195,19 @@ class Recall:
         The client's bytes are looked for first, which costs no decoding; then the exact chain; then answers of ours,
         and ids that came with them, wherever in the history they stand.
         """
-        tenant = request.caller.tenant
         known = self._prefixes.recall(log.digests)
         if known is not None:
             count, remembered = known
             rest = [Message(bytes(raw)) for raw in log.raws[count:]]
             within = named.id if named is not None else None
-            reach = await self._search.behind(tenant, within, remembered, rest, count)
-            if reach is not None and not is_anothers(request, reach.match.conversation):
+            reach = await self._search.behind(request, within, remembered, rest, count)
+            if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
                 if named is None and await self._is_anybodys(reach, log):
                     return None
                 return await self._continue(request, reach, instructions, log, remembered.seqs)
         if named is None and not log.holds_answer and not request.hints:
             return None
-        reach = await self._search.whole(tenant, named, log)
-        if reach is not None and is_anothers(request, reach.match.conversation):
-            reach = None
+        reach = await self._search.whole(request, named, log)
         if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
             if named is None and await self._is_anybodys(reach, log):
                 return None

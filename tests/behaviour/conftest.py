@@ -23,6 +23,7 @@ from tests.behaviour.steps.preparing import *  # noqa: F403
 from tests.behaviour.steps.recalling import *  # noqa: F403
 from tests.behaviour.steps.results import *  # noqa: F403
 from tests.behaviour.steps.retrying import *  # noqa: F403
+from tests.behaviour.steps.rewriting import *  # noqa: F403
 from tests.behaviour.steps.searching import *  # noqa: F403
 from tests.behaviour.steps.setting import *  # noqa: F403
 from tests.behaviour.steps.showing import *  # noqa: F403

@@ -78,6 +78,23 @@ Feature: Retries: a request that comes again is answered once
       | that names nothing     |
       | in conversation garden |
 
+  Scenario Outline: A request that asks otherwise is no retry, whatever it says of itself
+    Given a model that thinks until it is told to answer
+    And a client that names nothing has asked "What is the plan?"
+    When the model answers "Plant beans."
+    Then the client hears "Plant beans."
+    When the client sends it again as a retry, but with another <part>
+    And the model answers "Plant peas."
+    Then the client hears "Plant peas."
+    And the model was asked 2 times
+
+    Examples:
+      | part              |
+      | model             |
+      | temperature       |
+      | number of choices |
+      | tool              |
+
   Scenario: A key stands for one request, whichever gateway it reaches
     Given two gateways share one store
     When a client with key k1 has asked "What is the plan?"

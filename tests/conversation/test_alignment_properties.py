@@ -98,10 +98,18 @@ def split_text(body: Body) -> Body:
     return body | {"content": [{"type": "text", "text": part} for part in parts if part]}
 
 
+def shortened(line: Line) -> Line:
+    """A line of which the client kept one chunk less, if it is a long answer."""
+    content = line.body["content"] or ""
+    if line.body["role"] != "assistant" or len(content) < 120:
+        return line
+    return Line(line.body | {"content": content[:-6]}, line.seq)
+
+
 @st.composite
 def retold(draw: st.DrawFn, turns: Sequence[Turn], *, slides: bool = True) -> list[Line]:
     """A log as a client tells it that rewrites the past by any mix of habits. The last two turns stay recognisable."""
-    habits = draw(st.sets(st.sampled_from(["notes", "mask", "drop", "split", "reorder"])))
+    habits = draw(st.sets(st.sampled_from(["notes", "mask", "drop", "split", "reorder", "shorten"])))
     cut = draw(st.integers(0, len(turns) - 2)) if slides else 0
     past = draw(st.sampled_from(["window", "summary", "users and summary"])) if cut else "window"
     lines: list[Line] = []
@@ -138,6 +146,8 @@ def retold_turn(draw: st.DrawFn, turn: Turn, habits: set[str]) -> list[Line]:
         if "notes" in habits and draw(st.booleans()):
             lines.append(Line({"role": "developer", "content": draw(st.sampled_from(["Be brief.", "Now: 9."]))}, None))
         lines += [head, *results]
+    if "shorten" in habits:
+        lines = [shortened(line) for line in lines]
     if "split" in habits:
         lines = [Line(split_text(line.body), line.seq, line.is_distinctive) for line in lines]
     return lines

@@ -237,7 +237,7 @@ async def test_a_summary_of_the_client_replaces_what_it_stands_for(tmp_path: Pat
 async def test_what_a_client_kept_of_a_cut_answer_continues(tmp_path: Path) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:
-        for turns in (1, 4):
+        for turns in (1, 4, 7):
             client = Client(place)
             for turn in range(turns):
                 await client.say(user(f"{turns} {turn}: {words((turns, turn), 20)}"))
@@ -253,7 +253,7 @@ async def test_what_a_client_kept_of_a_cut_answer_continues(tmp_path: Path) -> N
             assert whole[:-30] in [message["content"] for message in model.asked[-1]["messages"]]
 
 
-@pytest.mark.parametrize("turns", [1, 4])
+@pytest.mark.parametrize("turns", [1, 4, 7])
 async def test_another_choice_that_a_client_takes_up_continues(turns: int, tmp_path: Path) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:

@@ -11,6 +11,7 @@ from pytest_bdd import given, parsers, then, when
 
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.steps.preparing import wait_until
+from tests.behaviour.steps.setting import tool
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Answer, Talk, reply_of
 from tests.live import Reply
@@ -23,6 +24,13 @@ NAMED: dict[str, Body] = {
     "in conversation garden": {"conversation": "garden"},
     "with key k1": {"headers": {"idempotency-key": "k1"}},
     "that reads a stream": {"stream": True},
+}
+
+ANOTHER: dict[str, Body] = {
+    "model": {"model": "another-model"},
+    "temperature": {"temperature": 0.1},
+    "number of choices": {"n": 2},
+    "tool": {"tools": [tool("look_up")]},
 }
 
 
@@ -97,6 +105,12 @@ def _(talk: Talk, attempts: Attempts) -> None:
 
 @when("the client sends it again as a retry")
 def _(talk: Talk, attempts: Attempts) -> None:
+    send(talk, attempts, {"x-stainless-retry-count": "1"})
+
+
+@when(step("the client sends it again as a retry, but with another {name}"))
+def _(talk: Talk, attempts: Attempts, name: str) -> None:
+    attempts.fields = {**attempts.fields, **ANOTHER[name]}
     send(talk, attempts, {"x-stainless-retry-count": "1"})
 
 
