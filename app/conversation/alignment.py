@@ -388,9 +388,10 @@ def is_whole_log(alignment: Alignment) -> bool:
 
 def confirms_hint(alignment: Alignment) -> bool:
     """Whether a log that a client's own session id names is the one that a history continues: the log's newest user
-    message and one more message came back, and nothing contradicts.
+    message and one more message came back, and nothing contradicts: no answer that the log does not have.
 
     A session id is shared by sub-agents, whose histories are others.
     """
     same = sum(aligned.mark == "same" for aligned in alignment.marks)
-    return alignment.newest_user and same >= 2 and alignment.aligned_share >= MIN_SHARE and not alignment.ends_unknown
+    is_contradicted = alignment.unknown > 0 or alignment.aligned_share < MIN_SHARE
+    return alignment.newest_user and same >= 2 and not is_contradicted

@@ -62,21 +62,26 @@ Feature: Rewriting: clients that change what they resend keep their conversation
     And the model did not see "It is day 4."
 
   Scenario: A client's own summary goes on with the conversation that its session id names
-    Given Ann has a client that keeps its user's messages and replaces the rest by a summary
+    Given Ann has a client that replaces all answers by a summary
     And each client says in its requests that its prompt_cache_key is session-7
     When Ann asks 9 questions
     Then Ann has one conversation
     And the model saw exactly what the client sent
     And Ann's log has every message as it was said, once and in order
 
-  Scenario: Another of two answers is taken up
+  Scenario Outline: Another of two answers is taken up
     Given Ann has a client that resends everything
-    And Ann has asked 2 questions
+    And Ann has asked <before> questions
     When Ann asks a question and goes on with the second of two answers
     And Ann asks 2 questions
     Then Ann has one conversation
     And the model saw exactly what the client sent
     And Ann's log has every message as it was said, once and in order
+
+    Examples:
+      | before |
+      | 0      |
+      | 5      |
 
   Scenario: An answer whose beginning the client gave comes back as one message
     Given Ann has a client that resends everything

@@ -46,6 +46,18 @@ Feature: Strangers: two people of one application are never joined, whatever the
       | keeps a window of 5 messages                                 |
       | keeps its user's messages and replaces the rest by a summary |
 
+  Scenario: A history from elsewhere that ends with a question and an answer which another person got, too
+    Given Ann has a client that resends everything
+    And Bob has a client that resends everything
+    And each client says in its requests that its prompt_cache_key is the-application
+    When Ann says "My secret is 7719."
+    And Ann says "When are you open?"
+    And Bob brings a history of his own that ends as Ann's does
+    And Bob asks 2 questions
+    Then the conversations of Ann and Bob are different ones
+    And Bob has one conversation
+    And "My secret is 7719." is in no log but that of Ann
+
   Scenario: Two people of an application that begins each conversation with the same examples
     Given Ann has a client that resends everything
     And Bob has a client that resends everything

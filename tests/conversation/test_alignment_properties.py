@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.conversation.alignment import Alignment, Element, align, element_from, is_evidence
+from app.conversation.alignment import Alignment, Element, align, confirms_hint, element_from, is_evidence
 from app.conversation.messages import Message
 
 Body = dict[str, Any]
@@ -364,3 +364,32 @@ def test_two_conversations_are_not_joined_by_what_they_share(pair: tuple[list[Li
     ours, theirs = pair
     assume(not are_indistinguishable(ours, theirs))
     assert not is_evidence(align(person_elements(ours), person_elements(theirs)))
+
+
+def tells_nothing_of_its_own(ours: Sequence[Line], theirs: Sequence[Line]) -> bool:
+    """Whether all assistant messages of one history are in the other, too: nothing but its place in the chain, or an id
+    of its own, tells whose it is."""
+    known = [line.body for line in ours]
+    return all(line.body in known for line in theirs if line.body["role"] == "assistant")
+
+
+@settings(max_examples=500)
+@given(pairs())
+def test_two_conversations_are_not_joined_by_a_hint_that_both_have(pair: tuple[list[Line], list[Line]]) -> None:
+    ours, theirs = pair
+    assume(not tells_nothing_of_its_own(ours, theirs))
+    assert not confirms_hint(align(person_elements(ours), person_elements(theirs), named=True))
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_conversation_whose_client_compacts_is_known_by_its_hint(data: st.DataObject) -> None:
+    turns = data.draw(logs(min_turns=4))
+    cut = data.draw(st.integers(1, len(turns) - 1))
+    lines = [line for turn in turns[:cut] for line in turn.lines if line.body["role"] == "user"]
+    lines.append(Line({"role": "user", "content": "Summary of what was said before: many things."}, None))
+    lines += [line for turn in turns[cut:] for line in turn.lines]
+    lines.append(Line({"role": "user", "content": "Something new?"}, None))
+    alignment = align_lines(turns, lines, named=True)
+    assert alignment.continues
+    assert confirms_hint(alignment)

@@ -99,6 +99,14 @@ def summarize_beside_users(messages: list[Body]) -> list[Body]:
     return [*users, {"role": "user", "content": SUMMARY}, *messages[-5:]]
 
 
+def summarize_all_answers(messages: list[Body]) -> list[Body]:
+    """As Codex does: after a compaction, the user's messages, a summary, and what is said from then on."""
+    if len(messages) < 11:
+        return messages
+    users = [message for message in messages[:10] if message["role"] == "user"]
+    return [*users, {"role": "user", "content": SUMMARY}, *messages[10:]]
+
+
 def keep_less_of_answers(messages: list[Body]) -> list[Body]:
     return [m | {"content": m["content"][:-6]} if m["role"] == "assistant" else m for m in messages]
 
@@ -111,6 +119,7 @@ HABITS: Mapping[str, Tell] = {
     "keeps a window of 5 messages": lambda messages: messages[-5:],
     "replaces what is old by a summary": summarize_old,
     "keeps its user's messages and replaces the rest by a summary": summarize_beside_users,
+    "replaces all answers by a summary": summarize_all_answers,
     "keeps one chunk less of each answer": keep_less_of_answers,
 }
 
@@ -186,6 +195,14 @@ def _(talk: Talk, clients: dict[str, Client], name: str, text: str) -> None:
     send_new(talk, client, {"role": "assistant", "content": text})
     begun, answer = client.messages[-2:]
     client.messages[-2:] = [{"role": "assistant", "content": begun["content"] + answer["content"]}]
+
+
+@when(parsers.parse("{name} brings a history of his own that ends as {other}'s does"))
+def _(clients: dict[str, Client], name: str, other: str) -> None:
+    client = clients[name]
+    client.messages = [next_question(client, name), {"role": "assistant", "content": words(f"An answer to {name}")}]
+    client.messages += clients[other].messages[-2:]
+    client.logged = list(client.messages)
 
 
 @when(parsers.parse("{name} wants another answer to the last question"))
