@@ -196,15 +196,18 @@ class Recall:
         and ids that came with them, wherever in the history they stand.
         """
         known = self._prefixes.recall(log.digests)
+        branch: tuple[Reach, Remembered] | None = None
         if known is not None:
             count, remembered = known
             rest = [Message(bytes(raw)) for raw in log.raws[count:]]
             within = named.id if named is not None else None
             reach = await self._search.behind(request, within, remembered, rest, count)
-            if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
+            if reach is not None:
                 if named is None and await self._is_anybodys(reach, log):
                     return None
-                return await self._continue(request, reach, instructions, log, remembered.seqs)
+                if reach.is_head or log.ends_after(reach.index, named=named is not None):
+                    return await self._continue(request, reach, instructions, log, remembered.seqs)
+                branch = reach, remembered  # unless the answer behind it came back in another version
         if named is None and not log.holds_answer and not request.hints:
             return None
         reach = await self._search.whole(request, named, log)
@@ -217,9 +220,12 @@ class Recall:
             alignment = await self._histories.align(found, log.raws, named=True)
             return await self._continue_aligned(request, found, alignment, instructions, log)
         aligned = await self._find_rewritten(request, named, reach, log)
-        if aligned is None:
+        if aligned is not None:
+            return await self._continue_aligned(request, *aligned, instructions, log)
+        if branch is None:
             return None
-        return await self._continue_aligned(request, *aligned, instructions, log)
+        reach, remembered = branch
+        return await self._continue(request, reach, instructions, log, remembered.seqs)
 
     async def _is_anybodys(self, reach: Reach, log: History) -> bool:
         """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
