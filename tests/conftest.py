@@ -6,8 +6,12 @@ import ctypes
 import functools
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import httpx
+import httpx2
 import pytest
+from fastapi.utils import create_model_field
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import databases, empty_postgres_url, migrated_template, postgres_url
@@ -20,11 +24,20 @@ settings.load_profile("concertina")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def freezing_once() -> Iterator[None]:
-    """Each application freezes what it finds, for the garbage collector to pass over. In a process that runs hundreds
-    of them only the first may, or what they leave behind would never be collected."""
+def doing_once() -> Iterator[None]:
+    """What each application or client does anew, a test process does once.
+
+    Each application looks through the whole memory when it starts and freezes what it finds, for the garbage collector
+    to pass over. In a process that runs thousands of them, the first look takes as long as each later one, and what
+    the others leave behind would never be collected. Each application builds the validators of all answers, and each
+    HTTP client reads all certificates of the system.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "freeze", functools.cache(gc.freeze))
+        collector = SimpleNamespace(collect=functools.cache(gc.collect), freeze=functools.cache(gc.freeze))
+        patch.setattr("app.assembly.worker.gc", collector)
+        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
+        patch.setattr("httpx2._transports.default.create_ssl_context", functools.cache(httpx2.create_ssl_context))
+        patch.setattr("fastapi.routing.create_model_field", functools.cache(create_model_field))
         yield
 
 
