@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -19,8 +20,9 @@ from tests.postgres import databases, empty_postgres_url, migrated_template, pos
 __all__ = ["databases", "empty_postgres_url", "migrated_template", "postgres_url"]
 
 # A busy machine draws slowly; that is no fault of the code under test.
-settings.register_profile("concertina", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("concertina")
+settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500)
+settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "quick"))
 
 
 @pytest.fixture(scope="session", autouse=True)
