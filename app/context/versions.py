@@ -6,7 +6,7 @@ views count the originals. `project` functions go from the stored numbers to tho
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -59,6 +59,10 @@ class ClientVersions:
     def __iter__(self) -> Iterator[int]:
         """The seqs of the messages that the client shows otherwise."""
         return iter(self._by_seq)
+
+    def seqs_behind(self, seq: int) -> Sequence[int]:
+        """Those of them that stand behind a message."""
+        return self._seqs[bisect_right(self._seqs, seq) :]
 
     def __contains__(self, seq: int) -> bool:
         return seq in self._by_seq
