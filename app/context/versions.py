@@ -81,6 +81,11 @@ class ClientVersions:
         return version is not None and not version.bodies
 
     @property
+    def size_bytes(self) -> int:
+        """Of all bodies together."""
+        return sum([len(body) for version in self._by_seq.values() for body in version.bodies or ()])
+
+    @property
     def tokens_delta(self) -> int:
         """Tokens that the client shows less those of the log."""
         return self._totals[-1] if self._totals else 0

@@ -37,7 +37,9 @@ from app.exchange.placement import REWRITTEN
 from app.store.base import Store
 
 REMEMBERED_MESSAGES: Final = 200_000
-"""Of all remembered logs together; an element takes some 300 bytes."""
+"""Of all remembered logs together; with its place in the history, one takes some 400 bytes."""
+MESSAGE_BYTES: Final = 400
+"""So many bytes of a client's versions count for a message."""
 THREAD_MESSAGES: Final = 64
 """Longer histories are aligned off the event loop."""
 ALIGNED: Final = ("same", "rewritten")
@@ -85,8 +87,14 @@ class _KnownLog(msgspec.Struct):
     versions: ClientVersions | None = None
     """What the client shows through `versions_seq`, as it is stored; None where that is not known."""
     versions_seq: int = -1
+    versions_bytes: int = 0
     placed: tuple[ClientVersions, _Checkpoints] | None = None
     """What the history shows that was placed last, and its checkpoints."""
+
+    @property
+    def size(self) -> int:
+        """How much is remembered, in messages."""
+        return len(self.elements) + self.versions_bytes // MESSAGE_BYTES
 
     def find_versions(self, conversation: Conversation, mark: int) -> ClientVersions | None:
         """What the client shows, if nothing was stored or erased since that is not known here.
@@ -137,7 +145,9 @@ class ClientHistories:
         """Remember what the client shows through the head of a conversation, now that this is stored."""
         known = self._known.get(conversation.id)
         if known is not None and known.redacted == conversation.redacted:
-            known.versions, known.versions_seq = versions, conversation.head_seq
+            size = versions.size_bytes
+            noted = replace(known, versions=versions, versions_seq=conversation.head_seq, versions_bytes=size)
+            self._remember(conversation.id, noted)
 
     async def align(self, conversation: Conversation, log: History, *, named: bool) -> Alignment:
         """Align a history with a conversation's log.
@@ -264,11 +274,11 @@ class ClientHistories:
 
     def _remember(self, conversation_id: str, known: _KnownLog) -> None:
         before = self._known.pop(conversation_id, None)
-        self._remembered += len(known.elements) - (len(before.elements) if before is not None else 0)
+        self._remembered += known.size - (before.size if before is not None else 0)
         self._known[conversation_id] = known
         while self._remembered > REMEMBERED_MESSAGES and len(self._known) > 1:
             _, oldest = self._known.popitem(last=False)
-            self._remembered -= len(oldest.elements)
+            self._remembered -= oldest.size
 
 
 def _find_checkpoint(known: _KnownLog, log: History, *, named: bool) -> Checkpoint | None:

@@ -79,7 +79,7 @@ class Store(MemoryStore):
         self.counts["versions"] += len(found)
         return found
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int | None = None) -> list[LogMessage]:
+    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         found = await super().read(conversation, from_seq, to_seq)
         self.counts["messages"] += len(found)
         return found
@@ -199,6 +199,5 @@ async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypa
             store.counts.clear()
     assert len(place.conversations()) == 1
     early, late = (functools.reduce(operator.or_, part) for part in (counts[36:54], counts[54:]))  # the most of each
-    print(early, late)
     assert late.keys() == {"messages", "links", *patched}
     assert late == early
