@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
-from app.conversation.alignment import align_behind
+from app.conversation.alignment import Alignment, align_behind
 from app.conversation.canonical import canonical
 from app.conversation.identity import new_conversation_id
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
@@ -100,29 +100,44 @@ class Turns:
         self.checkpoints = 0
         """Turns that went on from one."""
 
-    async def take(self, number: int, tell: Tell) -> None:
-        """A turn, placed as by a process that remembers nothing."""
+    async def take(self, number: int, tell: Tell, *, named: bool, lost: Tell | None, beside: Tell | None) -> None:
+        """A turn, placed as by a process that remembers nothing.
+
+        Args:
+            lost: before it a request came that told the same so, and was not stored.
+            beside: a request that tells the same so is aligned at the same time.
+        """
         self.messages.append(question_of(number))
         if self.conversation is None:
-            await self._append(
-                empty_log(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT), self.messages, None
-            )
+            empty = empty_log(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
+            await self._append(empty, self.messages, None)
             return
-        raws = [json.dumps(message).encode() for message in tell(self.messages)]
-        placed = await self._place(self.histories, raws)
-        alone = await self._place(ClientHistories(self.store, COUNTING), raws)
+        if lost is not None:
+            await self._place(self.histories, encode(lost(self.messages)), named=named)
+        raws = encode(tell(self.messages))
+        placed = await self._place(self.histories, raws, named=named, beside=beside)
+        alone = await self._place(ClientHistories(self.store, COUNTING), raws, named=named)
         assert describe(placed) == describe(alone)
         new = [json.loads(raw) for raw in raws[placed.new_from :]]
         await self._append(self.conversation, new, placed)
 
-    async def _place(self, histories: ClientHistories, raws: Sequence[bytes]) -> AlignedHistory:
+    async def _place(
+        self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool, beside: Tell | None = None
+    ) -> AlignedHistory:
+        assert self.conversation is not None
+        alignment = await self._align(histories, raws, named=named)
+        if beside is not None:
+            await self._align(histories, encode(beside(self.messages)), named=named)
+        return await histories.place(self.conversation, self.conversation, raws, alignment)
+
+    async def _align(self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool) -> Alignment:
         assert self.conversation is not None
         log = History(TENANT, raws, Message(raws[0]))
         log.checkpoint = histories.recall(log)
         self.checkpoints += log.checkpoint is not None
-        alignment = await histories.align(self.conversation, log, named=True)
+        alignment = await histories.align(self.conversation, log, named=named)
         assert alignment.continues
-        return await histories.place(self.conversation, self.conversation, raws, alignment)
+        return alignment
 
     async def _append(self, before: Conversation, new: Sequence[Body], placed: AlignedHistory | None) -> None:
         answer = answer_of(len([one for one in self.messages if one["role"] != "assistant"]) - 1)
@@ -144,6 +159,10 @@ class Turns:
         self.conversation = await self.store.get(tenant=TENANT, conversation_id=CONVERSATION)
 
 
+def encode(messages: Sequence[Body]) -> list[bytes]:
+    return [json.dumps(message).encode() for message in messages]
+
+
 def describe(placed: AlignedHistory) -> Any:
     versions = {seq: placed.versions.get(seq) for seq in placed.versions}
     return placed.new_from, placed.seqs, versions, placed.changes, placed.versions.tokens_delta
@@ -155,15 +174,17 @@ async def test_a_history_is_placed_the_same_whatever_is_remembered(
     monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
     monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
-    turns = Turns(Store())
-    tell = TELLS["masks"]
+    turns, tell, named = Turns(Store()), TELLS["masks"], data.draw(st.booleans())
+    others = st.none() | st.none() | st.none() | st.sampled_from(list(TELLS.values()))
     for number in range(data.draw(st.integers(8, 24))):
-        if data.draw(st.integers(0, 3)) == 0:
-            tell = TELLS[data.draw(st.sampled_from(sorted(TELLS)))]
+        lost = beside = None
+        if number > 4:
+            tell, named = data.draw(others) or tell, named != (data.draw(st.integers(0, 9)) == 0)
+            lost, beside = data.draw(others), data.draw(others)
         if number > 6 and data.draw(st.integers(0, 9)) == 0:
             await turns.erase(data.draw(st.integers(1, 6)))
-        await turns.take(number, tell)
-    assert turns.checkpoints
+        await turns.take(number, tell, named=named, lost=lost, beside=beside)
+    event(f"{'some' if turns.checkpoints else 'no'} checkpoints")
 
 
 def reply(body: Body) -> Reply:
