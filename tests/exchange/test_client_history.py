@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
+from app.context.versions import ClientVersions
 from app.conversation.alignment import Alignment, align_behind
 from app.conversation.canonical import canonical
 from app.conversation.identity import new_conversation_id
@@ -112,6 +113,8 @@ class Turns:
             empty = empty_log(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
             await self._append(empty, self.messages, None)
             return
+        stored = await ClientHistories(self.store, COUNTING).read_versions(self.conversation)
+        assert read_all(await self.histories.read_versions(self.conversation)) == read_all(stored)
         if lost is not None:
             await self._place(self.histories, encode(lost(self.messages)), named=named)
         raws = encode(tell(self.messages))
@@ -164,8 +167,11 @@ def encode(messages: Sequence[Body]) -> list[bytes]:
 
 
 def describe(placed: AlignedHistory) -> Any:
-    versions = {seq: placed.versions.get(seq) for seq in placed.versions}
-    return placed.new_from, placed.seqs, versions, placed.changes, placed.versions.tokens_delta
+    return placed.new_from, placed.seqs, read_all(placed.versions), placed.changes, placed.versions.tokens_delta
+
+
+def read_all(versions: ClientVersions) -> dict[int, Any]:
+    return {seq: versions.get(seq) for seq in versions}
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
