@@ -157,6 +157,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     )
     prefixes: PrefixMemory[Remembered] = PrefixMemory()
     anchors = Anchors(store, tasks)
+    histories = ClientHistories(store, counting)
     answers = StoredAnswers(store, now=utc_now)
     recall = Recall(
         store=store,
@@ -164,7 +165,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         leases=leases,
         counting=counting,
         prefixes=prefixes,
-        histories=ClientHistories(store, counting),
+        histories=histories,
         anchors=anchors,
         random_bytes=random_bytes,
         wait_seconds=settings.compaction.wait_seconds,
@@ -181,6 +182,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         leases=leases,
         counting=counting,
         prefixes=prefixes,
+        histories=histories,
         anchors=anchors,
         random_bytes=random_bytes,
         tasks=tasks,

@@ -6,7 +6,7 @@ views count the originals. `project` functions go from the stored numbers to tho
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -60,6 +60,10 @@ class ClientVersions:
         """The seqs of the messages that the client shows otherwise."""
         return iter(self._by_seq)
 
+    def seqs_behind(self, seq: int) -> Sequence[int]:
+        """Those of them that stand behind a message."""
+        return self._seqs[bisect_right(self._seqs, seq) :]
+
     def __contains__(self, seq: int) -> bool:
         return seq in self._by_seq
 
@@ -75,6 +79,11 @@ class ClientVersions:
         """Whether the client left a message out."""
         version = self._by_seq.get(seq)
         return version is not None and not version.bodies
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all bodies together."""
+        return sum([len(body) for version in self._by_seq.values() for body in version.bodies or ()])
 
     @property
     def tokens_delta(self) -> int:

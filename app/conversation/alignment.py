@@ -8,11 +8,12 @@ log, and which are new. `conversation.pairing` finds equal messages and versions
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from app.conversation.canonical import answer_text, canonical
 from app.conversation.messages import Message
@@ -38,12 +39,16 @@ __all__ = [
     "Kind",
     "Mark",
     "align",
+    "align_behind",
+    "close",
     "confirms_hint",
     "digest_message",
     "element_from",
     "is_distinctive",
+    "is_end",
     "is_evidence",
     "is_whole_log",
+    "note_firsts",
 ]
 
 Mark = Literal["same", "rewritten", "note", "inserted", "summary", "new"]
@@ -94,13 +99,19 @@ class Alignment(msgspec.Struct, frozen=True):
     """Rewritten messages of the history that are no known version of an answer."""
     ends_unknown: bool
     """Whether the newest assistant message of the history, a prefill aside, is one of these."""
-    aligned_share: float
-    """Of the client's other messages, those that are in the log: user messages, results, and assistant messages that
-    are not ours, before `new_from` or before the newest assistant message. Reworded results count on neither side."""
+    others: int
+    """The client's other messages: user messages, results, and assistant messages that are not ours, before `new_from`
+    or before the newest assistant message. Reworded results do not count."""
+    others_aligned: int
+    """Those of them that are in the log."""
     users: int
     """User messages that are the same."""
     newest_user: bool
     """Whether the newest user message of the log is among them."""
+
+    @property
+    def aligned_share(self) -> float:
+        return self.others_aligned / self.others if self.others else 1.0
 
 
 def digest_message(message: Message, key: bytes = b"") -> bytes:
@@ -170,6 +181,100 @@ def align(log: Sequence[Element], history: Sequence[Element], *, first_seq: int 
     return _Reader(log, history, pairs, new_from).read(first_seq)
 
 
+def align_behind(
+    head: Alignment, log: Sequence[Element], history: Sequence[Element], firsts: Mapping[Hashable, int], *, named: bool
+) -> Alignment | None:
+    """Align a history whose beginning was aligned before: the same as `align` of the whole, for the price of the rest.
+
+    Nothing that stands behind the end of `head` may be paired with anything before it. This holds if each assistant
+    message behind it, and each id of a call, stands there once, and nowhere before.
+
+    Args:
+        head: an alignment of both beginnings that `close` gave.
+        log: all of it.
+        history: from the last message of `head` on.
+        firsts: of `log`, as `note_firsts` gives them.
+
+    Returns:
+        None where only `align` can tell.
+    """
+    seq = head.last_seq
+    rest, names = log[seq:], [name for element in history[1:] for name in _names(element)]
+    if len(set(names)) < len(names) or any(firsts.get(name, len(log)) <= seq for name in names):
+        return None
+    if any(firsts[name] < place for place, element in enumerate(rest, seq) for name in _names(element)):
+        return None
+    tail = align(rest, history, first_seq=seq, named=named)
+    if not tail.continues or tail.marks[0] != head.marks[-1]:
+        return None
+    has_user = any(element.kind == "user" for element in rest)
+    return replace(
+        tail,
+        marks=(*head.marks, *tail.marks[1:]),
+        omitted=(*head.omitted, *tail.omitted),
+        new_from=len(head.marks) - 1 + tail.new_from,
+        # The message where they meet is counted by both.
+        answers=head.answers + tail.answers - is_long_answer(log[seq]),
+        issued=head.issued + tail.issued - is_issued(log[seq]),
+        unknown=head.unknown + tail.unknown,
+        reworded=head.reworded + tail.reworded,
+        others=head.others + tail.others,
+        others_aligned=head.others_aligned + tail.others_aligned,
+        users=head.users + tail.users,
+        newest_user=tail.newest_user if has_user else head.newest_user,
+    )
+
+
+def close(
+    alignment: Alignment,
+    at: int,
+    head: Alignment | None,
+    log: Sequence[Element],
+    history: Sequence[Element],
+    firsts: Mapping[Hashable, int],
+    *,
+    named: bool,
+) -> Alignment | None:
+    """The part of an alignment that ends with a message, so that a later history can be aligned behind it.
+
+    Args:
+        at: index of that message in the history.
+        head: the part that ends before it with such a message; None where it begins with the history.
+        log: all of it.
+        history: from the last message of `head` on.
+        firsts: as `align_behind`.
+
+    Returns:
+        None where nothing can be aligned behind that message alone: it did not come back as it was, it is not `is_end`,
+        an assistant message before it is another than in the log, or the part looks otherwise with what follows.
+    """
+    mark, before = alignment.marks[at], 0 if head is None else len(head.marks) - 1
+    kept = [one.mark for one, element in zip(alignment.marks[before:at], history, strict=False) if _names(element)]
+    if mark.mark != "same" or not is_end(log, mark.seq, firsts) or any(one != "same" for one in kept):
+        return None
+    ours, theirs = log[: mark.seq + 1], history[: at + 1 - before]
+    part = align(ours, theirs, named=named) if head is None else align_behind(head, ours, theirs, firsts, named=named)
+    return part if part is not None and part.marks == alignment.marks[: at + 1] else None
+
+
+def is_end(log: Sequence[Element], seq: int, firsts: Mapping[Hashable, int]) -> bool:
+    """Whether a part of an alignment may end with a log message: an answer of this gateway, a long one or one with ids
+    that look random, which the log does not have before."""
+    answer = log[seq]
+    return (is_issued(answer) or is_long_answer(answer)) and all(firsts[name] == seq for name in _names(answer))
+
+
+def note_firsts(firsts: dict[Hashable, int], elements: Iterable[Element], first_seq: int) -> None:
+    """Note which log message is the first with an assistant's text and calls, and with each id of its calls."""
+    for seq, element in enumerate(elements, first_seq):
+        for name in _names(element):
+            firsts.setdefault(name, seq)
+
+
+def _names(element: Element) -> Sequence[Hashable]:
+    return (element.key, *element.call_ids) if element.kind == "assistant" else ()
+
+
 class _Reader:
     """Reads marks and counts from pairs of (index in the history, index in the log), ascending but for results of
     parallel calls."""
@@ -193,6 +298,8 @@ class _Reader:
         prefill = self._find_prefill()
         assistants = [at for at, element in enumerate(self.history) if element.kind == "assistant" and at != prefill]
         unknown = {at for at in assistants if not self._is_known(at)}
+        end = max([self.new_from, *(at + 1 for at in assistants[-1:])])
+        others = [at for at in range(end) if self._is_of_client(at, unknown)]
         return Alignment(
             marks=tuple(self._mark_all(first_seq)),
             omitted=_join_ranges([first_seq + place for place in range(self.last + 1) if place not in kept]),
@@ -204,7 +311,8 @@ class _Reader:
             unknown=len(unknown),
             reworded=sum(not self._is_same(at) and not self._is_version(at) for at in self.places),
             ends_unknown=bool(assistants) and assistants[-1] in unknown,
-            aligned_share=self._measure_share(max([self.new_from, *(at + 1 for at in assistants[-1:])]), unknown),
+            others=len(others),
+            others_aligned=sum(at in self.places and self._is_same(at) for at in others),
             users=len(users),
             newest_user=newest_user in users,
         )
@@ -327,11 +435,6 @@ class _Reader:
             is_issued(known) and known.call_ids == element.call_ids and all(uses[i] == 1 for i in known.call_ids)
             for element, known in paired
         )
-
-    def _measure_share(self, end: int, unknown: set[int]) -> float:
-        others = [at for at in range(end) if self._is_of_client(at, unknown)]
-        aligned = sum(at in self.places and self._is_same(at) for at in others)
-        return aligned / len(others) if others else 1.0
 
     def _is_of_client(self, at: int, unknown: set[int]) -> bool:
         """Whether a message counts for the share: it is neither a note, nor an answer of ours, nor a reworded result

@@ -26,6 +26,7 @@ __all__ = [
     "anchor_digest",
     "canonical",
     "is_valid_id",
+    "landmark_digests",
     "new_conversation_id",
     "prefix_digests",
     "root_of",
@@ -151,6 +152,18 @@ def prefix_digests(
     for count, raw in enumerate(raws[settled:], settled + 1):
         said.update(raw)
         lengths.update(array("Q", (len(raw),)).tobytes())
+        digests.append((count, hashlib.sha256(said.digest() + lengths.digest()).digest()))
+    return digests
+
+
+def landmark_digests(raws: Sequence[bytes | memoryview], tenant: str, every: int) -> list[tuple[int, bytes]]:
+    """Digests as `prefix_digests` gives them, of the prefixes of each so many messages."""
+    said, lengths = _prefix_hash(tenant).copy(), hashlib.sha256()
+    digests = []
+    for count in range(every, len(raws) + 1, every):
+        stretch = raws[count - every : count]
+        said.update(b"".join(stretch))
+        lengths.update(array("Q", map(len, stretch)).tobytes())
         digests.append((count, hashlib.sha256(said.digest() + lengths.digest()).digest()))
     return digests
 

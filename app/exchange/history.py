@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.alignment import element_from
-from app.conversation.identity import Position, prefix_digests, root_of, start_of, walk
+from app.conversation.alignment import Alignment, element_from
+from app.conversation.identity import Position, landmark_digests, prefix_digests, root_of, start_of, walk
 from app.conversation.messages import Conversation, Message, size_of
 from app.conversation.validation import INSTRUCTION_ROLES
 from app.exchange.anchors import answer_digests, choice_digest, exchange_digest
@@ -25,6 +25,9 @@ ANCHORED_DIGESTS: Final = 16
 FAST_PATH_MESSAGES: Final = 8
 LONG_WALK_BYTES: Final = 64 * 1024
 """Histories above this are canonicalised off the event loop (about 1 ms)."""
+LANDMARK_MESSAGES: Final = 32
+"""The beginning of a history that was aligned is known again at each multiple of this, unless less than this follows:
+by what follows, the conversations are found that it may belong to."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -43,6 +46,40 @@ class Remembered(msgspec.Struct, frozen=True):
         return 0 if self.seqs is None else self.seqs[-1] - len(self.seqs) + 1
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A message of a client history through which it was aligned, so that it need not be again."""
+
+    at: int
+    """Its index."""
+    position: Position
+    """Where the chains stand after it."""
+    root: str
+    """Of the history's log."""
+    conversation_id: str
+    named: bool
+    """Whether it was aligned so."""
+    part: Alignment
+    """The alignment through it (`alignment.close`); marks and omitted ranges only of what is behind `before`."""
+    before: Checkpoint | None
+
+    @property
+    def seq(self) -> int:
+        """The log message that it is."""
+        return self.part.last_seq
+
+    @property
+    def head(self) -> Alignment:
+        """The alignment through it."""
+        parts, one = [self.part], self.before
+        while one is not None:
+            parts.append(one.part)
+            one = one.before
+        parts.reverse()
+        marks = tuple(chain.from_iterable([part.marks for part in parts]))
+        omitted = tuple(chain.from_iterable([part.omitted for part in parts]))
+        return replace(self.part, marks=marks, omitted=omitted)
+
+
 class History:
     """The log that a request brings, decoded and walked at most once.
 
@@ -57,8 +94,12 @@ class History:
         self._first = first
         self._messages: list[Message] | None = None
         self._positions: list[Position] | None = None
+        self._newest_positions: list[Position] | None = None
         self._holds_answer: bool | None = None
         self._digests: list[tuple[int, bytes]] | None = None
+        self._landmarks: list[tuple[int, bytes]] | None = None
+        self.checkpoint: Checkpoint | None = None
+        """Set where the beginning of the history is known to have been aligned."""
 
     @property
     def messages(self) -> list[Message]:
@@ -89,14 +130,16 @@ class History:
     async def anchor_digests(self) -> list[bytes]:
         """The digests by which the newest answers of the history are found, the newest first."""
         digests: list[bytes] = []
-        positions, messages = await self.positions(), self.messages
+        (first, positions), messages = await self.newest_positions(), self.messages
         for index in reversed(range(len(messages))):
             if messages[index].role != "assistant":
                 continue
+            if index < first:
+                first, positions = 0, await self.positions()
             answer = element_from(messages[index])
             question = element_from(messages[index - 1]) if index else None
             exchange = exchange_digest(self._tenant, question, answer)
-            digests += [*answer_digests(self._tenant, answer), choice_digest(self._tenant, positions[index])]
+            digests += [*answer_digests(self._tenant, answer), choice_digest(self._tenant, positions[index - first])]
             digests += [] if exchange is None else [exchange]
             if len(digests) >= ANCHORED_DIGESTS:
                 break
@@ -110,6 +153,14 @@ class History:
         return self._digests
 
     @property
+    def landmarks(self) -> list[tuple[int, bytes]]:
+        """Digests of its prefixes of each so many messages, but for those that nearly all of it is in."""
+        if self._landmarks is None:
+            raws = self.raws[: max(0, len(self.raws) - LANDMARK_MESSAGES)]
+            self._landmarks = landmark_digests(raws, self._tenant, LANDMARK_MESSAGES)
+        return self._landmarks
+
+    @property
     def digest(self) -> bytes | None:
         """Under which it is remembered whole, if it is long enough for that."""
         digests = self.digests
@@ -118,12 +169,29 @@ class History:
     async def positions(self) -> list[Position]:
         """Where the chains stand after each message; off the event loop when that takes long."""
         if self._positions is None:
-            messages = self.messages
-            if self.is_long:
-                self._positions = await asyncio.to_thread(lambda: list(walk(messages, self.start)))
-            else:
-                self._positions = list(walk(messages, self.start))
+            self._positions = await self._walk(self.messages, self.start)
         return self._positions
+
+    async def newest_positions(self) -> tuple[int, list[Position]]:
+        """The same from the checkpoint on, and the index of the first of these."""
+        known = self.checkpoint
+        if known is None or self._positions is not None:
+            return 0, await self.positions()
+        if self._newest_positions is None:
+            rest = self.messages[known.at + 1 :]
+            self._newest_positions = [known.position, *await self._walk(rest, known.position)]
+        return known.at, self._newest_positions
+
+    async def _walk(self, messages: Sequence[Message], start: Position) -> list[Position]:
+        if size_of(messages) >= LONG_WALK_BYTES:
+            return await asyncio.to_thread(lambda: list(walk(messages, start)))
+        return list(walk(messages, start))
+
+    async def find_root(self) -> str:
+        """The root of its log."""
+        if self.checkpoint is not None:
+            return self.checkpoint.root
+        return root_of_log(self._tenant, self.start, await self.positions())
 
     @property
     def is_long(self) -> bool:
@@ -197,12 +265,12 @@ class Search:
             named: the conversation that the client says it is. It may have another root than its log: one that was
                 begun before anything was said.
         """
-        positions = await log.positions()
+        first, positions = await log.newest_positions()
         within = named.id if named is not None else None
         links = [position.link for position in positions]
         skeletons = [position.skeleton for position in positions if position.in_skeleton]
         found: list[Match] = []
-        own = root_of_log(request.caller.tenant, log.start, positions)
+        own = await log.find_root()
         for root in dict.fromkeys((own, own if named is None else named.root)):
             found = await self._find(request, root=root, links=links, skeletons=skeletons, within=within)
             if found:
@@ -210,11 +278,14 @@ class Search:
         if not found:
             return None
         if log.is_long:
-            by_link, by_skeleton = await asyncio.to_thread(_find_deepest, found, positions)
+            by_link, by_skeleton = await asyncio.to_thread(_find_deepest, found, positions, first)
         else:
-            by_link, by_skeleton = _find_deepest(found, positions)
+            by_link, by_skeleton = _find_deepest(found, positions, first)
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
-            return None if by_link is None else _described(by_link, found, positions, log.start)
+            if by_link is None:
+                return None
+            # Behind a checkpoint an alignment is as cheap as to look whether each message has its own place.
+            return _with_keepers(by_link, found) if first else _described(by_link, found, positions, log.start)
         rest = log.messages[by_skeleton.index + 1 :]
         if rest:
             anchor = by_skeleton.match.message
@@ -273,10 +344,13 @@ def _with_keepers(reach: Reach, found: Sequence[Match]) -> Reach:
     return replace(reach, is_shared=len(ends) > 1, is_kept_again=len(kept_by) > 1)
 
 
-def _find_deepest(found: Sequence[Match], positions: Sequence[Position]) -> tuple[Reach | None, Reach | None]:
+def _find_deepest(
+    found: Sequence[Match], positions: Sequence[Position], first_index: int
+) -> tuple[Reach | None, Reach | None]:
     """The deepest stored message by the chain of links, and by the skeleton."""
-    by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=0)
-    return by_link, _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+    by_link = _deepest([match for match in found if not match.by_skeleton], positions, first_index=first_index)
+    further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
+    return by_link, further and replace(further, index=further.index + first_index)
 
 
 def _deepest(found: Sequence[Match], positions: Sequence[Position], *, first_index: int) -> Reach | None:

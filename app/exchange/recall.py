@@ -210,6 +210,7 @@ class Recall:
                 branch = reach, remembered  # unless the answer behind it came back in another version
         if named is None and not log.holds_answer and not request.hints:
             return None
+        log.checkpoint = self._histories.recall(log)
         reach = await self._search.whole(request, named, log)
         if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
             if named is None and await self._is_anybodys(reach, log):
@@ -217,7 +218,7 @@ class Recall:
             if reach.is_aligned and not has_versions(reach.match.conversation):
                 return await self._continue(request, reach, instructions, log, None)
             found = reach.match.conversation
-            alignment = await self._histories.align(found, log.raws, named=True)
+            alignment = await self._histories.align(found, log, named=True)
             return await self._continue_aligned(request, found, alignment, instructions, log)
         aligned = await self._find_rewritten(request, named, reach, log)
         if aligned is not None:
@@ -256,12 +257,12 @@ class Recall:
         Where several have as much in common with it, none is taken: a wrong one would be a leak.
         """
         if named is not None:
-            alignment = await self._histories.align(named, log.raws, named=True)
+            alignment = await self._histories.align(named, log, named=True)
             is_meant = alignment.users or alignment.answers or alignment.issued
             return (named, alignment) if is_meant else None
         found: list[tuple[int, Conversation, Alignment]] = []
         async for conversation, by_hint in self._candidates(request, reach, log):
-            alignment = await self._histories.align(conversation, log.raws, named=by_hint)
+            alignment = await self._histories.align(conversation, log, named=by_hint)
             if alignment.last_seq < conversation.state.get(BROUGHT, 0):
                 continue  # nothing that was answered here has come back
             is_meant = is_evidence(alignment) or is_whole_log(alignment)
@@ -284,11 +285,12 @@ class Recall:
         if reach is not None:
             met.add(reach.match.conversation.id)
             yield reach.match.conversation, reach.match.conversation.id in hinted
-        for anchor in sorted(anchors, key=lambda one: one.digest in hints):
-            if anchor.conversation_id in met or len(met) >= MOST_CANDIDATES:
+        anchored = [anchor.conversation_id for anchor in sorted(anchors, key=lambda one: one.digest in hints)]
+        for conversation_id in [*([log.checkpoint.conversation_id] if log.checkpoint else []), *anchored]:
+            if conversation_id in met or len(met) >= MOST_CANDIDATES:
                 continue
-            met.add(anchor.conversation_id)
-            conversation = await self._store.get(tenant=tenant, conversation_id=anchor.conversation_id)
+            met.add(conversation_id)
+            conversation = await self._store.get(tenant=tenant, conversation_id=conversation_id)
             if conversation is not None and not is_anothers(request, conversation):
                 yield conversation, conversation.id in hinted
 

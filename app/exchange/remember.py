@@ -18,7 +18,7 @@ from app.conversation.messages import Conversation, Message
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.exchange.anchors import Anchors
-from app.exchange.client_history import join_prefill
+from app.exchange.client_history import ClientHistories, join_prefill
 from app.exchange.counting import Counting
 from app.exchange.growing import ending_with, entries_behind
 from app.exchange.history import Remembered
@@ -74,6 +74,7 @@ class Remember:
         leases: LeaseKeeper,
         counting: Counting,
         prefixes: PrefixMemory[Remembered],
+        histories: ClientHistories,
         anchors: Anchors,
         random_bytes: Callable[[int], bytes],
         tasks: Tasks,
@@ -82,6 +83,7 @@ class Remember:
         self._leases = leases
         self._counting = counting
         self._prefixes = prefixes
+        self._histories = histories
         self._anchors = anchors
         self._random_bytes = random_bytes
         self._tasks = tasks
@@ -219,7 +221,9 @@ class Remember:
             writing.work.set_exception(error)
 
     def _recognise(self, turn: Recollection, after_question: Conversation) -> None:
-        """Remember a client's log that is stored now, so that it is recognised by its bytes."""
+        """Remember a client's log that is stored now, so that it is recognised by its bytes, and what it shows."""
+        if turn.versions:
+            self._histories.note_versions(after_question, turn.versions)
         if turn.remembers is None or (turn.seqs is not None and turn.seqs[-1] != after_question.head_seq):
             return
         position = Position(after_question.head_link, after_question.head_skeleton, False)

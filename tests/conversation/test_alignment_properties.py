@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
-from hypothesis import assume, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from app.conversation.alignment import Alignment, Element, align, confirms_hint, element_from, is_evidence
+from app.conversation.alignment import (
+    Alignment,
+    Element,
+    align,
+    align_behind,
+    close,
+    confirms_hint,
+    element_from,
+    is_evidence,
+    note_firsts,
+)
 from app.conversation.messages import Message
 
 Body = dict[str, Any]
@@ -274,6 +284,63 @@ def test_a_log_that_begins_later_is_counted_from_its_first_seq(data: st.DataObje
     assert [(a.mark, a.seq - first_seq * (a.mark != "new")) for a in moved.marks] == [
         (a.mark, a.seq) for a in plain.marks
     ]
+
+
+def close_somewhere(
+    log: Sequence[Element], history: Sequence[Element], alignment: Alignment, *, named: bool
+) -> list[Alignment]:
+    """Each part of an alignment that can be closed, each made of the one before."""
+    firsts: dict[Hashable, int] = {}
+    note_firsts(firsts, log, 0)
+    heads: list[Alignment] = []
+    for at in range(len(history)):
+        head = heads[-1] if heads else None
+        start = len(head.marks) - 1 if head is not None else 0
+        closed = close(alignment, at, head, log, history[start:], firsts, named=named)
+        heads += [] if closed is None else [closed]
+    return heads
+
+
+@st.composite
+def logs_with_own_calls(draw: st.DrawFn) -> list[Turn]:
+    """Agents' logs, mostly: turns with calls whose ids no other call has. Some answers repeat."""
+    turns: list[Turn] = []
+    for number in range(draw(st.integers(3, 7))):
+        lines = [Line({"role": "user", "content": draw(st.sampled_from([f"Question {number}?", "go on"]))}, None)]
+        if draw(st.integers(0, 4)) == 0:
+            lines.insert(0, Line({"role": "system", "content": f"It is {number} o'clock."}, None))
+        for step in range(draw(st.integers(0, 4))):
+            lines += draw(steps(number, step, reuse_ids=draw(st.integers(0, 9)) == 0))
+        answer = draw(st.sampled_from([long_answer(str(number)), f"Done {number}.", "Done."]))
+        lines.append(Line({"role": "assistant", "content": answer}, None))
+        turns.append(Turn(lines))
+    for seq, line in enumerate(line for turn in turns for line in turn.lines):
+        line.seq = seq
+    return turns
+
+
+@settings(max_examples=50)
+@given(st.data(), st.booleans())
+def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.DataObject, named: bool) -> None:
+    turns = data.draw(logs_with_own_calls() | logs())
+    earlier = turns[: data.draw(st.integers(2, len(turns)))]
+    old = data.draw(retold(earlier))
+    log, history = elements_of(earlier), [element_from(Message.of(line.body)) for line in old]
+    heads = close_somewhere(log, history, align(log, history, named=named), named=named)
+    if not heads:
+        return
+    head = data.draw(st.sampled_from(heads))
+    kept = data.draw(st.integers(len(head.marks), len(old)))
+    last = max(line.seq for line in old[:kept] if line.seq is not None) - data.draw(st.sampled_from([0, 0, 0, 1, 5]))
+    told = data.draw(retold(turns, slides=False))
+    behind = [line for line in told if line.seq is not None and line.seq > last]
+    lines = [*old[:kept], *behind, *data.draw(new_lines())]
+    log, history = elements_of(turns), [element_from(Message.of(line.body)) for line in lines]
+    firsts: dict[Hashable, int] = {}
+    note_firsts(firsts, log, 0)
+    found = align_behind(head, log, history[len(head.marks) - 1 :], firsts, named=named)
+    event("behind" if found is not None else "only the whole can tell")
+    assert found is None or found == align(log, history, named=named)
 
 
 OPENERS = ("Hi", "Hello, I have a question.")
