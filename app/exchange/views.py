@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration
+from app.context.chain import find_omitted
 from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
@@ -174,20 +175,25 @@ class Views:
         place, policy = turn.place, turn.policy
         over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
         may_have_any = place.conversation.chunk_count or ((over or summarize in {"now", "ahead"}) and place.keeps)
-        if not (policy.summarizes and may_have_any):
-            chain = chain_of(made=more_chunks, replacing=policy.replaces) if more_chunks else NO_CHAIN
-            return await self._planned(turn, budget, summarize, chain, is_over=over)
-        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks)
-        view = await self._planned(turn, budget, summarize, chain, is_over=over)
+        omitted = find_omitted(place.versions)
+        replacing = policy.replaces
+        if policy.summarizes and may_have_any:
+            chain = await self._chains.of(place, replacing=replacing, made=more_chunks, omitted=omitted)
+        else:
+            chain = chain_of(made=more_chunks, replacing=replacing, omitted=omitted) if more_chunks else NO_CHAIN
+        view = await self._planned(turn, budget, summarize, chain, omitted, is_over=over)
         if chain.has_read(view.plan.chunks):
             return view
-        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks, anew=True)
-        return await self._planned(turn, budget, summarize, chain, is_over=over)
+        chain = await self._chains.of(place, replacing=replacing, made=more_chunks, omitted=omitted, anew=True)
+        return await self._planned(turn, budget, summarize, chain, omitted, is_over=over)
 
-    async def _planned(self, turn: Turn, budget: Budget, summarize: Summarize, chain: Chain, *, is_over: bool) -> View:
+    async def _planned(
+        self, turn: Turn, budget: Budget, summarize: Summarize, chain: Chain, omitted: Set[int], *, is_over: bool
+    ) -> View:
         """A view without its messages, on the chunks that there are.
 
         Args:
+            omitted: seqs of the messages that the client leaves out.
             is_over: whether all of the log would be above the soft line.
         """
         place, conversation = turn.place, turn.place.conversation
@@ -207,6 +213,7 @@ class Views:
             new_from_seq=conversation.head_seq + 1,
             pins=fitting(tuple(map(versions.project_pin, pins_of(marks))), turn.policy, budget) if marks else (),
             last=last,
+            omitted=omitted,
         )
         decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         if (start := decided.needs_tail) is not None:
