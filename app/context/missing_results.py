@@ -1,0 +1,92 @@
+"""Tool calls whose results are missing: each gets a result of its own in the view. Pure.
+
+Providers refuse a call without its result when the conversation goes on behind it, and would refuse every later turn.
+The log stays as it is: a result that comes later is the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from app.context.rounds import RESULT_ROLES
+
+MISSING_RESULT: Final = "[There is no result of this call: the conversation went on without it.]"
+_CALLS: Final = b'"tool_calls"'
+
+
+class _Skeleton(msgspec.Struct):
+    """What pairs calls with results, and nothing else of a message."""
+
+    role: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Skeleton)
+
+
+def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
+    """The messages with a result for each call that has none, behind the other results of the same message.
+
+    Calls and results are paired by their place, and by id where some of the ids come back: some providers give every
+    call the same id, or none. The last message may be one that calls tools: nothing follows it that a provider could
+    refuse.
+
+    Args:
+        messages: JSON text of each message of a view.
+        at_end: close calls of the last message, too, since another message is to follow it.
+    """
+    closed: list[bytes] = []
+    place = 0
+    for end, stubs in _missing(messages, at_end=at_end):
+        closed += (*messages[place:end], *stubs)
+        place = end
+    return [*closed, *messages[place:]]
+
+
+def has_missing_results(messages: Sequence[bytes]) -> bool:
+    """Whether `close_calls` would add anything."""
+    return next(_missing(messages), None) is not None
+
+
+def is_missing_result(raw: bytes) -> bool:
+    """Whether a message is a result that `close_calls` has added."""
+    return MISSING_RESULT.encode() in bytes(raw) and raw == _stub(_read(raw).tool_call_id)
+
+
+def _missing(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+    """The place behind each round that lacks results, and the results that it gets."""
+    for place, raw in enumerate(messages):
+        if _CALLS not in bytes(raw):
+            continue
+        asking = _read(raw)
+        if asking.role != "assistant" or not isinstance(asking.tool_calls, list):
+            continue
+        end = place + 1
+        answered = []
+        while end < len(messages) and (result := _read(messages[end])).role in RESULT_ROLES:
+            answered.append(result.tool_call_id)
+            end += 1
+        if end == len(messages) and not (answered or at_end):
+            continue
+        ids = [call.get("id") for call in asking.tool_calls if isinstance(call, dict)]
+        if len(answered) >= len(ids) and not set(answered) < set(ids):
+            continue
+        stubs = [_stub(call_id) for call_id in ids if isinstance(call_id, str) and call_id not in answered]
+        if stubs:
+            yield end, stubs
+
+
+def _read(raw: bytes) -> _Skeleton:
+    try:
+        return _decoder.decode(raw)
+    except msgspec.DecodeError:
+        return _Skeleton()
+
+
+def _stub(call_id: str) -> bytes:
+    return orjson.dumps({"role": "tool", "tool_call_id": call_id, "content": MISSING_RESULT})
