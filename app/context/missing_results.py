@@ -6,6 +6,7 @@ The log stays as it is: a result that comes later is the real one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -26,15 +27,18 @@ class _Skeleton(msgspec.Struct):
     tool_call_id: Any = None
 
 
+ROLE_BYTES: Final = 256
+_ROLE: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
+"""Behind nothing but short strings."""
 _decoder: Final = msgspec.json.Decoder(_Skeleton)
 
 
 def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
     """The messages with a result for each call that has none, behind the other results of the same message.
 
-    Calls and results are paired by their place, and by id where some of the ids come back: some providers give every
-    call the same id, or none. The last message may be one that calls tools: nothing follows it that a provider could
-    refuse.
+    Calls and results are paired by their place, and by id where there are fewer results than calls: some providers give
+    every call the same id, or none. The last message may be one that calls tools: nothing follows it that a provider
+    could refuse.
 
     Args:
         messages: JSON text of each message of a view.
@@ -60,25 +64,32 @@ def is_missing_result(raw: bytes) -> bool:
 
 def _missing(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
     """The place behind each round that lacks results, and the results that it gets."""
-    for place, raw in enumerate(messages):
+    end = 0
+    while end < len(messages):
+        raw = messages[end]
+        end += 1
         if _CALLS not in bytes(raw):
             continue
         asking = _read(raw)
         if asking.role != "assistant" or not isinstance(asking.tool_calls, list):
             continue
-        end = place + 1
-        answered = []
-        while end < len(messages) and (result := _read(messages[end])).role in RESULT_ROLES:
-            answered.append(result.tool_call_id)
+        first = end
+        while end < len(messages) and _role(messages[end]) in RESULT_ROLES:
             end += 1
-        if end == len(messages) and not (answered or at_end):
+        results = messages[first:end]
+        if len(results) >= len(asking.tool_calls) or (end == len(messages) and not (results or at_end)):
             continue
+        answered = [_read(result).tool_call_id for result in results]
         ids = [call.get("id") for call in asking.tool_calls if isinstance(call, dict)]
-        if len(answered) >= len(ids) and not set(answered) < set(ids):
-            continue
         stubs = [_stub(call_id) for call_id in ids if isinstance(call_id, str) and call_id not in answered]
         if stubs:
             yield end, stubs
+
+
+def _role(raw: bytes) -> Any:
+    """The role of a message, without decoding it where it stands near its beginning."""
+    found = _ROLE.match(raw, 0, ROLE_BYTES)
+    return _read(raw).role if found is None else found[1].decode()
 
 
 def _read(raw: bytes) -> _Skeleton:

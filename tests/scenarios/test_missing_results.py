@@ -66,10 +66,10 @@ async def test_dropped_results_are_counted_and_shown_as_missing_after_a_compacti
     async with kept(tmp_path / "kept.db", model) as place:
         client = Client(place, drop_results)
         client.fields["tools"] = [LOOK]
-        for turn in range(9):
-            body = await client.say(user(f"TOOL {turn}: {words(f'q{turn}', 150)}"))
+        for turn in range(5):
+            body = await client.say(user(f"TOOL {turn}: {words(f'q{turn}', 300)}"))
             (asked,) = body["choices"][0]["message"]["tool_calls"]
-            body = await client.say({"role": "tool", "tool_call_id": asked["id"], "content": words(turn, 150)})
+            body = await client.say({"role": "tool", "tool_call_id": asked["id"], "content": words(turn, 300)})
             sent = model.asked[-1]
             counted = COUNTER.request(sent["messages"], tools=sent["tools"])
             assert body["context"]["prompt_tokens"] == pytest.approx(counted, rel=0.02)
