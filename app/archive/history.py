@@ -14,6 +14,7 @@ from app.archive.spoken import spoken_row, title_of
 from app.context.chain import active_chain
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.exchange.chains import read_omitted
 from app.exchange.pinning import pins_of
 from app.exchange.request import Caller
 from app.store.base import ListQuery, Store
@@ -114,7 +115,8 @@ class History:
         stored = await self._store.chunks(
             tenant=conversation.tenant, root=conversation.root, path=conversation.path, texts=False
         )
-        chain, _ = active_chain(stored)
+        omitted = await read_omitted(self._store, conversation)
+        chain, _ = active_chain(stored, omitted=omitted)
         replacing, _ = active_chain([chunk for chunk in stored if not chunk.folds], replacing=True)
         return chain if len(chain) > 1 or not replacing else replacing[-1:]
 

@@ -20,6 +20,7 @@ from app.context.chain import active_chain
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversation.validation import TOOL_ROLES
 from app.errors import ItemNotFound
+from app.exchange.chains import read_omitted
 from app.store.base import Store
 
 LONGEST_ROUND: Final = 128
@@ -144,7 +145,8 @@ class Listing:
         stored = await self._store.chunks(
             tenant=conversation.tenant, root=conversation.root, path=conversation.path, texts=False
         )
-        chain, _ = active_chain(stored)
+        omitted = await read_omitted(self._store, conversation)
+        chain, _ = active_chain(stored, omitted=omitted)
         replacing, _ = active_chain([chunk for chunk in stored if not chunk.folds], replacing=True)
         shown = {chunk.id: chunk for chunk in (*chain, *replacing)}
         return sorted(shown.values(), key=_behind)

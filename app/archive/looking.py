@@ -12,6 +12,7 @@ from app.archive.places import item_ids
 from app.archive.records import Records
 from app.archive.standing import Standing, Wish, asked_of
 from app.archive.telling import message_row, preview_body, ranges_of, seen_body, sent_place, view_summary
+from app.context.missing_results import is_missing_result
 from app.context.origins import Origin, origins
 from app.context.outline import Plan
 from app.conversation.messages import Conversation
@@ -151,8 +152,13 @@ class Looking:
 
 
 def as_sent(raws: Sequence[bytes], stands_for: Sequence[Origin]) -> dict[str, Any]:
-    """The messages as they are sent, and for each what it stands for."""
+    """The messages as they are sent, and for each what it stands for; for a result that was missing, what the message
+    before it does."""
+    left = iter(stands_for)
+    origins: list[Origin] = []
+    for raw in raws:
+        origins.append(origins[-1] if is_missing_result(raw) else next(left))
     return {
         "sent": [orjson.loads(bytes(raw)) for raw in raws],
-        "sent_places": [sent_place(origin) for origin in stands_for],
+        "sent_places": [sent_place(origin) for origin in origins],
     }

@@ -16,6 +16,7 @@ from app.context.chain import active_chain
 from app.context.view import Counter, section_tokens
 from app.conversation.messages import Chunk, Conversation
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
+from app.exchange.chains import read_omitted
 from app.exchange.compacting import Compacting
 from app.exchange.request import Caller
 from app.exchange.tasks import Tasks
@@ -75,7 +76,7 @@ class Summaries:
         """
         conversation = await self._records.of(caller, conversation_id)
         chunks = await self._chunks(conversation)
-        active = active_ids(chunks)
+        active = await self._active_ids(conversation, chunks)
         listed = [chunk for chunk in chunks if with_inactive or chunk.id in active]
         if newest_first:
             listed.reverse()
@@ -90,7 +91,7 @@ class Summaries:
             ConversationNotFound, SummaryNotFound: there is none.
         """
         conversation, chunks, chunk = await self._found(caller, conversation_id, summary_id)
-        (told,) = await self._told(conversation, [chunk], active_ids(chunks))
+        (told,) = await self._told(conversation, [chunk], await self._active_ids(conversation, chunks))
         revisions = await self._revisions(conversation, chunk)
         return {**told, "revisions": [revision_object(one) for one in revisions]}
 
@@ -228,6 +229,16 @@ class Summaries:
     async def _chunks(self, conversation: Conversation) -> list[Chunk]:
         return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
 
+    async def _active_ids(self, conversation: Conversation, chunks: Sequence[Chunk]) -> set[str]:
+        """The summaries that follow on each other from the log's beginning, without those of messages that the client
+        leaves out; where one of everything reaches further, that one alone (policy `checkpoint`, a rolling summary).
+        Folds only repeat them."""
+        chain, _ = active_chain(chunks, omitted=await read_omitted(self._store, conversation))
+        whole = active_chain([chunk for chunk in chunks if not chunk.folds], replacing=True)[0]
+        if whole and (not chain or whole[-1].to_seq > chain[-1].to_seq):
+            return {whole[-1].id}
+        return {chunk.id for chunk in chain}
+
     async def _revisions(self, conversation: Conversation, chunk: Chunk) -> list[Chunk]:
         return await self._store.revisions(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)
 
@@ -236,16 +247,6 @@ class Summaries:
     ) -> list[dict[str, Any]]:
         ends = await item_ids(self._store, conversation, [(chunk.from_seq, chunk.to_seq) for chunk in chunks])
         return [summary_object(chunk, conversation, ends, is_active=chunk.id in active) for chunk in chunks]
-
-
-def active_ids(chunks: Sequence[Chunk]) -> set[str]:
-    """The summaries that follow on each other from the log's beginning; where one of everything reaches further, that
-    one alone (policy `checkpoint`, a rolling summary). Folds only repeat them."""
-    chain, _ = active_chain(chunks)
-    whole = active_chain([chunk for chunk in chunks if not chunk.folds], replacing=True)[0]
-    if whole and (not chain or whole[-1].to_seq > chain[-1].to_seq):
-        return {whole[-1].id}
-    return {chunk.id for chunk in chain}
 
 
 def _named(chunks: Sequence[Chunk], summary_id: str, conversation: Conversation) -> Chunk:

@@ -73,7 +73,8 @@ class Candidates:
         boundary = self.outline.last.boundary
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
         shown = pinned | {boundary.anchor_seq}
-        return boundary.to_seq - sum(1 for seq in shown if seq is not None and seq < boundary.to_seq)
+        elsewhere = {seq for seq in shown if seq is not None} | self.outline.omitted
+        return boundary.to_seq - sum(1 for seq in elsewhere if seq < boundary.to_seq)
 
     def _with_folds(self, limit_tokens: int) -> list[Candidate]:
         chunks = self.outline.chunks

@@ -4,38 +4,62 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import accumulate
 
+from app.context.versions import ClientVersions
 from app.conversation.messages import Chunk
 
 
-def active_chain(chunks: Iterable[Chunk], *, replacing: bool = False) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+def active_chain(
+    chunks: Iterable[Chunk], *, replacing: bool = False, omitted: Set[int] = frozenset()
+) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
     """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach.
+
+    Messages that the client leaves out need no chunk: the chain goes on behind them. A chunk that stands for nothing
+    else is not part of it; one that stands for any message that the client still sends is.
 
     Args:
         chunks: every chunk whose links lie on the conversation's path, in any order.
         replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
+        omitted: seqs of the messages that the client leaves out (`find_omitted`).
     """
     if replacing:
         return _from_the_start(chunks), ()
     starting: dict[int, list[Chunk]] = defaultdict(list)
     folds_ending: dict[int, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
-        if chunk.folds and chunk.from_seq == 0:
+        if chunk.folds:
             folds_ending[chunk.to_seq].append(chunk)
         elif not chunk.folds and chunk.to_seq > chunk.from_seq:
             starting[chunk.from_seq].append(chunk)
     chain: list[Chunk] = []
     folds: list[Chunk] = []
     position = 0
-    while position in starting:
-        chain.append(min(starting[position], key=_preference))
-        position = chain[-1].to_seq
-        if position in folds_ending:
-            folds.append(min(folds_ending[position], key=_preference))
+    while position in starting or position in omitted:
+        if position not in starting:
+            position += 1
+            continue
+        chunk = min(starting[position], key=_preference)
+        position = chunk.to_seq
+        if all(seq in omitted for seq in range(chunk.from_seq, chunk.to_seq)):
+            continue
+        chain.append(chunk)
+        usable = [fold for fold in folds_ending.get(position, ()) if fold.from_seq <= chain[0].from_seq]
+        if usable:
+            folds.append(min(usable, key=_preference))
     return tuple(chain), tuple(folds)
+
+
+def find_omitted(versions: ClientVersions) -> frozenset[int]:
+    """Seqs of the messages that the client leaves out, without those that a summary of its own stands for."""
+    omitted = {seq for seq in versions if versions.is_omitted(seq)}
+    for seq in versions:
+        version = versions.get(seq)
+        if version is not None and version.bodies and version.to_seq > seq + 1:
+            omitted.difference_update(range(seq, version.to_seq))
+    return frozenset(omitted)
 
 
 def _from_the_start(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:

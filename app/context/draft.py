@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.context.budget import Budget
@@ -30,6 +30,8 @@ class Scene:
     goal_ratio: float = 1.0
     """What a stage that is at work should leave, as a share of the limit."""
     pins: tuple[Pin, ...] = ()
+    omitted: Set[int] = frozenset()
+    """Messages that the client leaves out."""
 
     @property
     def limit_tokens(self) -> int:
@@ -67,14 +69,17 @@ class Draft:
 
     @property
     def dropped(self) -> int:
-        """Messages neither shown nor covered by a chunk."""
+        """Messages neither shown nor covered by a chunk, without those that the client leaves out."""
         tail = self.scene.tail
         forgotten_to = self.chunks[0].from_seq if self.chunks else tail.start_seq
         gaps = ((0, forgotten_to), (tail.start_seq, self.boundary_seq))
         missing = sum(to_seq - from_seq for from_seq, to_seq in gaps)
+        omitted = self.scene.omitted
+        missing -= sum(from_seq <= seq < to_seq for seq in omitted for from_seq, to_seq in gaps)
         shown = [(pin.from_seq, pin.to_seq) for pin in self.pins]
         if (anchor := self.boundary.anchor_seq) is not None and all(anchor != pin.from_seq for pin in self.pins):
             shown.append((anchor, anchor + 1))
+        shown = [one for one in shown if one[0] not in omitted]
         for from_seq, to_seq in shown:
             missing -= sum(max(0, min(to_seq, end) - max(from_seq, start)) for start, end in gaps)
         return missing

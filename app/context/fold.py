@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from app.context.budget import Budget, summary_limit
 from app.context.outline import Note, Range
@@ -39,17 +40,23 @@ class Folding:
         facts = {"chunks": len(folded), "chunk_tokens": self._weight, "gain_tokens": gain}
         if gain < self.policy.min_gain_ratio * min(self.view_tokens, self.budget.raw(self.budget.window)):
             return None, Note("fold_gains_nothing", facts)
-        return Range(0, folded[-1].to_seq, tuple(chunk.id for chunk in folded)), Note("fold_needed", facts)
+        wanted = Range(folded[0].from_seq, folded[-1].to_seq, tuple(chunk.id for chunk in folded))
+        return wanted, Note("fold_needed", facts)
 
     @property
     def _weight(self) -> int:
         return sum(chunk.tokens for chunk in self.shown)
 
     def _readable_prefix(self) -> Sequence[Chunk]:
-        """The chunks that one call can read, oldest first, but `LEAST_FOLDED` if there are as many."""
+        """The chunks that one call can read, oldest first, but `LEAST_FOLDED` if there are as many.
+
+        None behind a stretch that no chunk tells of: a fold stands for all of its range.
+        """
+        gaps = (place for place, (one, other) in enumerate(pairwise(self.shown), 1) if one.to_seq != other.from_seq)
+        shown = self.shown[: next(gaps, len(self.shown))]
         tokens = 0
-        for place, chunk in enumerate(self.shown):
+        for place, chunk in enumerate(shown):
             tokens += chunk.tokens
             if tokens > self.summarizer_input_tokens and place >= LEAST_FOLDED:
-                return self.shown[:place]
-        return self.shown
+                return shown[:place]
+        return shown

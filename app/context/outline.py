@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 import msgspec
@@ -84,8 +84,9 @@ class Outline(msgspec.Struct, frozen=True):
     next_seq: int
     """One past the last message, new messages included."""
     chunks: tuple[Chunk, ...] = ()
-    """The active chain from the log's start, oldest first, each beginning where the one before ended. Under a policy
-    whose summaries replace each other: all of them, each from the log's start, by reach. No folds."""
+    """The active chain from the log's start, oldest first, each beginning where the one before ended, or behind what
+    the client leaves out there. Under a policy whose summaries replace each other: all of them, each from the log's
+    start, by reach. No folds."""
     folds: tuple[Chunk, ...] = ()
     """Folds over a prefix of `chunks`."""
     tail: Sequence[LogMessage] | None = None
@@ -97,6 +98,8 @@ class Outline(msgspec.Struct, frozen=True):
     pins: tuple[Pin, ...] = ()
     """By place in the log, not overlapping."""
     last: LastView = LastView()
+    omitted: Set[int] = frozenset()
+    """Seqs of the messages that the client leaves out of its history. They take no tokens."""
 
 
 class Range(msgspec.Struct, frozen=True):

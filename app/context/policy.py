@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 Kind = Literal["additive", "checkpoint", "fade", "prune", "window"]
 Strategy = Literal["additive", "recursive"]
 Recall = Literal["off", "quote", "tool"]
+Restore = Literal["none", "quotes"]
 TriggerType = Literal["token_ratio", "remaining_tokens", "messages_to_refine"]
 Form = Literal["auto", "conversation", "transcript"]
 
@@ -94,6 +95,8 @@ class Policy:
     """Whether old messages that bear on the newest one are quoted, or the model may search for them."""
     recall_ratio: float = 0.15
     """The most that quotes may take."""
+    restore: Restore = "quotes"
+    """Whether messages that the client leaves out of its history may be quoted."""
     pin_ratio: float = 0.5
     """The most that pinned messages may take."""
 

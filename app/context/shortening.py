@@ -104,6 +104,7 @@ class Shortening:
             count=self.count,
             goal_ratio=self.policy.target_ratio if over else FULL,
             pins=self.outline.pins,
+            omitted=self.outline.omitted,
         )
         kept = {} if afresh else {at: edit for at, edit in self.edits.items() if at >= view.boundary.to_seq}
         return Draft(scene, view.chunks, view.boundary, kept, notes)

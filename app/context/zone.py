@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from app.context.budget import Budget, summary_limit
 from app.context.draft import saved_from, tokens_before
 from app.context.edits import Edit
 from app.context.outline import Outline, Range
-from app.context.partition import Tail, split
+from app.context.partition import Round, Tail, split
 from app.context.policy import Policy
 from app.context.view import Counter, empty_section_tokens, frame_tokens, summary_message_tokens
 from app.conversation.messages import Chunk
@@ -60,10 +61,12 @@ class Zoning:
         return self.budget.raw(int(self.budget.window * self.policy.buffer_max_ratio))
 
     def propose(self, cut: int) -> Proposal:
-        """Summarize every round before index `cut`."""
+        """Summarize every round before index `cut` but those with which a range would begin and which the client leaves
+        out."""
         tail, zone = self.tail, self.tail.rounds[:cut]
-        stretches = split(zone, self.summarizer_input_tokens)
-        ranges = tuple(Range(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches)
+        sent = tuple(dropwhile(self._is_omitted, zone))
+        stretches = (tuple(dropwhile(self._is_omitted, one)) for one in split(sent, self.summarizer_input_tokens))
+        ranges = tuple(Range(stretch[0].from_seq, stretch[-1].to_seq) for stretch in stretches if stretch)
         limit = self.budget.raw(summary_limit(self.policy, self.budget.window))
         section = empty_section_tokens(self.count)
         sizes = (tail.tokens_from(one.from_seq) - tail.tokens_from(one.to_seq) for one in ranges)
@@ -81,6 +84,9 @@ class Zoning:
             after_tokens=after,
             gain_tokens=self.view_tokens - after,
         )
+
+    def _is_omitted(self, one: Round) -> bool:
+        return all(seq in self.outline.omitted for seq in range(one.from_seq, one.to_seq))
 
     def is_under_the_line(self, proposal: Proposal) -> bool:
         return self.budget.calibrated(proposal.after_tokens) <= self.budget.soft

@@ -9,16 +9,17 @@ again asks for all to be read `anew`, and what is folded is looked at from then 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from app.context.chain import active_chain
+from app.context.chain import active_chain, find_omitted
+from app.context.versions import ClientVersions
 from app.conversation.messages import Chunk, Conversation
-from app.exchange.placement import Recollection
+from app.exchange.placement import Recollection, has_versions
 from app.store.base import Store
 
 MOST_WATCHED: Final = 64
@@ -70,13 +71,20 @@ class Chains:
         self._chars = 0
 
     async def of(
-        self, place: Recollection, *, replacing: bool, made: Sequence[Chunk] = (), anew: bool = False
+        self,
+        place: Recollection,
+        *,
+        replacing: bool,
+        made: Sequence[Chunk] = (),
+        omitted: Set[int] = frozenset(),
+        anew: bool = False,
     ) -> Chain:
         """The chain of a conversation.
 
         Args:
             replacing: as of `active_chain`.
             made: chunks made for this request, whether or not the store could keep them.
+            omitted: as of `active_chain`; where there are any, all chunks are read.
             anew: read all there are.
 
         Raises:
@@ -85,8 +93,8 @@ class Chains:
         if place.is_fresh:
             return chain_of(await self._among_the_new(place), replacing=replacing, made=made)
         conversation = place.conversation
-        if replacing:
-            return chain_of(await self._all(conversation), replacing=True, made=made)
+        if replacing or omitted:
+            return chain_of(await self._all(conversation), replacing=replacing, made=made, omitted=omitted)
         known = None if anew else await self._looked_at_again(conversation)
         if known is not None:
             stored, chain = known.stored, known.chain
@@ -156,11 +164,28 @@ class Chains:
             self._chars -= oldest.chars
 
 
-def chain_of(stored: Sequence[Chunk] = (), *, made: Sequence[Chunk] = (), replacing: bool = False) -> Chain:
+async def read_omitted(store: Store, conversation: Conversation) -> Set[int]:
+    """Seqs of the messages that the client of a conversation leaves out.
+
+    Raises:
+        StoreUnavailable: the client's versions cannot be read.
+    """
+    if not has_versions(conversation):
+        return frozenset()
+    return find_omitted(ClientVersions.from_stored(await store.versions(conversation), conversation.redacted))
+
+
+def chain_of(
+    stored: Sequence[Chunk] = (),
+    *,
+    made: Sequence[Chunk] = (),
+    replacing: bool = False,
+    omitted: Set[int] = frozenset(),
+) -> Chain:
     """The chain that all of these make up, none of them remembered."""
     known = {chunk.id for chunk in stored}
     made = [chunk for chunk in made if chunk.id not in known]
-    return Chain(*active_chain([*stored, *made], replacing=replacing))
+    return Chain(*active_chain([*stored, *made], replacing=replacing, omitted=omitted))
 
 
 def _known_of(stored: Sequence[Chunk], *, unfolds: bool) -> _Known:

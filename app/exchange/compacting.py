@@ -104,18 +104,19 @@ class Compacting:
         """To make the summary of a stored chunk once more; None where that stands on what is no longer known."""
         place, outline = turn.place, view.outline
         if chunk.folds:
-            wanted, start, tail = Range(chunk.from_seq, chunk.to_seq, chunk.folds), START, Tail([], after=None)
+            wanted, tail = Range(chunk.from_seq, chunk.to_seq, chunk.folds), Tail([], after=None)
+            start_link = chunk.from_link
             known = {one.id for one in outline.chunks}
             if not known.issuperset(chunk.folds):
                 return None
         else:
-            before = next((one for one in outline.chunks if one.to_seq == chunk.from_seq), None)
-            start = START if before is None else boundary_after(before)
-            if start.to_seq != chunk.from_seq:
-                return None
+            # Behind what the client leaves out, a chunk begins where no other ends.
+            before = [one for one in outline.chunks if one.to_seq <= chunk.from_seq]
+            start = place.versions.restore_boundary(boundary_after(before[-1])) if before else START
+            start_link = before[-1].to_link if before else start_of(place.conversation.tenant).link
             wanted = Range(chunk.from_seq, chunk.to_seq, style=_style(turn.policy))
             tail = Tail(await self._views.log(place, start.to_seq), after=start)
-        return dataclasses.replace(self._bare_job(turn, view), tail=tail, start_link=chunk.from_link, ranges=(wanted,))
+        return dataclasses.replace(self._bare_job(turn, view), tail=tail, start_link=start_link, ranges=(wanted,))
 
     async def again(self, turn: Turn, view: View, chunk: Chunk, folded: Sequence[Chunk]) -> Chunk:
         """Have a stored summary written once more, by a model that reads what it stands for.

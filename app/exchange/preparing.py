@@ -54,6 +54,8 @@ class Preparing:
         place = turn.place
         if not turn.policy.summarizes or not place.keeps or place.degraded or turn.request.summarize == "never":
             return
+        if _slides(view):
+            return
         if conversation.id in self._at_work or len(self._at_work) >= MOST_AT_ONCE:
             return
         is_near = _is_near(view, place.asked_tokens, conversation.head_tokens_total - place.log_tokens)
@@ -105,6 +107,12 @@ class Preparing:
         told = next((chunk for chunk in view.plan.chunks if chunk.kind == "mechanical"), None)
         if told is not None and (job := await self._compacting.job_again(turn, view, told)) is not None:
             await self._compactor.refresh(job)
+
+
+def _slides(view: View) -> bool:
+    """Whether the client leaves out the oldest messages itself and all that it sends is shown. It will leave out more
+    with the next turn: a summary of that would be made for nothing."""
+    return 0 in view.outline.omitted and view.plan.is_untouched
 
 
 def _is_near(view: View, asked_tokens: int, answer_tokens: int) -> bool:

@@ -18,6 +18,7 @@ from app.context.outline import Quotation
 from app.context.quotes import choose_quotes
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.terms import terms_of_message
+from app.conversation.validation import INSTRUCTION_ROLES
 from app.errors import StoreUnavailable
 from app.exchange.counting import Counting
 from app.exchange.finding import Finding
@@ -83,7 +84,8 @@ class Quoting:
         else:
             kept = ()
         question = asked.message.text[-QUESTION_CHARS:]
-        candidates = await self._candidates(turn.place, question, view.plan.boundary_seq)
+        found = await self._candidates(turn.place, question, view.plan.boundary_seq)
+        candidates = [one for one in found if _may_be_quoted(one.message, turn, view)]
         shown = {seq for pin in view.plan.pins for seq in range(pin.from_seq, pin.to_seq)}
         if view.plan.anchor_seq is not None:
             shown.add(view.plan.anchor_seq)
@@ -120,6 +122,14 @@ class Quoting:
             await self._finding.catch_up(conversation, before_seq)
         except StoreUnavailable as error:
             log.warning("old messages could not be indexed: %s", error.message)
+
+
+def _may_be_quoted(entry: LogMessage, turn: Turn, view: View) -> bool:
+    """Whether the policy allows it where the client leaves a message out. A note that it has taken back never comes
+    again."""
+    if entry.seq not in view.outline.omitted:
+        return True
+    return turn.policy.restore == "quotes" and entry.message.role not in INSTRUCTION_ROLES
 
 
 def kept_quotations(view: View) -> tuple[Quotation, ...]:

@@ -23,7 +23,7 @@ from app.conversation.identity import (
     root_of_conversation,
 )
 from app.conversation.messages import Conversation, LogMessage, Message, size_of
-from app.conversation.validation import TOOL_ROLES, check_messages, leaves_calls_open
+from app.conversation.validation import check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.exchange.anchors import Anchors, hint_digests
 from app.exchange.client_history import ALIGNED, AlignedHistory, ClientHistories, new_index
@@ -423,8 +423,6 @@ class Recall:
             messages = []
         calls_open = bool(conversation.state.get(CALLS_OPEN))
         await _check(messages, first_index=len(instructions), calls_open=calls_open)
-        if calls_open and messages and messages[0].role not in TOOL_ROLES:
-            messages = [*await self._repeating.results_given_up(conversation), *messages]
         if not instructions:
             instructions = tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ()))
         if conversation.mode == "unknown":

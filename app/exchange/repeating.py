@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
-
-import orjson
 
 from app.conversation.canonical import canonical
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.validation import TOOL_ROLES
 from app.exchange.placement import PENDING
 from app.store.base import Store
-
-GIVEN_UP: Final = "No result: the conversation went on without it."
-"""What stands in the log as the result of a call that its client never answered."""
 
 
 class Repeating:
@@ -49,25 +42,6 @@ class Repeating:
                 if place >= 0 and stored[place : place + count] == sent[:count]:
                     return count
         return 0
-
-    async def results_given_up(self, conversation: Conversation) -> list[Message]:
-        """Results for the calls at the end of the log that have none, where the conversation goes on without them:
-        providers refuse a call that is left open, and would refuse every later turn."""
-        answered: list[str] = []
-        seq = conversation.head_seq
-        while seq >= 0:
-            (entry,) = await self._store.read(conversation, seq, seq + 1)
-            if entry.message.role not in TOOL_ROLES:
-                break
-            answered.append(entry.message.body.get("tool_call_id", ""))
-            seq -= 1
-        else:
-            return []
-        return [
-            Message(orjson.dumps({"role": "tool", "tool_call_id": call["id"], "content": GIVEN_UP}))
-            for call in entry.message.tool_calls
-            if "id" in call and call["id"] not in answered
-        ]
 
 
 def _are_same(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:

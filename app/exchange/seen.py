@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from app.context.budget import Budget
+from app.context.missing_results import close_calls
 from app.context.outline import LastView, Pin, Plan
 from app.context.versions import NO_VERSIONS, ClientVersions
 from app.context.view import render
@@ -115,7 +116,8 @@ async def messages_seen(
     shown = await read_early(store, conversation, plan)
     shown += await store.read(conversation, plan.boundary_seq, next_seq)
     raws = {entry.seq: entry.message.raw for entry in shown}
-    return render(plan, instructions=[], message_at=raws.__getitem__, next_seq=next_seq, versions=versions)
+    messages = render(plan, instructions=[], message_at=raws.__getitem__, next_seq=next_seq, versions=versions)
+    return close_calls(messages)
 
 
 async def _chunks(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Chunk]:

@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from app.context.budget import Budget, budget_for
 from app.context.calibration import Calibration
+from app.context.chain import find_omitted
+from app.context.missing_results import close_calls, has_missing_results, is_missing_result
 from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
 from app.context.policy import Policy
 from app.context.view import render, summary_message
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.errors import ContextLengthExceeded
 from app.exchange.chains import NO_CHAIN, Chain, Chains, chain_of
 from app.exchange.counting import Counting
@@ -148,9 +150,28 @@ class Views:
         plan = view.plan
         if not plan.fits:
             raise _too_long(plan, view.outline, budget)
-        if place.client_log is not None and plan.is_untouched:
+        if place.client_log is not None and plan.is_untouched and not _lacks_results(turn.request):
             return view
-        return await self.shown(place, view, plan)
+        shown = await self.shown(place, view, plan)
+        added_tokens = self._missing_result_tokens(place, shown.messages or ())
+        if not added_tokens:
+            return shown
+        if budget.calibrated(plan.prompt_tokens + added_tokens) > budget.hard:
+            hard = budget.hard - budget.calibrated(added_tokens)
+            tighter = replace(budget, hard=hard, soft=min(budget.soft, hard))
+            view = await self.planned(turn, tighter, summarize=summarize, more_chunks=more_chunks)
+            plan = view.plan
+            if not plan.fits:
+                raise _too_long(plan, view.outline, budget)
+            shown = await self.shown(place, view, plan)
+            added_tokens = self._missing_result_tokens(place, shown.messages or ())
+        plan = replace(plan, prompt_tokens=plan.prompt_tokens + added_tokens)
+        return replace(shown, plan=plan, budget=budget)
+
+    def _missing_result_tokens(self, place: Recollection, messages: Sequence[bytes]) -> int:
+        """What the results take that stand for missing ones."""
+        counter = self._counting.counter(place.conversation.encoding)
+        return sum(counter.message(Message(raw).body) for raw in messages if is_missing_result(raw))
 
     async def shown(self, place: Recollection, view: View, plan: Plan) -> View:
         """A view with its messages, by a plan that may quote more than its own; what it shows already is not read
@@ -174,20 +195,25 @@ class Views:
         place, policy = turn.place, turn.policy
         over = budget.calibrated(turn.instructions_tokens + place.log_tokens) > budget.soft
         may_have_any = place.conversation.chunk_count or ((over or summarize in {"now", "ahead"}) and place.keeps)
-        if not (policy.summarizes and may_have_any):
-            chain = chain_of(made=more_chunks, replacing=policy.replaces) if more_chunks else NO_CHAIN
-            return await self._planned(turn, budget, summarize, chain, is_over=over)
-        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks)
-        view = await self._planned(turn, budget, summarize, chain, is_over=over)
+        omitted = find_omitted(place.versions)
+        replacing = policy.replaces
+        if policy.summarizes and may_have_any:
+            chain = await self._chains.of(place, replacing=replacing, made=more_chunks, omitted=omitted)
+        else:
+            chain = chain_of(made=more_chunks, replacing=replacing, omitted=omitted) if more_chunks else NO_CHAIN
+        view = await self._planned(turn, budget, summarize, chain, omitted, is_over=over)
         if chain.has_read(view.plan.chunks):
             return view
-        chain = await self._chains.of(place, replacing=policy.replaces, made=more_chunks, anew=True)
-        return await self._planned(turn, budget, summarize, chain, is_over=over)
+        chain = await self._chains.of(place, replacing=replacing, made=more_chunks, omitted=omitted, anew=True)
+        return await self._planned(turn, budget, summarize, chain, omitted, is_over=over)
 
-    async def _planned(self, turn: Turn, budget: Budget, summarize: Summarize, chain: Chain, *, is_over: bool) -> View:
+    async def _planned(
+        self, turn: Turn, budget: Budget, summarize: Summarize, chain: Chain, omitted: Set[int], *, is_over: bool
+    ) -> View:
         """A view without its messages, on the chunks that there are.
 
         Args:
+            omitted: seqs of the messages that the client leaves out.
             is_over: whether all of the log would be above the soft line.
         """
         place, conversation = turn.place, turn.place.conversation
@@ -207,6 +233,7 @@ class Views:
             new_from_seq=conversation.head_seq + 1,
             pins=fitting(tuple(map(versions.project_pin, pins_of(marks))), turn.policy, budget) if marks else (),
             last=last,
+            omitted=omitted,
         )
         decided = await self._plan(turn, outline, budget, summarize, is_over=is_over)
         if (start := decided.needs_tail) is not None:
@@ -261,7 +288,8 @@ class Views:
         if wanted.folds:
             return self._summaries(place, view, wanted), 1
         if wanted.style == "checkpoint":
-            return [bytes(raw) for raw in await self.rendered(place, UNTOUCHED, wanted.to_seq)], wanted.to_seq
+            messages = close_calls(await self.rendered(place, UNTOUCHED, wanted.to_seq), at_end=True)
+            return [bytes(raw) for raw in messages], len(messages) - len(place.instructions)
         if wanted.style == "additive" and wanted.from_seq != shown_from:
             return [], 0
         boundary = boundary_after(outline.chunks[-1]) if outline.chunks else START
@@ -277,7 +305,8 @@ class Views:
             quotations=tuple(one for one in last.quotations if one.before_seq < wanted.to_seq),
         )
         raws = await self._raws(place, seen)
-        messages = [bytes(raw) for raw in _rendered(place, seen, raws, wanted.to_seq)]
+        rendered = close_calls(_rendered(place, seen, raws, wanted.to_seq), at_end=True)
+        messages = [bytes(raw) for raw in rendered]
         return messages, len(messages) - len(_rendered(place, seen, raws, shown_from))
 
     def _summaries(self, place: Recollection, view: View, wanted: Range) -> list[bytes]:
@@ -319,15 +348,21 @@ class Views:
         return found
 
 
+def _lacks_results(request: ChatRequest) -> bool:
+    """Whether results of tool calls are missing in what the client sent."""
+    return b'"tool_calls"' in request.body and has_missing_results(request.raws)
+
+
 def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
     instructions = [message.raw for message in place.instructions]
-    return render(
+    messages = render(
         decided,
         instructions=instructions,
         message_at=raws.__getitem__,
         next_seq=next_seq,
         versions=place.versions,
     )
+    return close_calls(messages)
 
 
 async def read_early(store: Store, conversation: Conversation, decided: Plan) -> list[LogMessage]:

@@ -122,6 +122,9 @@ class Policy(Section):
     recall_ratio: Share = 0.15
     """The most that quotations may take. Where part of the log is folded, `additive` keeps it free below the
     limit."""
+    restore: Literal["none", "quotes"] = "quotes"
+    """`quotes`: messages that a client leaves out of the history it resends may be quoted, too, in views that do not
+    show everything anyway; `none`: never."""
     pin_ratio: Share = 0.5
     """The most that pinned messages may take. A request that pins more is refused."""
 

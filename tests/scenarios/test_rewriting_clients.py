@@ -5,18 +5,20 @@ Each test is named for a fault that was seen by running it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.edge.kept import user
+from tests.edge.kept import is_summary, user
 from tests.live import completion
 from tests.scenarios.rewriting import (
     COUNTER,
     LOOK,
     SYSTEM,
+    WINDOW,
     Client,
     StrictModel,
     inject,
@@ -173,8 +175,39 @@ async def test_a_sliding_window_keeps_its_conversation(named: bool, tmp_path: Pa
         assert "bypassed" not in client.statuses
         assert place.contents() == [message["content"] for message in client.messages]
         assert len(client.messages) == 120
-        print(f"summaries {model.summaries}, waits {client.waits}")
         assert 0 < model.summaries <= 12
+
+
+async def test_what_a_sliding_window_has_passed_is_never_summarized(tmp_path: Path) -> None:
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        client, reads = Client(place, slide(8)), list[set[int]]()
+        for turn in range(20):
+            await client.say(question(turn, 30 if turn < 12 else 420))
+            window = client.tell(client.messages[:-1])
+            asked = [body for body in model.requests if is_summary(body)]
+            for body in asked[len(reads) :]:
+                read = {number for number in range(turn + 1) if f"Question {number}:" in str(body)}
+                sent = {number for number in range(turn + 1) if f"Question {number}:" in str(window)}
+                assert read <= sent
+                reads.append(read)
+        assert reads, "summaries were made"
+        assert max(sum(turn in read for read in reads) for turn in range(20)) == 1
+        assert not any(read & set(range(8)) for read in reads)
+        assert client.statuses == {"full", "summarized"}
+        assert model.refused == []
+
+
+async def test_nothing_is_prepared_for_a_window_that_slides_and_fits(tmp_path: Path) -> None:
+    model = StrictModel(answer_words=110)
+    async with kept(tmp_path / "kept.db", model, policies={"additive": {"prepare_ratio": 0.5}}) as place:
+        client = Client(place, slide(12))
+        for turn in range(16):
+            await client.say(question(turn, 110))
+            await asyncio.sleep(0.02)
+        assert client.bodies[-1]["context"]["prompt_tokens"] > 0.5 * WINDOW
+        assert client.statuses == {"full"}
+        assert model.summaries <= 1, "one may be prepared before the window begins to slide"
 
 
 async def test_an_agent_that_masks_old_results_keeps_its_conversation(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.context.missing_results import MISSING_RESULT, close_calls, has_missing_results, is_missing_result
+from tests.scenarios.rewriting import find_orphan
+
+USER, ANSWER = {"role": "user", "content": "Go on."}, {"role": "assistant", "content": "Yes."}
+
+
+def calling(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": one, "type": "function"} for one in ids]}
+
+
+def result(call_id: str, content: str = "7") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def missing(call_id: str) -> dict[str, Any]:
+    return result(call_id, MISSING_RESULT)
+
+
+def closed(*messages: dict[str, Any], at_end: bool = False) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for raw in close_calls([orjson.dumps(one) for one in messages], at_end=at_end)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([calling("a"), USER], [calling("a"), missing("a"), USER]),
+        ([calling("a", "b"), result("b"), USER], [calling("a", "b"), result("b"), missing("a"), USER]),
+        ([calling("a", "b"), result("b")], [calling("a", "b"), result("b"), missing("a")]),
+        ([calling("a"), calling("a"), result("a")], [calling("a"), missing("a"), calling("a"), result("a")]),
+    ],
+)
+def test_a_call_without_a_result_gets_one_behind_the_others(
+    messages: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    assert closed(*messages) == expected
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER, calling("a")],
+        [calling("a", "b"), result("b"), result("a"), USER],
+        [calling("a"), {"role": "function", "name": "f", "content": "7"}, USER],
+        [calling("", ""), result(""), result(""), USER],
+        [calling("a"), result("renamed"), USER],
+        [calling("a"), {"content": 'says "role": "user"', **result("a", "7")}, USER],
+        [calling("a"), {"tool_call_id": "a", "role": "tool", "content": "7"}, USER],
+        [{"role": "user", "content": 'What is "tool_calls"?'}, USER],
+        [{"role": "assistant", "content": None, "tool_calls": None}, USER],
+    ],
+)
+def test_what_lacks_nothing_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
+    raws = [orjson.dumps(one) for one in messages]
+    assert close_calls(raws) == raws
+    assert not has_missing_results(raws)
+    assert not any(map(is_missing_result, raws))
+
+
+def test_an_open_call_at_the_end_is_closed_where_something_is_to_follow() -> None:
+    assert closed(USER, calling("a"), at_end=True) == [USER, calling("a"), missing("a")]
+
+
+ROUNDS = st.one_of(
+    st.just([USER]),
+    st.just([ANSWER]),
+    st.tuples(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.randoms(use_true_random=False)).map(
+        lambda drawn: [calling(*drawn[0]), *(result(one) for one in drawn[0] if drawn[1].random() < 0.5)]
+    ),
+)
+
+
+@given(st.lists(ROUNDS, max_size=8).map(lambda rounds: [message for one in rounds for message in one]))
+def test_a_strict_provider_takes_every_view_and_nothing_is_lost(messages: list[dict[str, Any]]) -> None:
+    view = closed(*messages, USER)
+    assert find_orphan(view) is None
+    assert [one for one in view if one.get("content") != MISSING_RESULT] == [*messages, USER]
+    assert closed(*view) == view
