@@ -131,7 +131,7 @@ def _(talk: Talk) -> None:
     talk.instructions = [{"role": "system", "content": "You help with gardens."}]
 
 
-@given(parsers.parse("{name} has a client that {habit}"))
+@given(parsers.parse("{name:w} has a client that {habit}"))
 def _(clients: dict[str, Client], name: str, habit: str) -> None:
     clients[name] = Client(HABITS[habit])
 
@@ -142,7 +142,7 @@ def _(clients: dict[str, Client], field_name: str, value: str) -> None:
         client.fields[field_name] = value
 
 
-@given(parsers.parse("{name}'s client says in its requests that its {field_name} is {value}"))
+@given(parsers.parse("{name:w}'s client says in its requests that its {field_name} is {value}"))
 def _(clients: dict[str, Client], name: str, field_name: str, value: str) -> None:
     clients[name].fields[field_name] = value
 
@@ -156,19 +156,19 @@ def _(clients: dict[str, Client], count: int) -> None:
         client.logged = list(client.messages)
 
 
-@when(parsers.parse('{name} says "{text}"'))
+@when(parsers.parse('{name:w} says "{text}"'))
 def _(talk: Talk, clients: dict[str, Client], name: str, text: str) -> None:
     send_new(talk, clients[name], {"role": "user", "content": text})
 
 
-@given(step("{name} has asked {count:N} questions"))
-@when(step("{name} asks {count:N} questions"))
+@given(step("{name:w} has asked {count:N} questions"))
+@when(step("{name:w} asks {count:N} questions"))
 def _(talk: Talk, clients: dict[str, Client], name: str, count: int) -> None:
     for _number in range(count):
         send_new(talk, clients[name], next_question(clients[name], name))
 
 
-@when(step("{name} asks {count:N} questions that need a tool"))
+@when(step("{name:w} asks {count:N} questions that need a tool"))
 def _(talk: Talk, clients: dict[str, Client], name: str, count: int) -> None:
     client = clients[name]
     client.fields["tools"] = [tool("look_up")]
@@ -179,14 +179,14 @@ def _(talk: Talk, clients: dict[str, Client], name: str, count: int) -> None:
         send_new(talk, client, {"role": "tool", "tool_call_id": asked, "content": result})
 
 
-@when(parsers.parse("{name} asks a question and goes on with the second of two answers"))
+@when(parsers.parse("{name:w} asks a question and goes on with the second of two answers"))
 def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
     client = clients[name]
     send_new(talk, client, next_question(client, name), n=2)
     client.messages[-1] = {"role": "assistant", "content": talk.answer.body["choices"][1]["message"]["content"]}
 
 
-@when(parsers.parse('{name} asks a question and begins the answer with "{text}"'))
+@when(parsers.parse('{name:w} asks a question and begins the answer with "{text}"'))
 def _(talk: Talk, clients: dict[str, Client], name: str, text: str) -> None:
     client = clients[name]
     new = next_question(client, name)
@@ -197,7 +197,7 @@ def _(talk: Talk, clients: dict[str, Client], name: str, text: str) -> None:
     client.messages[-2:] = [{"role": "assistant", "content": begun["content"] + answer["content"]}]
 
 
-@when(parsers.parse("{name} brings a history of his own that ends as {other}'s does"))
+@when(parsers.parse("{name:w} brings a history of his own that ends as {other:w}'s does"))
 def _(clients: dict[str, Client], name: str, other: str) -> None:
     client = clients[name]
     client.messages = [next_question(client, name), {"role": "assistant", "content": words(f"An answer to {name}")}]
@@ -205,7 +205,7 @@ def _(clients: dict[str, Client], name: str, other: str) -> None:
     client.logged = list(client.messages)
 
 
-@when(parsers.parse("{name} wants another answer to the last question"))
+@when(parsers.parse("{name:w} wants another answer to the last question"))
 def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
     client = clients[name]
     client.messages.pop()
@@ -214,25 +214,25 @@ def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
     send_new(talk, client, None)
 
 
-@when(parsers.parse('{name} changes the last question to "{text}"'))
+@when(parsers.parse('{name:w} changes the last question to "{text}"'))
 def _(talk: Talk, clients: dict[str, Client], name: str, text: str) -> None:
     client = clients[name]
     del client.messages[-2:], client.logged[-2:]
     send_new(talk, client, {"role": "user", "content": text})
 
 
-@then(parsers.parse("{name} has one conversation"))
+@then(parsers.parse("{name:w} has one conversation"))
 def _(clients: dict[str, Client], name: str) -> None:
     assert len(set(clients[name].ids)) == 1
 
 
-@then(parsers.parse("{name}'s last answer is in another conversation than those before"))
+@then(parsers.parse("{name:w}'s last answer is in another conversation than those before"))
 def _(clients: dict[str, Client], name: str) -> None:
     *before, last = clients[name].ids
     assert last not in before
 
 
-@then(parsers.parse("{name}'s log has every message as it was said, once and in order"))
+@then(parsers.parse("{name:w}'s log has every message as it was said, once and in order"))
 def _(talk: Talk, clients: dict[str, Client], name: str) -> None:
     talk.answers.append(next(one for one in reversed(talk.answers) if one.body["conversation_id"] in clients[name].ids))
     said = [message for message in talk.log() if not is_note(message)]
@@ -251,12 +251,12 @@ def _(talk: Talk) -> None:
     assert talk.answer.view == [*talk.instructions, *talk.answer.messages]
 
 
-@then(parsers.parse("the conversations of {name} and {other} are different ones"))
+@then(parsers.parse("the conversations of {name:w} and {other:w} are different ones"))
 def _(clients: dict[str, Client], name: str, other: str) -> None:
     assert set(clients[name].ids).isdisjoint(clients[other].ids)
 
 
-@then(parsers.parse('"{text}" is in no log but that of {name}'))
+@then(parsers.parse('"{text}" is in no log but that of {name:w}'))
 def _(talk: Talk, clients: dict[str, Client], text: str, name: str) -> None:
     read: dict[str, str] = {}
     for answer in list(talk.answers):
@@ -265,7 +265,7 @@ def _(talk: Talk, clients: dict[str, Client], text: str, name: str) -> None:
     assert [one for one, log in read.items() if text in log] == clients[name].ids[-1:]
 
 
-@then(parsers.parse("deleting {name}'s conversation with its branches leaves that of {other}"))
+@then(parsers.parse("deleting {name:w}'s conversation with its branches leaves that of {other:w}"))
 def _(talk: Talk, clients: dict[str, Client], name: str, other: str) -> None:
     gone = talk.request("DELETE", f"/conversations/{clients[name].ids[-1]}", params={"branches": "true"})
     assert gone.json()["deleted"] is True
