@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.context.budget import compaction_line
 from app.context.outline import Summarize
 from app.errors import GatewayError, StoreUnavailable, release_frames
 from app.exchange.answer import Answer, StreamedAnswer
@@ -152,14 +153,14 @@ class Exchange:
             turn = await self._begin(replace(request, mode="stateless"), held)
         budget = self._views.budget(turn)
         tokens = budget.calibrated(turn.instructions_tokens + turn.place.log_tokens)
-        limit = budget.window - budget.reserve
         return {
             "object": "context.count",
             "model": request.model,
             "prompt_tokens": tokens,
             "window": budget.window,
-            "limit": limit,
-            "pressure": round(tokens / max(1, limit), 4),
+            "limit": budget.hard,
+            "pressure": round(budget.limit_pressure(tokens), 4),
+            "compacts_above": compaction_line(turn.policy, budget, folded=False),
         }
 
     def _begin_early(self, turn: Turn, view: View, compaction: Running, held: Held) -> StreamedAnswer:
