@@ -164,7 +164,7 @@ class Exchange:
         }
 
     def _begin_early(self, turn: Turn, view: View, compaction: Running, held: Held) -> StreamedAnswer:
-        report = replace(report_of(turn, view), status="summarized")
+        report = report_of(turn, view)
         frames = self._stream_with_compaction(turn, view, compaction, held, report)
         return StreamedAnswer(report.headers(turn.request.request_id, summarizing=True), frames)
 
@@ -193,7 +193,8 @@ class Exchange:
             view = await compaction.view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
             current_span().event(outcome)
-            yield early.ended({"type": outcome, "duration_ms": view.compaction["duration_ms"]})
+            event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
+            yield early.ended(event, report_of(turn, view).fields())
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
             await held.let_go()
