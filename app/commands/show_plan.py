@@ -25,8 +25,7 @@ from app.compaction.summarizer import input_tokens
 from app.context.calibration import Calibration
 from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.tokens import counter_for
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.counting import Counting
 from app.exchange.preview import Preview, preview, rows
@@ -144,7 +143,7 @@ async def _look(settings: Settings, arguments: argparse.Namespace) -> _Shown:
     async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         model = await _model(settings, store, conversation, arguments)
-        counting = Counting(lambda encoding: TokenCounter(tokenizer_for(encoding)))
+        counting = Counting(counter_for)
         turn = await _turn(conversation, model, _policy(settings, arguments.policy), counting)
         told = await preview(Views(store=store, counting=counting), turn)
         every = await rows(store, conversation, told.plan, 0, conversation.head_seq + 1)
