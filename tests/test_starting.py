@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from app.api.later import Later
-from app.assembly.models import counter_for
 from app.context.tokenizers import tokenizer_for
+from app.context.tokens import counter_for
 from app.main import create_app
 from app.settings import load
 from tests.live import serving

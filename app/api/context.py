@@ -27,6 +27,7 @@ class Count(Described):
     window: int
     limit: int
     pressure: float
+    compacts_above: int
 
 
 def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> APIRouter:

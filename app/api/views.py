@@ -117,6 +117,7 @@ class ViewObject(Described):
     limit: int
     prompt_tokens: int
     pressure: float
+    compacts_above: int
     status: Literal["full", "summarized", "trimmed"]
     fits: bool
     dropped_messages: int
@@ -129,7 +130,6 @@ class ViewObject(Described):
 class PreviewObject(ViewObject):
     """What would be sent now."""
 
-    compacts_above: int
     instructions: list[dict[str, Any]]
     to_summarize: list[RangeInView]
     notes: list[dict[str, Any]]

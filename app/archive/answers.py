@@ -68,7 +68,7 @@ def _of_view(context: Facts, seen: Facts, answer: LogMessage, policies: Mapping[
     shown: Facts = seen.get("shown") or {}
     boundary: Facts = shown.get("boundary") or {}
     return {
-        "threshold_tokens": seen[THRESHOLD] if THRESHOLD in seen else _threshold_tokens(context, policies),
+        "threshold_tokens": _threshold_tokens(context, seen, policies),
         "log_tokens": whole,
         "saved_tokens": max(0, whole - sent),
         "boundary_seq": boundary.get("to_seq", 0),
@@ -81,7 +81,10 @@ def _estimated_log_tokens(context: Facts, answer: LogMessage) -> int:
     return max(int(context["prompt_tokens"]), round(raw * _ratio(context)))
 
 
-def _threshold_tokens(context: Facts, policies: Mapping[str, Policy]) -> int | None:
+def _threshold_tokens(context: Facts, seen: Facts, policies: Mapping[str, Policy]) -> int | None:
+    told: int | None = context.get("compacts_above", seen.get(THRESHOLD))
+    if told is not None:
+        return told
     policy = policies.get(str(context.get("policy")))
     return None if policy is None else budget_for(policy, window=int(context["window"])).soft
 

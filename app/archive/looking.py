@@ -91,7 +91,7 @@ class Looking:
                 param="item_id",
                 hint="Ask for the context of an assistant's message that came through the gateway.",
             )
-        shown = Preview(conversation, (), view.budget, view.plan)
+        shown = Preview(conversation, (), view.budget, view.plan, view.budget.soft)
         body = seen_body(
             shown,
             model=str(asked_of(answer)["model"]),

@@ -17,7 +17,7 @@ from app.errors import InvalidRequest, ModelRequired
 from app.exchange.counting import Counting
 from app.exchange.placement import INSTRUCTIONS, Recollection, has_versions
 from app.exchange.request import Caller, ChatRequest
-from app.exchange.seen import asked_in
+from app.exchange.seen import MAX_OUTPUT, asked_in
 from app.exchange.turns import Turns
 from app.exchange.views import Turn
 from app.store.base import Lease, Store
@@ -54,7 +54,7 @@ class Standing:
             PolicyNotFound, ModelNotFound: there is none of that name.
             StoreUnavailable: the last answer cannot be read.
         """
-        asked = {} if wish.model and wish.policy else asked_of(await self.last_answer(conversation))
+        asked = asked_of(await self.last_answer(conversation))
         model = wish.model or asked.get("model")
         if model is None:
             raise ModelRequired(
@@ -62,7 +62,8 @@ class Standing:
                 param="model",
                 hint="Name one with `model`.",
             )
-        request = bare_request(caller, model, wish, policy=wish.policy or self._known_policy(asked.get("policy")))
+        policy = wish.policy or self._known_policy(asked.get("policy"))
+        request = bare_request(caller, model, wish, policy=policy, max_output_tokens=asked.get(MAX_OUTPUT))
         means = await self._turns.means(request)
         place = place_of(conversation, lease)
         if has_versions(conversation):
@@ -96,11 +97,13 @@ def check_summarizes(policy: Policy) -> None:
 
 
 def asked_of(answer: LogMessage | None) -> Mapping[str, Any]:
-    """What the request of an answer asked for: `model`, and `policy` where it named one."""
+    """What the request of an answer asked for (`exchange.seen.asked_facts`)."""
     return asked_in({} if answer is None else answer.meta or {})
 
 
-def bare_request(caller: Caller, model: str, wish: Wish, *, policy: str | None) -> ChatRequest:
+def bare_request(
+    caller: Caller, model: str, wish: Wish, *, policy: str | None, max_output_tokens: int | None
+) -> ChatRequest:
     """A request without messages."""
     return ChatRequest(
         caller=caller,
@@ -110,6 +113,7 @@ def bare_request(caller: Caller, model: str, wish: Wish, *, policy: str | None) 
         raws=(),
         model=model,
         policy=policy,
+        max_output_tokens=max_output_tokens,
         summarize=wish.summarize,
         instructions=wish.instructions,
         through_seq=wish.through_seq,

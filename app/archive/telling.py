@@ -33,7 +33,6 @@ def preview_body(
     return {
         "object": "context.preview",
         **_head(shown, model, policy),
-        "compacts_above": shown.budget.soft,
         "fits": plan.fits,
         "instructions": [message.body for message in shown.instructions],
         "summaries": list(summaries),
@@ -73,7 +72,8 @@ def _head(shown: Preview, model: str, policy: str) -> dict[str, Any]:
         "window": shown.budget.window,
         "limit": shown.limit_tokens,
         "prompt_tokens": shown.prompt_tokens,
-        "pressure": round(shown.prompt_tokens / max(1, shown.limit_tokens), 4),
+        "pressure": round(shown.budget.limit_pressure(shown.prompt_tokens), 4),
+        "compacts_above": shown.compacts_above,
         "status": shown.plan.status,
         "dropped_messages": shown.plan.dropped,
     }

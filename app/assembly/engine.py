@@ -15,12 +15,13 @@ from typing import Final
 
 from app.api.auth import Auth, AuthRules
 from app.archive.retention import Retention
-from app.assembly.models import counter_for, policy_of, providers_of, router_of, routes_of, windows_of
+from app.assembly.models import policy_of, providers_of, router_of, routes_of, windows_of
 from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.calibration import Calibration
+from app.context.tokens import counter_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.admission import Admission
 from app.exchange.anchors import Anchors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import time
 import uuid
@@ -11,9 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.context.policy import ClearReasoning, ClearToolResults, Policy, SummarizerPolicy, Trigger
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import LONG_BYTES, TokenCounter
-from app.context.vocabulary import encoding_for
+from app.context.tokens import LONG_BYTES, TokenCounter, counter_for, counter_name
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
@@ -144,15 +141,10 @@ def warm_up(settings: Settings) -> None:
     """Make the tokenizers in use ready: for their first texts, or for all with `server.preload`."""
     text = "warm " * (LONG_BYTES if settings.server.preload else 1)
     deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
-    named = {deployment.encoding or encoding_for(deployment.model or "") for deployment in deployments}
-    for encoding in named or {encoding_for("")}:
-        counter_for(encoding).count(text)
+    named = {counter_name(deployment.model or "", deployment.encoding) for deployment in deployments}
+    for name in named or {counter_name("")}:
+        counter_for(name).count(text)
 
 
 def _counter_for_model(model: str) -> TokenCounter:
-    return counter_for(encoding_for(model))
-
-
-@functools.cache
-def counter_for(encoding: str) -> TokenCounter:
-    return TokenCounter(tokenizer_for(encoding))
+    return counter_for(counter_name(model))

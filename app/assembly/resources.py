@@ -43,9 +43,9 @@ from app.archive.standing import Standing
 from app.archive.summaries import Summaries
 from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
-from app.assembly.models import counter_for
 from app.assembly.telemetry import VERSION
 from app.compaction.compactor import new_chunk_id
+from app.context.tokens import counter_for
 from app.context.vocabulary import encoding_for
 from app.observability.exposition import Exposition
 from app.settings import Settings

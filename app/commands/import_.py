@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import secrets
 import sys
 from pathlib import Path
@@ -17,8 +16,7 @@ from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.commands.watching.figures import shown
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter, encoding_for
+from app.context.tokens import counter_for, encoding_for
 from app.exchange.counting import Counting
 from app.exchange.tasks import Tasks
 from app.settings import Settings, load
@@ -69,7 +67,7 @@ async def _keep(settings: Settings, tenant: str, found: list[Checked], telling: 
     async with opened_store(settings) as store:
         importing = Importing(
             store=store,
-            counting=Counting(functools.cache(lambda encoding: TokenCounter(tokenizer_for(encoding)))),
+            counting=Counting(counter_for),
             tasks=tasks,
             random_bytes=secrets.token_bytes,
             encoding=encoding_for(""),

@@ -25,14 +25,13 @@ from app.compaction.summarizer import input_tokens
 from app.context.calibration import Calibration
 from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.tokens import counter_for
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.exchange.counting import Counting
 from app.exchange.preview import Preview, preview, rows
 from app.exchange.report import summary_fields
 from app.exchange.request import Caller
-from app.exchange.seen import Seen, messages_seen, seen
+from app.exchange.seen import MAX_OUTPUT, Seen, asked_in, messages_seen, seen
 from app.exchange.viewed import CALIBRATION, calibration_of
 from app.exchange.views import Turn, Views
 from app.settings import Settings, load
@@ -85,6 +84,8 @@ class _Model:
     name: str
     key: str
     window_tokens: int
+    max_output_tokens: int | None
+    """What the last request asked for."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -123,7 +124,7 @@ async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple
         if view is None:
             raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
         sent = await messages_seen(store, conversation, view.plan, view.next_seq, view.versions)
-        told = Preview(conversation, (), view.budget, view.plan)
+        told = Preview(conversation, (), view.budget, view.plan, view.budget.soft)
         every = await rows(store, conversation, view.plan, 0, view.next_seq)
     return _Shown(told, str((entries[0].meta or {}).get("model")), every), view, sent
 
@@ -142,7 +143,7 @@ async def _look(settings: Settings, arguments: argparse.Namespace) -> _Shown:
     async with opened_store(settings) as store:
         conversation = await _found(store, settings, arguments.conversation)
         model = await _model(settings, store, conversation, arguments)
-        counting = Counting(lambda encoding: TokenCounter(tokenizer_for(encoding)))
+        counting = Counting(counter_for)
         turn = await _turn(conversation, model, _policy(settings, arguments.policy), counting)
         told = await preview(Views(store=store, counting=counting), turn)
         every = await rows(store, conversation, told.plan, 0, conversation.head_seq + 1)
@@ -152,7 +153,8 @@ async def _look(settings: Settings, arguments: argparse.Namespace) -> _Shown:
 async def _turn(conversation: Conversation, model: _Model, policy: Policy, counting: Counting) -> Turn:
     """The turn that a request would be which adds nothing."""
     provider, _, name = model.key.partition("/")
-    request = bare_request(Caller(conversation.tenant), model.name, Wish(), policy=policy.name)
+    caller, output = Caller(conversation.tenant), model.max_output_tokens
+    request = bare_request(caller, model.name, Wish(), policy=policy.name, max_output_tokens=output)
     place = place_of(conversation)
     counted = await counting.instructions(place.instructions, request, conversation.encoding)
     return Turn(
@@ -189,7 +191,7 @@ async def _model(settings: Settings, store: Store, conversation: Conversation, a
         window = (meta.get("context") or {}).get("window")
     if window is None:
         window = (await store.model_facts()).get(key, {}).get("window") or _known_window(settings, key)
-    return _Model(name, key, int(window))
+    return _Model(name, key, int(window), asked_in(meta).get(MAX_OUTPUT))
 
 
 def _deployment(settings: Settings, name: str) -> tuple[str, int | None]:
@@ -220,7 +222,7 @@ def as_json(told: _Shown) -> dict[str, Any]:
         "prompt_tokens": shown.prompt_tokens,
         "limit": shown.limit_tokens,
         "window": shown.budget.window,
-        "compacts_above": shown.budget.soft,
+        "compacts_above": shown.compacts_above,
         "fits": decided.fits,
         "instructions": [message.text for message in shown.instructions],
         "summaries": [_summary(chunk) for chunk in decided.chunks],
@@ -264,7 +266,7 @@ def _print(told: _Shown, *, answer: int | None = None) -> None:
     console.print(f"[bold]{shown.conversation.id}[/] as {model} {saw}: [bold]{decided.status}[/]")
     console.print(
         f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
-        f"compaction above {budget.soft:,})" + ("" if decided.fits else " - does not fit")
+        f"compaction above {shown.compacts_above:,})" + ("" if decided.fits else " - does not fit")
     )
     if shown.instructions:
         console.print(f"instructions: {len(shown.instructions)} stored system message(s), sent verbatim")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from functools import cache
 
-from app.context.tokens import TokenCounter, encoding_for, tokenizer_for
+from app.context.tokens import TokenCounter, counter_for, counter_name
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import serve
 
@@ -21,9 +20,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _counter_for(model: str) -> TokenCounter:
-    return _counter(encoding_for(model))
-
-
-@cache
-def _counter(encoding: str) -> TokenCounter:
-    return TokenCounter(tokenizer_for(encoding))
+    return counter_for(counter_name(model))

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.archive.verifying import Finding, Found, Verifying
-from app.assembly.models import counter_for
 from app.commands.progress import Telling, counted, tell_interrupted
+from app.context.tokens import counter_for
 from app.errors import GatewayError
 from app.settings import Settings, load
 from app.store.auditing import opened_audit

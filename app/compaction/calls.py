@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from app.compaction.acceptance import decoded
 from app.compaction.bodies import Prompt, Room, body_of
 from app.compaction.request import SummaryRequest
+from app.context.tokens import counter_name
 from app.context.usage import input_of, output_of
 from app.context.view import Counter
-from app.context.vocabulary import encoding_for
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import SILENT, Metrics, SummaryFacts
 from app.upstream.base import ClientKey, Deployment, Target, Window
@@ -121,7 +121,7 @@ class Calls:
         return Room(
             window_tokens=window.tokens,
             output_tokens=max(1, min(limit_tokens * attempt.allowance, window.tokens // 4)),
-            count=self._counter_for(deployment.encoding or encoding_for(deployment.upstream_model)),
+            count=self._counter_for(counter_name(deployment.upstream_model, deployment.encoding)),
             input_share=attempt.input_share,
         )
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.context.budget import Budget, summary_limit
+from app.context.budget import Budget, summary_limit, trigger_tokens
 from app.context.candidates import Candidate, Candidates
 from app.context.draft import Draft
 from app.context.outline import Note, Outline, Plan, Range, Summarize
@@ -139,12 +139,8 @@ class Checkpointing:
 
     def _reaches_the_trigger(self, view_tokens: int) -> bool:
         """Whether a trigger that is told in tokens is reached, be it before anything overflows."""
-        trigger, used = self.policy.trigger, self.budget.calibrated(view_tokens)
-        if trigger.value is None:
-            return False
-        if trigger.type == "token_ratio":
-            return used / self.budget.window >= trigger.value
-        return trigger.type == "remaining_tokens" and self.budget.window - used <= trigger.value
+        trigger = trigger_tokens(self.policy, self.budget.window)
+        return trigger is not None and self.budget.calibrated(view_tokens) >= trigger
 
     def _expected_tokens(self, draft: Draft, cut: int) -> int:
         scene = draft.scene

@@ -1,24 +1,15 @@
-"""What an image costs: by its width and height, never by the length of its base64.
-
-Formula and examples: OpenAI, "Images and vision", calculating costs, for models priced by 512-pixel tiles at 85 + 170
-tokens (gpt-4o, gpt-4.1, gpt-4.5). Models with other rates are brought in line by calibration.
-"""
+"""What an image costs: by its width and height and the rule of the model, never by the length of its base64."""
 
 from __future__ import annotations
 
 import binascii
-import math
 import struct
 from typing import Final
 
-BASE_TOKENS: Final = 85
-"""All of an image with detail `low`."""
-TILE_TOKENS: Final = 170
-TILE_PIXELS: Final = 512
-LONG_SIDE_PIXELS: Final = 2048
-SHORT_SIDE_PIXELS: Final = 768
+from app.context.image_rules import DEFAULT_RULE, ImageRule
+
 ASSUMED_PIXELS: Final = (1024, 1024)
-"""Of an image that is not in the request (a remote URL) or cannot be read: four tiles, 765 tokens."""
+"""Of an image that is not in the request (a remote URL) or cannot be read."""
 
 HEADER_CHARS: Final = (4_096, 700_000)
 """How much base64 is decoded to find the size: nearly always the first is enough, but a JPEG may hold a colour
@@ -27,20 +18,10 @@ profile and a preview before it."""
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def image_tokens(url: str, detail: object = "auto") -> int:
+def image_tokens(url: str, detail: object = "auto", rule: ImageRule = DEFAULT_RULE) -> int:
     """Tokens of an image given by a `data:` or remote URL. `auto` and unknown values of detail count as `high`."""
-    if detail == "low":
-        return BASE_TOKENS
-    return tile_tokens(*(image_size(url) or ASSUMED_PIXELS))
-
-
-def tile_tokens(width: int, height: int) -> int:
-    """Tokens of an image of this many pixels in high detail: shrunk to 2048 on its longer side, then to 768 on its
-    shorter one, then covered with tiles."""
-    shrink = min(1.0, LONG_SIDE_PIXELS / max(width, height))
-    shrink = min(shrink, SHORT_SIDE_PIXELS / min(width, height))
-    across, down = (math.ceil(round(side * shrink) / TILE_PIXELS) for side in (width, height))
-    return BASE_TOKENS + TILE_TOKENS * max(1, across) * max(1, down)
+    width, height = image_size(url) or ASSUMED_PIXELS
+    return rule.cost(width, height, detail == "low")
 
 
 def image_size(url: str) -> tuple[int, int] | None:

@@ -8,16 +8,17 @@ open, prompt token counts that the API reported. What is off is brought in line 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens
-from app.context.images import ASSUMED_PIXELS, image_tokens, tile_tokens
+from app.context.image_rules import DEFAULT_RULE, ImageRule, image_rule, image_rule_for
+from app.context.images import ASSUMED_PIXELS, image_tokens
 from app.context.tokenizers import Tokenizer, tokenizer_for
 from app.context.toolschema import as_json, render_custom_tool, render_functions, render_response_format
 from app.context.vocabulary import encoding_for
 
-__all__ = ["TokenCounter", "Tokenizer", "encoding_for", "is_long", "tokenizer_for"]
+__all__ = ["TokenCounter", "Tokenizer", "counter_for", "counter_name", "encoding_for", "is_long", "tokenizer_for"]
 
 PER_MESSAGE: Final = 3
 PER_NAME: Final = 1
@@ -38,12 +39,34 @@ RESPONSE_FORMAT: Final = 4
 ROLES_REMEMBERED: Final = 64
 ROLE_CHARS: Final = 16
 """Longer ones are none that come again."""
-UNKNOWN_BINARY: Final = tile_tokens(*ASSUMED_PIXELS)
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
+RULE_MARK: Final = "+"
 
 LONG_BYTES: Final = 16 * 1024
 """Up to a millisecond of counting with tiktoken, up to four with text of its least favourable kind."""
+
+
+def counter_name(model: str, encoding: str | None = None) -> str:
+    """The name of the counter for a model: its encoding, and the rule for its images where that is not the default.
+    A conversation keeps the name, since the counts of its messages are stored.
+
+    Args:
+        encoding: from configuration, in place of the model's own.
+    """
+    name, rule = encoding or encoding_for(model), image_rule_for(model)
+    return name if rule is DEFAULT_RULE else f"{name}{RULE_MARK}{rule.name}"
+
+
+@cache
+def counter_for(name: str) -> TokenCounter:
+    """The counter of a name that `counter_name` gave.
+
+    Raises:
+        ValueError: it names no encoding.
+    """
+    encoding, _, rule = name.partition(RULE_MARK)
+    return TokenCounter(tokenizer_for(encoding), image_rule(rule))
 
 
 def is_long(size: int) -> bool:
@@ -52,15 +75,15 @@ def is_long(size: int) -> bool:
 
 
 class TokenCounter:
-    """Counts in one encoding.
+    """Counts in one encoding, and images by one rule.
 
     Any decodable JSON is accepted: a value of an unexpected type counts by its JSON, one nested beyond 250 levels not.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, images: ImageRule = DEFAULT_RULE) -> None:
         self._count = tokenizer.count
         self._role = lru_cache(maxsize=ROLES_REMEMBERED)(tokenizer.count)
-        self.encoding = tokenizer.name
+        self._images = images
 
     def count(self, text: str) -> int:
         """Tokens of a text by itself."""
@@ -147,9 +170,9 @@ class TokenCounter:
             case str(text) | {"text": str(text)} | {"refusal": str(text)}:
                 return self.count(text)
             case {"image_url": {"url": str(url)} as image}:
-                return image_tokens(url, image.get("detail"))
+                return image_tokens(url, image.get("detail"), self._images)
             case {"image_url": str(url)}:
-                return image_tokens(url)
+                return image_tokens(url, rule=self._images)
             case {"input_audio": {} as audio}:
                 return audio_tokens(audio)
             case {"file": {} as file}:
@@ -159,7 +182,7 @@ class TokenCounter:
     def _unknown(self, part: object) -> int:
         """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
         plain, binaries = _without_binaries(part)
-        return self.count(as_json(plain)) + binaries * UNKNOWN_BINARY
+        return self.count(as_json(plain)) + binaries * self._images.cost(*ASSUMED_PIXELS, False)
 
 
 def _name(value: object) -> str:

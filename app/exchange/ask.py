@@ -98,13 +98,16 @@ class Ask:
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")
 
-    async def again(self, deployment: Deployment, turn: Turn, sent: View, added: Sequence[bytes]) -> Asked:
+    async def again(
+        self, deployment: Deployment, turn: Turn, sent: View, added: Sequence[bytes], added_tokens: int
+    ) -> Asked:
         """Ask the deployment that has begun an answer to go on with it.
 
         Args:
             turn: whose request may differ in anything but its messages.
             sent: the view that was sent.
             added: JSON text of each message after it.
+            added_tokens: their raw count.
 
         Raises:
             UpstreamRefused: the upstream's own error, as it came.
@@ -112,7 +115,7 @@ class Ask:
         """
         filled = await self._filled(deployment, turn, sent)
         messages = [*(turn.request.raws if filled is None else filled), *added]
-        body = upstream_body(turn.request, messages, deployment, sent.max_output_tokens)
+        body = upstream_body(turn.request, messages, deployment, sent.output_limit(added_tokens))
 
         async def body_for(_: Deployment) -> bytes:
             return body
@@ -151,7 +154,7 @@ class Ask:
             messages = shown.messages
             if deployment.quirks.restore_fields:
                 messages = await self._filled(deployment, turn, shown)
-            return upstream_body(turn.request, messages, deployment, shown.max_output_tokens)
+            return upstream_body(turn.request, messages, deployment, shown.output_limit())
 
         return body_for
 
@@ -168,19 +171,16 @@ class Ask:
         compacts: Compacts,
         attempt: int,
     ) -> View:
-        """A smaller view, after an upstream said that this one is too long."""
-        refused = view.budget.calibrated(view.plan.prompt_tokens)
-        limit = overflow.limit_tokens
-        if overflow.only_output and limit is not None:
-            room = limit - (overflow.prompt_tokens or refused) - OUTPUT_MARGIN_TOKENS
-            if room > 0:
-                return replace(view, max_output_tokens=room, recovered=True)
+        """A smaller view, or a lower limit for its answer, after an upstream said that this one is too long."""
+        refused, limit = view.prompt_tokens, overflow.limit_tokens
         if limit is not None and limit < view.budget.window:
             self._windows.learned(deployment.key, limit)
             self._learn(deployment.key, {"window": limit})
+        if overflow.only_output and (lowered := self._with_lower_output(turn, view, overflow)) is not None:
+            return lowered
         window = min(limit or view.budget.window, view.budget.window)
         ratio = view.budget.ratio
-        if overflow.prompt_tokens is not None and view.plan.prompt_tokens:
+        if overflow.prompt_tokens is not None and not overflow.at_least and view.plan.prompt_tokens:
             ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
         elif limit is None or refused < limit:
             window = max(1, int(min(window, refused) * UNSTATED_LIMIT_SHARE))
@@ -190,6 +190,24 @@ class Ask:
             smaller = await compacts.compact(turn, smaller)
         log.info("recovering from an overflow: window %d, view of %d tokens", window, smaller.plan.prompt_tokens)
         return replace(smaller, recovered=True, compaction=smaller.compaction if attempt else view.compaction)
+
+    def _with_lower_output(self, turn: Turn, view: View, overflow: Overflow) -> View | None:
+        """The same messages with a lower limit for the answer; None where that would leave less room than is kept free
+        for an answer, or did not help before."""
+        limit, prompt = overflow.limit_tokens, overflow.prompt_tokens
+        assert limit is not None
+        assert prompt is not None
+        if overflow.at_least and view.provider_output_limit is not None:
+            return None
+        ratio = max(view.budget.ratio, prompt / max(1, view.plan.prompt_tokens))
+        budget = self._views.budget(turn, window=min(limit, view.budget.window), ratio=ratio)
+        if overflow.at_least:
+            room = limit - max(prompt, view.prompt_tokens) - budget.reserve
+        else:
+            room = limit - prompt - OUTPUT_MARGIN_TOKENS
+        if room < max(1, budget.output):
+            return None
+        return replace(view, budget=budget, provider_output_limit=room, recovered=True)
 
     def _learn(self, model_key: str, facts: dict[str, object]) -> None:
         if NUL not in model_key:  # which no database can keep

@@ -25,7 +25,7 @@ def upstream_body(
 
     Args:
         messages: JSON text of each message of the view; None for the client's own, untouched.
-        max_output_tokens: a lower bound for the answer than the client asked for.
+        max_output_tokens: the answer's limit where the client's is too high.
 
     Raises:
         InvalidRequest: a field that has to be changed cannot be read (`decode_field`).
@@ -63,10 +63,15 @@ def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tok
         options = request.value("stream_options") or {}
         fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
     if max_output_tokens is not None:
-        names = [name for name in OUTPUT_FIELDS if name in fields] or ["max_tokens"]
-        for name in names:
-            fields[name] = b"%d" % max_output_tokens
+        fields |= _lower_output_fields(request, max_output_tokens)
     return fields
+
+
+def _lower_output_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
+    """The fields of the answer's limit that are above `limit`; `max_tokens` where the client set none of them."""
+    values = {name: value for name in OUTPUT_FIELDS if (value := request.value(name)) is not None}
+    too_high = [name for name, value in values.items() if value > limit or value <= 0]
+    return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
 
 
 def _strip_metadata(fields: dict[str, bytes]) -> None:

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.context.budget import compaction_line
 from app.context.outline import last_view
+from app.context.policy import Policy
 from app.context.tokens import is_long
 from app.context.usage import Input, input_of
 from app.conversation.messages import Conversation, Message
@@ -303,8 +305,10 @@ def report_of(turn: Turn, view: View) -> Report:
         compaction=_compaction(view) if plan.chunks else view.compaction,
         log_tokens=budget.calibrated(outline.instructions_tokens + outline.log_tokens),
         pinned=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
+        compacts_above=_compacts_above(turn.policy, view),
+        max_output_tokens=view.output_limit(),
         recovered=view.recovered,
-        warnings=view.warnings,
+        warnings=(*view.warnings, *_output_warning(view)),
         searches=turn.recalled.searches if turn.recalled is not None else (),
     )
 
@@ -342,6 +346,22 @@ def _cut_by_provider(report: Report, reported: Input | None) -> str | None:
         f"The provider counted {reported.tokens} tokens in a prompt of {sent}. If it cut the prompt, its window is "
         "smaller than the one that is configured here."
     )
+
+
+def _compacts_above(policy: Policy, view: View) -> int:
+    """The line for the next view, for a prompt that holds this view's quotations: they are chosen below the line."""
+    budget, plan = view.budget, view.plan
+    line = compaction_line(policy, budget, folded=bool(plan.chunks))
+    quoted = sum(one.tokens for one in plan.quotations)
+    return min(budget.hard, line + budget.calibrated(quoted)) if quoted else line
+
+
+def _output_warning(view: View) -> tuple[str, ...]:
+    limit, asked, window = view.output_limit(), view.budget.requested_output, view.budget.window
+    if limit is None:
+        return ()
+    wanted = f"from {asked} to {limit}" if asked else f"to {limit}"
+    return (f"The answer's limit was lowered {wanted} tokens: prompt and answer share a window of {window}.",)
 
 
 def _compaction(view: View) -> Mapping[str, Any]:

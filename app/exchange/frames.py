@@ -43,6 +43,7 @@ class EarlyStream:
     Args:
         completion_id, created, model: of the completion; `created` in Unix seconds.
         style: how progress is told.
+        fields: ours, while the compaction runs: the status of what would be sent without it.
     """
 
     def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
@@ -64,8 +65,13 @@ class EarlyStream:
         """A chunk without content, so that no reader times out."""
         return self._chunk({"content": ""})
 
-    def ended(self, event: Mapping[str, Any]) -> bytes:
-        """The chunk that says how the compaction ended."""
+    def ended(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+        """The chunk that says how the compaction ended.
+
+        Args:
+            fields: ours, of what is sent now.
+        """
+        self._fields = fields
         return self._told(event, {"content": ""})
 
     def adopted(self, data: bytes, fields: bytes) -> bytes:

@@ -33,7 +33,7 @@ def note_view(request: ChatRequest, report: Report) -> None:
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,
-                "concertina.context.pressure": report.budget.pressure(prompt_tokens),
+                "concertina.context.pressure": report.budget.limit_pressure(prompt_tokens),
                 "concertina.context.prompt_tokens": prompt_tokens,
                 "concertina.context.saved_tokens": facts.saved_tokens,
                 "concertina.context.window": report.budget.window,
@@ -62,7 +62,7 @@ def facts_of_turn(
         status=report.status,
         prompt_tokens=sent_tokens,
         log_tokens=log_tokens,
-        pressure=report.budget.pressure(sent_tokens),
+        pressure=report.budget.limit_pressure(sent_tokens),
         saved_usd=input_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
         is_whole=is_whole,
         recovered=report.recovered,

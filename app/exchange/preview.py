@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.context.budget import Budget
+from app.context.budget import Budget, compaction_line
 from app.context.disposition import Disposition, dispositions
 from app.context.outline import Plan
 from app.conversation.messages import Conversation, LogMessage, Message
@@ -22,6 +22,8 @@ class Preview:
     """System messages that are stored; most clients send theirs with each request, and those are not known here."""
     budget: Budget
     plan: Plan
+    compacts_above: int
+    """A longer prompt is compacted, or shortened."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -29,7 +31,7 @@ class Preview:
 
     @property
     def limit_tokens(self) -> int:
-        return self.budget.window - self.budget.reserve
+        return self.budget.hard
 
 
 async def preview(views: Views, turn: Turn) -> Preview:
@@ -39,7 +41,8 @@ async def preview(views: Views, turn: Turn) -> Preview:
         StoreUnavailable: the log or its summaries cannot be read.
     """
     view = await views.planned(turn, views.budget(turn), summarize=turn.request.summarize)
-    return Preview(turn.place.conversation, turn.place.instructions, view.budget, view.plan)
+    line = compaction_line(turn.policy, view.budget, folded=bool(view.plan.chunks))
+    return Preview(turn.place.conversation, turn.place.instructions, view.budget, view.plan, line)
 
 
 async def rows(

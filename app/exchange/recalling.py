@@ -235,7 +235,8 @@ class _Rounds:
             self._recalled.first_usage = usages[0] if usages else None
         self._recalled.rounds += 1
         request = going_on(self._turn.request, self._recalled.asked, last=self.is_last)
-        return await self._ask.again(self._deployment, replace(self._turn, request=request), self._sent, self._added)
+        turn, added_tokens = replace(self._turn, request=request), tokens - self._sent.plan.prompt_tokens
+        return await self._ask.again(self._deployment, turn, self._sent, self._added, added_tokens)
 
     async def _result(self, call: Mapping[str, Any], room_tokens: int) -> str:
         """What the model is told of one search."""

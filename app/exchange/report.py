@@ -39,6 +39,10 @@ class Report(msgspec.Struct, frozen=True):
     """Of the whole history, calibrated: what would have been sent without us."""
     pinned: int = 0
     """Messages of the conversation that are pinned, wherever in the view they stand."""
+    compacts_above: int = 0
+    """A longer prompt is compacted, or shortened: in tokens that compare with `prompt_tokens`."""
+    max_output_tokens: int | None = None
+    """The answer's limit as it was sent, where it was lowered."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     searches: Sequence[Mapping[str, Any]] = ()
@@ -65,8 +69,10 @@ class Report(msgspec.Struct, frozen=True):
             "policy": self.policy,
             "window": budget.window,
             "prompt_tokens": prompt_tokens,
-            "limit": budget.pruning,
-            "pressure": round(budget.pressure(prompt_tokens), 4),
+            "limit": budget.hard,
+            "pressure": round(budget.limit_pressure(prompt_tokens), 4),
+            "compacts_above": self.compacts_above,
+            "max_output_tokens": self.max_output_tokens,
             "summaries": [summary_fields(chunk) for chunk in plan.chunks] if plan.chunks else [],
             "verbatim_messages": self.next_seq - plan.boundary.to_seq - edited + _shown_early(plan),
             "trimmed_messages": edited,
@@ -124,7 +130,7 @@ def _shown_early(plan: Plan) -> int:
 
 def tokens_header(prompt_tokens: int, budget: Budget) -> str:
     """`X-Context-Tokens`: used, and how much may be."""
-    return f"{prompt_tokens}/{budget.window - budget.reserve}"
+    return f"{prompt_tokens}/{budget.hard}"
 
 
 def status_of(turn: Recollection, plan: Plan, *, stateless: bool) -> ContextStatus:

@@ -23,10 +23,12 @@ from app.store.base import Store
 SEEN = "view"
 """Of a stored answer's `meta`: the facts of the view that it answers."""
 ASKED = "asked"
-"""The same: the model that the request named, and the policy, where it named one."""
+"""The same: the model that the request named, and the policy and the answer's limit, where it named one."""
+MAX_OUTPUT = "max_output_tokens"
+"""Of what a request asked for: the limit of its answer."""
 THRESHOLD, LOG_TOKENS = "threshold", "log_tokens"
-"""Of the facts of a view, both calibrated: above what it would have been compacted, and what the whole history weighed,
-instructions and tools included."""
+"""Of the facts of a view, both calibrated: the line that `context.compacts_above` tells since (older answers only), and
+what the whole history weighed, instructions and tools included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,8 @@ def facts_of(view: View, place: Recollection, *, log_tokens: int) -> dict[str, A
         log_tokens: see `LOG_TOKENS`.
     """
     plan = view.plan
-    outline, budget = view.outline, view.budget
     facts: dict[str, Any] = {
-        "next_seq": outline.next_seq,
-        THRESHOLD: budget.soft,
+        "next_seq": view.outline.next_seq,
         LOG_TOKENS: log_tokens,
     }
     if view.messages is None:
@@ -74,11 +74,16 @@ def facts_of(view: View, place: Recollection, *, log_tokens: int) -> dict[str, A
 
 def asked_facts(request: ChatRequest) -> dict[str, Any]:
     """What has to be kept of a request so that the next one can be expected to ask for the same."""
-    return {"model": request.model, **({"policy": request.policy} if request.policy else {})}
+    asked: dict[str, Any] = {"model": request.model}
+    if request.policy:
+        asked["policy"] = request.policy
+    if request.max_output_tokens:
+        asked[MAX_OUTPUT] = request.max_output_tokens
+    return asked
 
 
 def asked_in(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the request of an answer asked for, by the answer's `meta`: `model`, and `policy` where it named one."""
+    """What the request of an answer asked for, by the answer's `meta`: `model`, and what else of `ASKED` it named."""
     return {"model": meta.get("model"), **meta.get(ASKED, {})}
 
 
@@ -156,7 +161,7 @@ def _plan(facts: Mapping[str, Any], context: Mapping[str, Any], chunks: Sequence
 
 def _budget(context: Mapping[str, Any]) -> Budget:
     window, limit = int(context["window"]), int(context["limit"])
-    return Budget(window, window - limit, 0, limit, limit, _ratio(context))
+    return Budget(window, window - limit, 0, limit, int(context.get("compacts_above", limit)), _ratio(context))
 
 
 def _ratio(context: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.context.budget import compaction_line
 from app.context.outline import Summarize
 from app.errors import GatewayError, StoreUnavailable, release_frames
 from app.exchange.answer import Answer, StreamedAnswer
@@ -152,18 +153,18 @@ class Exchange:
             turn = await self._begin(replace(request, mode="stateless"), held)
         budget = self._views.budget(turn)
         tokens = budget.calibrated(turn.instructions_tokens + turn.place.log_tokens)
-        limit = budget.window - budget.reserve
         return {
             "object": "context.count",
             "model": request.model,
             "prompt_tokens": tokens,
             "window": budget.window,
-            "limit": limit,
-            "pressure": round(tokens / max(1, limit), 4),
+            "limit": budget.hard,
+            "pressure": round(budget.limit_pressure(tokens), 4),
+            "compacts_above": compaction_line(turn.policy, budget, folded=False),
         }
 
     def _begin_early(self, turn: Turn, view: View, compaction: Running, held: Held) -> StreamedAnswer:
-        report = replace(report_of(turn, view), status="summarized")
+        report = report_of(turn, view)
         frames = self._stream_with_compaction(turn, view, compaction, held, report)
         return StreamedAnswer(report.headers(turn.request.request_id, summarizing=True), frames)
 
@@ -192,7 +193,8 @@ class Exchange:
             view = await compaction.view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
             current_span().event(outcome)
-            yield early.ended({"type": outcome, "duration_ms": view.compaction["duration_ms"]})
+            event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
+            yield early.ended(event, report_of(turn, view).fields())
             asked, turn, view = await self._put(turn, view)
         except GatewayError as error:
             await held.let_go()

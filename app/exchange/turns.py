@@ -10,7 +10,7 @@ import msgspec
 from app.compaction.summarizer import SAME_MODEL, input_tokens
 from app.context.calibration import Calibration
 from app.context.policy import Policy
-from app.context.vocabulary import encoding_for
+from app.context.tokens import counter_name
 from app.errors import PolicyNotFound
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
@@ -85,7 +85,7 @@ class Turns:
             window=window,
             summarizer_input_tokens=await self._summarizer_input_tokens(policy, window, client_key),
             model_key=deployment.key,
-            encoding=deployment.encoding or encoding_for(deployment.upstream_model),
+            encoding=counter_name(deployment.upstream_model, deployment.encoding),
         )
         if len(self._means) >= MOST_MEANS:
             self._means.clear()

@@ -85,8 +85,24 @@ class View(msgspec.Struct, frozen=True):
     compaction: Mapping[str, Any] = NOTHING_RAN
     recovered: bool = False
     warnings: tuple[str, ...] = ()
-    max_output_tokens: int | None = None
-    """A lower bound for the answer than was asked for."""
+    provider_output_limit: int | None = None
+    """The longest answer beside this prompt, by what the provider said of its window."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Calibrated."""
+        return self.budget.calibrated(self.plan.prompt_tokens)
+
+    def output_limit(self, added_tokens: int = 0) -> int | None:
+        """The answer's limit to send in place of the client's; None where the client's stays.
+
+        Args:
+            added_tokens: raw count of messages behind the view.
+        """
+        added = self.budget.calibrated(added_tokens)
+        if self.provider_output_limit is None:
+            return self.budget.output_limit(self.prompt_tokens + added)
+        return max(1, self.provider_output_limit - added)
 
     @property
     def uncompacted_tokens(self) -> int:
@@ -104,23 +120,26 @@ class Views:
         self._store = store
         self._chains = Chains(store)
         self._counting = counting
-        self._known_lines: dict[tuple[str, int, int | None, int | None], tuple[Policy, Budget]] = {}
+        self._known_lines: dict[tuple[str, int, bool, int | None, int | None], tuple[Policy, Budget]] = {}
 
     def budget(self, turn: Turn, window: int | None = None, ratio: float | None = None) -> Budget:
         """The budget of a turn, or of the same turn with another window or calibration."""
         if ratio is None:
             ratio = turn.calibration.ratio
-        budget = self._lines(turn, window or turn.window.tokens)
+        budget = self._lines(turn, window)
         return budget if ratio == budget.ratio else replace(budget, ratio=ratio)
 
-    def _lines(self, turn: Turn, window: int) -> Budget:
+    def _lines(self, turn: Turn, known_window: int | None) -> Budget:
         """The budget of an uncalibrated turn: there are few, and most turns have one that was worked out before."""
         policy, output, longest = turn.policy, turn.request.max_output_tokens, turn.window.max_input
-        key = (policy.name, window, output, longest)
+        window, is_guess = known_window or turn.window.tokens, known_window is None and turn.window.source == "default"
+        key = (policy.name, window, is_guess, output, longest)
         known = self._known_lines.get(key)
         if known is not None and known[0] is policy:
             return known[1]
         budget = budget_for(policy, window=window, requested_output=output)
+        if is_guess:
+            budget = replace(budget, requested_output=0)  # the provider may have room for it
         if longest is not None and longest < budget.hard:
             budget = replace(budget, hard=longest, soft=min(budget.soft, longest))
         if len(self._known_lines) >= MOST_LINES:

@@ -109,7 +109,7 @@ PROMPT_TOKENS: Final = _counter(
     *BY_MODEL,
 )
 COMPLETION_TOKENS: Final = _counter("completion_tokens_total", "Tokens of answers, as reported.", *BY_MODEL)
-PRESSURE: Final = _histogram("context_pressure", "Prompt as a share of the window without reserve.", bounds=SHARES)
+PRESSURE: Final = _histogram("context_pressure", "Prompt as a share of its limit.", bounds=SHARES)
 COST: Final = _counter(
     "cost_usd_total", "What answers and summaries cost by list price, as far as that is known.", "kind", *BY_MODEL
 )

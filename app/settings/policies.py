@@ -107,7 +107,7 @@ class Policy(Section):
     stages: tuple[Stage, ...] | None = None
     """The stages that shorten a view, in order, in place of the kind's own (below)."""
     reserve_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Kept free for the answer, on top of what the request asks for (`max_tokens`, up to half of the window)."""
+    """Kept free for the answer, on top of what the request asks for (`max_tokens`, up to an eighth of the window)."""
     regrow_ratio: Share = 0.5
     """Under the same model, verbatim text comes back in place of a summary or a cut only if the prompt then stays
     under this share."""

@@ -40,7 +40,7 @@ _SOMETHING_ELSE = re.compile(
 )
 
 _N = r"(?:~|about |over |around |approximately )?(?P<{}>\d[\d,_]*)"
-_LIMIT, _PROMPT = _N.format("limit"), _N.format("prompt")
+_LIMIT, _PROMPT, _LEAST = _N.format("limit"), _N.format("prompt"), _N.format("least")
 _ANY_NUMBER = r"\d[\d,_]*"
 
 _SAYINGS = tuple(
@@ -53,7 +53,12 @@ _SAYINGS = tuple(
             rf" \({_PROMPT} (?:in the messages|in your prompt|of text input)"
         ),
         rf"input tokens exceed the configured limit of {_LIMIT}.{{0,60}}?resulted in {_PROMPT}",
-        # vLLM from 0.16
+        # vLLM: before 0.16, some of 0.20 (which stops to count where the prompt is too long), from 0.16
+        rf"maximum context length is {_LIMIT} tokens and your request has {_PROMPT} input tokens",
+        (
+            rf"maximum context length is {_LIMIT} tokens.{{0,40}}?requested {_ANY_NUMBER} output tokens and your prompt"
+            rf" contains (?:at least {_LEAST}|{_PROMPT}) input tokens"
+        ),
         rf"passed {_PROMPT} input tokens and requested {_ANY_NUMBER} output.{{0,80}}?context length is only {_LIMIT}",
         rf"prompt \(length {_PROMPT}\) is longer than the maximum model length of {_LIMIT}",
         r"max_(?:completion_)?tokens must be at least 1, got -\d+",
@@ -127,14 +132,15 @@ class Overflow:
     """A prompt was refused as too long.
 
     `limit_tokens` and `prompt_tokens` are the provider's own numbers where it states them. `only_output`: the prompt
-    alone fits, so a smaller `max_tokens` mends it. `certain` is False for answers that say nothing (an empty 400 or
-    413), which mean this only if the prompt was large.
+    alone fits, so a smaller `max_tokens` mends it. `at_least`: the prompt may be longer than `prompt_tokens` says.
+    `certain` is False for answers that say nothing (an empty 400 or 413), which mean this only if the prompt was large.
     """
 
     limit_tokens: int | None = None
     prompt_tokens: int | None = None
     only_output: bool = False
     certain: bool = True
+    at_least: bool = False
 
 
 def recognise(status: int, body: bytes) -> Overflow | None:
@@ -156,8 +162,10 @@ def recognise(status: int, body: bytes) -> Overflow | None:
     if found is None and not named:
         return None
     limit = _stated(found, "limit") or _number(fields, _LIMIT_FIELDS)
-    prompt = _stated(found, "prompt") or _number(fields, _PROMPT_FIELDS)
-    return Overflow(limit, prompt, only_output=limit is not None and prompt is not None and prompt < limit)
+    least = _stated(found, "least")
+    prompt = least or _stated(found, "prompt") or _number(fields, _PROMPT_FIELDS)
+    only_output = limit is not None and prompt is not None and prompt < limit
+    return Overflow(limit, prompt, only_output=only_output, at_least=least is not None)
 
 
 def _decoded(text: str) -> Any:

@@ -19,7 +19,7 @@ import pytest
 from app.__main__ import main
 from app.api.auth import open_caller
 from app.archive.verifying import Found, Verifying
-from app.assembly.models import counter_for
+from app.context.tokens import counter_for
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator

@@ -30,6 +30,17 @@ Feature: Additive compaction: old turns become summaries that are written once a
       | 5,000   | 4,096  | 4,097  |
       | 128,000 | 89,600 | 89,601 |
 
+  Scenario: Every answer says above which prompt the next one is compacted, whatever answer is asked for
+    When the user brings a new conversation that weighs 5,734 tokens, with:
+      | max_tokens | 4,000 |
+    Then the answer says "full"
+    And its context says:
+      | compacts_above | 5,734 |
+      | limit          | 6,758 |
+    When the user brings a new conversation that weighs 5,735 tokens, with:
+      | max_tokens | 4,000 |
+    Then the answer says "summarized"
+
   Scenario: How many turns there were does not matter
     When the conversation goes on for 60 turns of 40 tokens
     Then every answer said "full"

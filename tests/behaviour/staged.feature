@@ -188,8 +188,8 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
     And the instructions "You are a careful clerk."
     And the client says in each request:
       | max_tokens | 2,048 |
-    And 3 turns, each with a tool result of 600 tokens, which the gateway has not seen yet
-    And a conversation of 14 turns of 390 tokens, which the gateway has not seen yet
+    And 3 turns, each with a tool result of 200 tokens, which the gateway has not seen yet
+    And a conversation of 17 turns of 390 tokens, which the gateway has not seen yet
     When the user says "Go on."
     Then the answer says "summarized"
     And whoever wrote the summary read the instructions and the conversation as they are, with the tools bound to it

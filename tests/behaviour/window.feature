@@ -39,6 +39,28 @@ Feature: A sliding window: the last turns or the last tokens, and no model is as
     Then the answer says "trimmed"
     And the model saw the newest turns word for word, from the beginning of one on
 
+  Scenario Outline: A long answer gives way, and the prompt stays whole
+    Given a model with a window of 32,768 tokens
+    And the policy "<policy>"
+    When the user brings a new conversation that weighs 20,000 tokens, with:
+      | <field> | 64,000 |
+    Then the answer says "full"
+    And the model saw the whole conversation word for word
+    And its context says:
+      | prompt_tokens     | 20,000 |
+      | limit             | 27,034 |
+      | compacts_above    | <line> |
+      | pressure          | 0.7398 |
+      | max_output_tokens | 11,130 |
+    And its header X-Context-Tokens says 20,000/27,034
+    And the provider was asked for at most 11,130 tokens with <field>
+
+    Examples:
+      | policy   | field                 | line   |
+      | window   | max_tokens            | 27,034 |
+      | fade     | max_completion_tokens | 27,034 |
+      | additive | max_tokens            | 22,937 |
+
   Scenario: What the window has left behind is kept in the store
     Given the policy "window" with:
       | keep_turns | 2 |

@@ -6,12 +6,15 @@ import base64
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context.images import ASSUMED_PIXELS, BASE_TOKENS, image_size, image_tokens, tile_tokens
+from app.context.image_rules import DEFAULT_RULE, RULES, image_rule, image_rule_for
+from app.context.images import ASSUMED_PIXELS, image_size, image_tokens
+from app.context.tokens import counter_for, counter_name
 
-ASSUMED_TOKENS = tile_tokens(*ASSUMED_PIXELS)
+ASSUMED_TOKENS = DEFAULT_RULE.cost(*ASSUMED_PIXELS, False)
+BASE_TOKENS = 85
 
 
 def png(width: int, height: int) -> bytes:
@@ -60,8 +63,8 @@ def url(image: bytes, kind: str = "image/png") -> str:
     ],
 )
 def test_an_image_costs_its_tiles(width: int, height: int, tokens: int) -> None:
-    assert tile_tokens(width, height) == tokens
-    assert tile_tokens(height, width) == tokens
+    assert DEFAULT_RULE.cost(width, height, False) == tokens
+    assert DEFAULT_RULE.cost(height, width, False) == tokens
 
 
 @given(st.integers(1, 16_383), st.integers(1, 16_383))
@@ -114,3 +117,91 @@ def test_an_image_that_cannot_be_read_costs_the_stated_default(unreadable: str) 
 )
 def test_no_bytes_make_it_raise(data: bytes, start: bytes) -> None:
     assert image_tokens(url(start + data)) >= BASE_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "tokens"),
+    [
+        # OpenAI, images and vision: worked examples, and base and tile tokens for four tiles
+        ("gpt-4o", (1024, 1024), 765),
+        ("gpt-4.1-2025-04-14", (2048, 4096), 1105),
+        ("gpt-4o-mini-2024-07-18", (1024, 1024), 2833 + 4 * 5667),
+        ("o1", (1024, 1024), 675),
+        ("o3-pro", (1024, 1024), 675),
+        ("gpt-5", (1024, 1024), 630),
+        ("openai/gpt-5-chat-latest", (1024, 1024), 630),
+        ("ft:gpt-4.1-mini:acme::id", (1024, 1024), 1659),
+        ("gpt-4.1-mini", (1800, 2400), 2353),
+        ("gpt-4.1-nano", (1800, 2400), 3572),
+        ("o4-mini", (1024, 1024), 1762),
+        # what the API reported to its users
+        ("gpt-5-mini", (256, 256), 77),
+        ("gpt-5-mini", (768, 1024), 922),
+        ("gpt-5-mini-2025-08-07", (1280, 720), 1104),
+        ("gpt-5-mini", (2048, 768), 1844),
+        ("gpt-5.4-mini", (1024, 1024), 1229),
+        ("gpt-5-nano", (1024, 1024), 1536),
+        ("gpt-5.4", (1600, 1600), 3000),
+        # Anthropic
+        ("claude-sonnet-4-5", (1092, 1092), 39 * 39),
+        ("anthropic/claude-3.5-sonnet", (200, 200), 64),
+        ("us.anthropic.claude-3-7-sonnet-20250219-v1:0", (4000, 3000), 1568),
+        ("claude-opus-4-7", (2576, 1449), 92 * 52),
+        ("claude-opus-4-6", (2576, 1449), 1568),
+        # Google
+        ("gemini-2.5-flash", (384, 384), 258),
+        ("google/gemini-2.0-flash-001", (960, 540), 6 * 258),
+        ("gemini-2.5-pro", (8000, 6000), 12 * 258),
+        ("gemini-3-pro-preview", (4000, 4000), 1120),
+        ("google/gemma-3-27b-it", (4000, 4000), 256),
+        # open models
+        ("Qwen/Qwen2.5-VL-7B-Instruct", (3584, 3584), 16_384 + 2),
+        ("qwen2-vl", (10_000, 10_000), 16_384 + 2),
+        ("qwen2.5vl:7b", (28, 28), 4 + 2),
+        ("Qwen3-VL-8B-Instruct", (1024, 1024), 1024 + 2),
+        ("mistral-community/pixtral-12b", (2048, 2048), 64 * 65),
+        ("mistral-small-latest", (1540, 1540), 55 * 56),
+        ("llava:7b", (4000, 4000), 576),
+        ("llava-v1.6-mistral-7b", (4000, 4000), 2880),
+        # stated default
+        ("some-model", (1024, 1024), 765),
+    ],
+)
+def test_an_image_costs_what_the_documentation_of_its_model_says(
+    model: str, size: tuple[int, int], tokens: int
+) -> None:
+    assert image_rule_for(model).cost(*size, False) == tokens
+    counter = counter_for(counter_name(model))
+    image = {"type": "image_url", "image_url": {"url": url(png(*size))}}
+    message = {"role": "user", "content": [image]}
+    assert counter.message(message) - counter.message({"role": "user", "content": []}) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("gpt-4o", 85), ("gpt-4o-mini", 2833), ("gpt-5", 70), ("o1", 75), ("gpt-5-mini", 1229)]
+)
+def test_low_detail_costs_the_base_of_models_that_count_tiles(model: str, tokens: int) -> None:
+    assert image_tokens(url(png(1024, 1024)), "low", image_rule_for(model)) == tokens
+
+
+@pytest.mark.parametrize("pixels", [200, 1000, 1092])
+def test_claude_is_near_the_formula_that_its_documentation_had_before(pixels: int) -> None:
+    assert image_rule_for("claude-sonnet-4-5").cost(pixels, pixels, False) == pytest.approx(pixels**2 / 750, abs=70)
+
+
+@given(st.integers(1, 70_000), st.integers(1, 70_000), st.booleans())
+@example(1, 70_000, False)
+@example(1, 385, False)
+@example(70_000, 70_000, False)
+def test_every_rule_takes_every_size(width: int, height: int, is_low: bool) -> None:
+    for rule in (*RULES, DEFAULT_RULE):
+        assert 1 <= image_rule(rule.name).cost(width, height, is_low) <= 50_000, rule.name
+
+
+def test_a_conversation_keeps_the_name_of_its_counter() -> None:
+    assert counter_name("gpt-4o") == counter_name("unknown") == "o200k_base"
+    assert counter_name("claude-sonnet-4-5") == "o200k_base+claude"
+    assert counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
+    assert counter_for("o200k_base+gone").message({"role": "user", "content": "Hello"}) > 0
+    assert image_rule("gone") is DEFAULT_RULE
+    assert len({rule.name for rule in RULES}) == len(RULES)

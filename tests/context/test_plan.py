@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from app.context.budget import budget_for, summary_limit
+from app.context.budget import budget_for, compaction_line, summary_limit
 from app.context.outline import Boundary, LastView, Outline, Plan
 from app.context.partition import boundary_after
 from app.context.plan import plan
-from app.context.policy import Policy
+from app.context.policy import Policy, SummarizerPolicy, Trigger
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, Body, WordCounter, World, assistant, calls, chunk_of, result, user, words
 
@@ -299,8 +299,8 @@ def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
 
 
 def test_what_a_request_reserves_for_its_answer_moves_the_line_of_preparation_too() -> None:
-    budget = budget_for(Policy(), window=100_000, requested_output=50_000)
-    assert (budget.soft, budget.prepare) == (45_000, 38_571)
+    budget = budget_for(Policy(reserve_ratio=0.25), window=100_000, requested_output=50_000)
+    assert (budget.soft, budget.prepare) == (62_500, 53_571)
     assert budget_for(Policy(threshold_ratio=0.5), window=100_000).prepare == 50_000, "never above the line itself"
 
 
@@ -379,3 +379,42 @@ def test_the_line_to_prepare_at_is_below_the_line_of_a_view_that_is_folded(windo
     assert line == min(budget.soft, budget.hard - int(0.15 * window))
     assert budget.prepare_below(line) == pytest.approx(line * 0.6 / 0.7, abs=2)
     assert budget_for(Policy(recall="off"), window=window).line(folded=True) == budget.line(folded=False)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "requested", "limit"),
+    [
+        (10_000, 22_768, None),
+        (10_000, 22_769, 32_768 - 1638 - 10_000),
+        (14_746, 64_000, 32_768 - 1638 - 14_746),
+        (27_034, 64_000, 4096),
+        (40_000, 64_000, 4096),
+        (40_000, 500, None),
+        (40_000, None, None),
+    ],
+)
+def test_the_limit_of_an_answer_is_lowered_to_what_the_prompt_leaves(
+    prompt_tokens: int, requested: int | None, limit: int | None
+) -> None:
+    budget = budget_for(Policy(), window=32_768, requested_output=requested)
+    assert budget.output_limit(prompt_tokens) == limit
+
+
+@pytest.mark.parametrize(
+    ("policy", "folded", "line"),
+    [
+        (Policy(), False, 70_000),
+        (Policy(recall_ratio=0.2), True, 62_500),
+        (Policy(recall="off"), True, 70_000),
+        (Policy(summarizer=SummarizerPolicy(enabled=False)), False, 82_500),
+        (Policy(kind="fade"), False, 82_500),
+        (Policy(kind="checkpoint"), False, 82_500),
+        (Policy(kind="checkpoint", trigger=Trigger("token_ratio", 0.5)), False, 49_999),
+        (Policy(kind="checkpoint", trigger=Trigger("remaining_tokens", 40_000)), False, 59_999),
+        (Policy(kind="checkpoint", trigger=Trigger("remaining_tokens", 100)), False, 82_500),
+        (Policy(kind="checkpoint", trigger=Trigger("messages_to_refine", 4)), False, 82_500),
+    ],
+)
+def test_the_line_of_a_compaction_is_that_of_its_policy(policy: Policy, folded: bool, line: int) -> None:
+    budget = budget_for(policy, window=100_000, requested_output=50_000)
+    assert compaction_line(policy, budget, folded=folded) == line

@@ -77,14 +77,16 @@ async def test_the_stream_helper_gathers_the_answer(monkeypatch: pytest.MonkeyPa
             stream_options={"include_usage": True},
         ) as events,
     ):
-        kinds = [event.type async for event in events]
+        told = [event async for event in events]
         final = await events.get_final_completion()
     assert final.choices[0].message.content == "Fine."
     assert final.choices[0].finish_reason == "stop"
     assert final.usage is not None
     assert final.usage.prompt_tokens == 10
-    assert "content.done" in kinds
-    assert (final.model_extra or {})["context_status"] == ("full" if talk == "short" else "summarized")
+    assert "content.done" in [event.type for event in told]
+    statuses = [(event.chunk.model_extra or {})["context_status"] for event in told if event.type == "chunk"]
+    assert statuses[-1] == ("full" if talk == "short" else "summarized")
+    assert (final.model_extra or {})["context_status"] == statuses[0]
 
 
 @pytest.mark.parametrize("talk", TALKS)

@@ -138,7 +138,7 @@ async def test_a_compaction_is_told_by_ordinary_chunks(monkeypatch: pytest.Monke
     assert started["context_event"]["type"] == "compaction_started"
     assert started["context_event"]["input_tokens"] > 5734
     assert started["context_event"]["context_window"] == 8192
-    assert started["context_status"] == "summarized"
+    assert (started["context_status"], ended["context_status"]) == ("trimmed", "summarized")
     assert ended["choices"][0]["delta"] == {"content": ""}
     assert ended["context_event"].keys() == {"type", "duration_ms"}
     assert ended["context_event"]["type"] == "compaction_completed"
@@ -188,6 +188,30 @@ async def test_a_compaction_can_be_told_by_comments(monkeypatch: pytest.MonkeyPa
     assert all("\n" not in comment for comment in comments)
     ordinary = [json.loads(frame[6:]) for frame in found if frame.startswith("data: {")]
     assert text_of(ordinary) == "Fine."
+
+
+NO_SUMMARY = Reply({"error": {"message": "no", "type": "server_error", "param": None, "code": None}}, 400)
+
+
+@pytest.mark.parametrize("style", ["chunk", "named", "comment"])
+@pytest.mark.parametrize(
+    ("summary", "turns", "statuses"),
+    [
+        (completion(SUMMARY), 14, ("full", "summarized")),
+        (completion(SUMMARY), 30, ("trimmed", "summarized")),
+        (NO_SUMMARY, 14, ("full", "trimmed")),
+        (NO_SUMMARY, 30, ("trimmed", "trimmed")),
+    ],
+)
+async def test_the_status_while_a_compaction_runs_does_not_promise_its_summary(
+    summary: Reply, turns: int, statuses: tuple[str, str], style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, summarizing(summary=summary)) as w:
+        answer = await w.post(long_talk(turns), stream=True, headers={"x-context-events": style})
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    events = [event for event in map(json.loads, lines) if "choices" in event]
+    assert [event["context_status"] for event in events] == [statuses[0]] + [statuses[1]] * (len(events) - 1)
+    assert answer.headers["x-context-status"] == "summarizing"
 
 
 async def test_a_compaction_can_go_untold(monkeypatch: pytest.MonkeyPatch) -> None:

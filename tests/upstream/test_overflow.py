@@ -27,6 +27,8 @@ def error(message: str, **more: Any) -> str:
         (400, error("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300123 tokens."), 272000, 300123, False),
         (400, error("no words known to us", code="context_length_exceeded"), None, None, False),
         (400, error("You passed 900 input tokens and requested 400 output tokens. However, the model's context length is only 1024 tokens"), 1024, 900, True),
+        (400, error("'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is 32768 tokens and your request has 20000 input tokens (64000 > 32768 - 20000)."), 32768, 20000, True),
+        (400, error("This model's maximum context length is 128000 tokens. However, you requested 65535 output tokens and your prompt contains 62470 input tokens, for a total of 128005 tokens."), 128000, 62470, True),
         (400, error("max_tokens must be at least 1, got -186."), None, None, False),
         (400, error("The decoder prompt (length 5000) is longer than the maximum model length of 4096."), 4096, 5000, False),
         (200, error("request exceeds the available context size. try increasing it", type="exceed_context_size_error", n_ctx=4096, n_prompt_tokens=5000), 4096, 5000, False),
@@ -56,6 +58,14 @@ def test_an_overflow_is_recognised_with_its_numbers(
     status: int, body: str, limit: int | None, prompt: int | None, only_output: bool
 ) -> None:
     assert recognise(status, body.encode()) == Overflow(limit, prompt, only_output)
+
+
+def test_a_prompt_that_was_not_counted_to_its_end_is_told_apart() -> None:
+    said = (
+        "This model's maximum context length is 128000 tokens. However, you requested 65535 output tokens and your "
+        "prompt contains at least 62466 input tokens, for a total of at least 128001 tokens."
+    )
+    assert recognise(400, error(said).encode()) == Overflow(128000, 62466, only_output=True, at_least=True)
 
 
 @pytest.mark.parametrize(

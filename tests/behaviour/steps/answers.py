@@ -34,6 +34,12 @@ def _(talk: Talk, datatable: Table) -> None:
     assert {name: talk.answer.context[name] for name, _ in datatable} == {name: value(cell) for name, cell in datatable}
 
 
+@then(step("the provider was asked for at most {tokens:N} tokens with {field}"))
+def _(talk: Talk, tokens: int, field: str) -> None:
+    asked = {name: size for name, size in talk.model.calls[-1].body.items() if name.startswith("max_")}
+    assert asked == {field: tokens}
+
+
 @then(step("its header X-Context-Tokens says {used:N}/{limit:N}"))
 def _(talk: Talk, used: int, limit: int) -> None:
     assert talk.answer.headers["x-context-tokens"] == f"{used}/{limit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from pytest_bdd import given, when
 
@@ -83,10 +84,19 @@ def _(talk: Talk, turns: int, tokens: int) -> None:
 
 @when(step("the user brings a new conversation that weighs {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
+    _bring_new(talk, tokens)
+
+
+@when(step("the user brings a new conversation that weighs {tokens:N} tokens, with:"))
+def _(talk: Talk, tokens: int, datatable: Table) -> None:
+    _bring_new(talk, tokens, **nested(datatable))
+
+
+def _bring_new(talk: Talk, tokens: int, **fields: Any) -> None:
     talk.messages = []
     step_tokens = tokens // 20
     _bring(talk, (tokens - talk.tokens) // step_tokens - 1, step_tokens)
-    talk.say(talk.user(tokens - talk.tokens))
+    talk.say(talk.user(tokens - talk.tokens), **fields)
 
 
 def _bring(talk: Talk, turns: int, tokens: int) -> None:

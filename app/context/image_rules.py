@@ -1,0 +1,180 @@
+"""How many tokens an image of a given size costs, by model. Pure arithmetic, from the providers' documentation.
+
+Every source was looked up on 2026-11-23. Models that match no rule count as gpt-4o does, which is the stated default;
+what is off then is brought in line by calibration. The names of rules are stored with conversations (`context.tokens`):
+a rule keeps its name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+PATCH_PIXELS: Final = 32
+TILE_PIXELS: Final = 512
+LONG_SIDE_PIXELS: Final = 2048
+SHORT_SIDE_PIXELS: Final = 768
+
+Cost = Callable[[int, int, bool], int]
+"""Width and height in pixels, and whether detail `low` was asked for, to tokens."""
+
+
+class ImageRule(msgspec.Struct, frozen=True):
+    """What the models whose name holds `pattern` make of an image."""
+
+    name: str
+    pattern: str
+    cost: Cost
+
+
+def tiles(base_tokens: int, tile_tokens: int) -> Cost:
+    """The image is shrunk to 2048 pixels on its longer side, then to 768 on its shorter one, and covered with tiles of
+    512 pixels. Detail `low` costs the base alone."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        if is_low:
+            return base_tokens
+        shrink = min(1.0, LONG_SIDE_PIXELS / max(width, height))
+        shrink = min(shrink, SHORT_SIDE_PIXELS / min(width, height))
+        across, down = (math.ceil(round(side * shrink) / TILE_PIXELS) for side in (width, height))
+        return base_tokens + tile_tokens * max(1, across) * max(1, down)
+
+    return cost
+
+
+def patches(multiplier: float, most: int = 1536) -> Cost:
+    """The image is shrunk until `most` patches of 32 pixels cover it; each costs `multiplier` tokens. Detail `low`
+    makes no difference."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        across, down = math.ceil(width / PATCH_PIXELS), math.ceil(height / PATCH_PIXELS)
+        if across * down > most:
+            shrink = math.sqrt(PATCH_PIXELS**2 * most / (width * height))
+            wide, high = width * shrink / PATCH_PIXELS, height * shrink / PATCH_PIXELS
+            shrink = min(max(1, math.floor(wide)) / wide, max(1, math.floor(high)) / high)
+            across, down = math.ceil(round(wide * shrink, 6)), math.ceil(round(high * shrink, 6))
+        return math.ceil(round(min(most, across * down) * multiplier, 6))
+
+    return cost
+
+
+def grid(patch_pixels: int, long_side_pixels: int, most: int) -> Cost:
+    """The image is shrunk to `long_side_pixels` and to `most` patches; each costs a token."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
+        return min(most, math.ceil(width * shrink) * math.ceil(height * shrink))
+
+    return cost
+
+
+def grid_with_breaks(patch_pixels: int, long_side_pixels: int) -> Cost:
+    """The image is shrunk to `long_side_pixels`; each patch costs a token, and each row of patches one more."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
+        return (math.ceil(width * shrink) + 1) * math.ceil(height * shrink)
+
+    return cost
+
+
+def rounded_grid(patch_pixels: int, fewest: int, most: int) -> Cost:
+    """Both sides are rounded to whole patches, within `fewest` and `most` of them; a token each, and two around."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        wide, high = width / patch_pixels, height / patch_pixels
+        across, down = max(1, round(wide)), max(1, round(high))
+        if across * down > most:
+            shrink = math.sqrt(most / (wide * high))
+            across, down = max(1, math.floor(wide * shrink)), max(1, math.floor(high * shrink))
+        elif across * down < fewest:
+            grow = math.sqrt(fewest / (wide * high))
+            across, down = math.ceil(wide * grow), math.ceil(high * grow)
+        return min(most, across * down) + 2
+
+    return cost
+
+
+def crops(tokens: int, small_pixels: int, large_pixels: int) -> Cost:
+    """`tokens` for a small image, or for each of the crops of a larger one: squares of 256 to 768 pixels, two thirds of
+    the shorter side where that lies between."""
+
+    def cost(width: int, height: int, is_low: bool) -> int:
+        if max(width, height) <= small_pixels:
+            return tokens
+        shrink = min(1.0, large_pixels / max(width, height))
+        side = min(768, max(256, math.floor(min(width, height) * shrink / 1.5)))
+        return tokens * math.ceil(width * shrink / side) * math.ceil(height * shrink / side)
+
+    return cost
+
+
+def fixed(tokens: int) -> Cost:
+    """The same for every image."""
+    return lambda width, height, is_low: tokens
+
+
+DEFAULT_RULE: Final = ImageRule("gpt-4o", r"^gpt-4o|^gpt-4\.1|^gpt-4\.5", tiles(85, 170))
+"""https://platform.openai.com/docs/guides/images-vision (calculating costs): gpt-4o, gpt-4.1 and gpt-4.5."""
+
+RULES: Final = (
+    # https://platform.openai.com/docs/guides/images-vision: base and tile of models that count tiles, multiplier of
+    # models that count patches.
+    ImageRule("gpt-4o-mini", r"^gpt-4o-mini", tiles(2833, 5667)),
+    ImageRule("o1", r"^o[13]\b", tiles(75, 150)),
+    ImageRule("computer-use", r"^computer-use-preview", tiles(65, 129)),
+    ImageRule("o4-mini", r"^o4-mini|^codex-mini", patches(1.72)),
+    ImageRule("gpt-4.1-mini", r"^gpt-4\.1-mini", patches(1.62)),
+    ImageRule("gpt-4.1-nano", r"^gpt-4\.1-nano", patches(2.46)),
+    # The guide says 1.62 for gpt-5-mini and 2.46 for gpt-5-nano. The API reports 1.2 and 1.5, as OpenAI's price
+    # calculator does: https://community.openai.com/t/1377015, which has later models of the family too.
+    ImageRule("gpt-5-nano", r"^gpt-5-nano", patches(1.5)),
+    ImageRule("gpt-5-mini", r"^gpt-5(\.\d+)?-(mini|nano)|^gpt-5\.[23]\b", patches(1.2)),
+    ImageRule("gpt-5.4", r"^gpt-5\.([4-9]|\d\d)", patches(1.2, most=2500)),
+    ImageRule("gpt-5", r"^gpt-5", tiles(70, 140)),
+    # https://platform.claude.com/docs/en/build-with-claude/vision: a token for each 28 x 28 pixels (before: width x
+    # height / 750, which is 4 % more), after the image was shrunk to the model's native resolution.
+    ImageRule("claude-large", r"claude-opus-(4[-.][7-9]|[5-9])", grid(28, 2576, 4784)),
+    ImageRule("claude", r"claude", grid(28, 1568, 1568)),
+    # https://ai.google.dev/gemini-api/docs/media-resolution: the default of Gemini 3 is 1,120 for each image.
+    ImageRule("gemini-3", r"gemini-([3-9]|\d\d)", fixed(1120)),
+    # https://ai.google.dev/gemini-api/docs/image-understanding (token calculation): 258 up to 384 pixels, then for each
+    # crop of floor(shorter side / 1.5) pixels; at most 3,072 pixels a side. Bounds of a crop:
+    # https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/image-understanding
+    ImageRule("gemini", r"gemini", crops(258, 384, 3072)),
+    # https://ai.google.dev/gemma/docs/core: 256 tokens for each image.
+    ImageRule("gemma-3", r"gemma-?3", fixed(256)),
+    # https://huggingface.co/Qwen/Qwen3-VL-8B-Instruct, preprocessor_config.json: patches of 16 pixels, merged 2 x 2;
+    # 65,536 to 16,777,216 pixels.
+    ImageRule("qwen3-vl", r"qwen-?3.*vl", rounded_grid(32, 64, 16_384)),
+    # https://huggingface.co/Qwen/Qwen2.5-VL-7B-Instruct: "4-16384 visual tokens per image", one for 28 x 28 pixels.
+    ImageRule("qwen2-vl", r"qwen-?2(\.5)?-?vl|qwen-vl", rounded_grid(28, 4, 16_384)),
+    # https://huggingface.co/mistral-community/pixtral-12b, processor and preprocessor configuration: patches of 16
+    # pixels, 1,024 on the longer side, [IMG_BREAK] or [IMG_END] after each row.
+    ImageRule("pixtral", r"pixtral", grid_with_breaks(16, 1024)),
+    # https://huggingface.co/mistralai/Mistral-Small-3.1-24B-Instruct-2503, params.json: patches of 14 pixels, merged
+    # 2 x 2; 1,540 on the longer side.
+    ImageRule("mistral", r"mistral-(small|medium)|magistral", grid_with_breaks(28, 1540)),
+    # https://huggingface.co/docs/transformers/model_doc/llava and llava_next: 24 x 24 patches, at most five crops.
+    ImageRule("llava-next", r"llava.*(1\.6|next)", fixed(5 * 576)),
+    ImageRule("llava", r"llava", fixed(576)),
+)
+
+_BY_NAME: Final = {rule.name: rule for rule in (*RULES, DEFAULT_RULE)}
+
+
+@lru_cache(maxsize=1_000)
+def image_rule_for(model: str) -> ImageRule:
+    """The rule of a model by its name at the provider, which may have a provider's or an owner's name before it."""
+    name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
+    return next((rule for rule in RULES if re.search(rule.pattern, name)), DEFAULT_RULE)
+
+
+def image_rule(name: str) -> ImageRule:
+    """The rule of that name; the default where there is none (any more)."""
+    return _BY_NAME.get(name, DEFAULT_RULE)
