@@ -29,6 +29,11 @@ FURTHER_MESSAGES: Final = 256
 """So far behind the end of a range it is looked for somebody else's summary."""
 TEXT_FIELDS = ("text", "tokens", "kind", "model", "prompt_version", "created_at", "duration_ms", "usage")
 """What of a chunk comes with its text."""
+REPLACED_PER_TOKEN: Final = 20
+"""A summary has a token for so many that it stands for: 3,640 for 72,800, which is what additive compaction writes at a
+window of 128,000. Its source asks for 2,000 to 4,000 there …"""
+SMALL_SUMMARY_TOKENS: Final = 1024
+"""… and a summary may have so many however little it stands for, if the window has room for it."""
 REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
 
@@ -250,7 +255,7 @@ class ChunkMaker:
             folded=spot.folded,
             policy=job.policy,
             model=job.model,
-            limit_tokens=summary_limit(job.policy, job.window),
+            limit_tokens=_limit(job, spot),
             replaced_tokens=spot.replaced_tokens,
             encoding=job.encoding,
             client_key=job.client_key,
@@ -287,6 +292,12 @@ class ChunkMaker:
             duration_ms=0 if summary is None else summary.duration_ms,
             usage=None if summary is None else summary.usage,
         )
+
+
+def _limit(job: CompactionJob, spot: Spot) -> int:
+    """The most tokens for the summary of a range, by what it stands for. Summaries that are folded are dense already."""
+    most = summary_limit(job.policy, job.window)
+    return most if spot.folded else min(most, max(SMALL_SUMMARY_TOKENS, spot.replaced_tokens // REPLACED_PER_TOKEN))
 
 
 def _in_place(chunk: Chunk, spot: Spot, job: CompactionJob) -> Chunk | None:
