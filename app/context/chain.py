@@ -12,12 +12,14 @@ from app.conversation.messages import Chunk
 
 
 def active_chain(chunks: Iterable[Chunk], *, replacing: bool = False) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
-    """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach.
+    """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach. Parts
+    that checkpoints are written from are left aside.
 
     Args:
         chunks: every chunk whose links lie on the conversation's path, in any order.
         replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
     """
+    chunks = [chunk for chunk in chunks if chunk.kind != "part"]
     if replacing:
         return _from_the_start(chunks), ()
     starting: dict[int, list[Chunk]] = defaultdict(list)

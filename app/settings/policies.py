@@ -79,8 +79,8 @@ class Summarizer(Section):
     fallbacks: tuple[str, ...] = ()
     """Models that are asked, in order, when that one fails or rests after failures."""
     max_summary_tokens: Tokens | None = None
-    """The longest summary. Empty: 4,096; 2,048 for kind `checkpoint`. Never more than 1/16 of the window (or 256 tokens,
-    if that is more), nor than 1/20 of what the summary stands for (or 1,024 tokens)."""
+    """The longest summary. Empty: 4,096; 2,048 for kind `checkpoint`. Never more than 1/16 of the window (or 256
+    tokens, if that is more), nor than 1/20 of what the summary stands for (or 1,024 tokens)."""
     prompt: Instruction | None = None
     """An instruction in place of the built-in one: what a summary must keep in your domain. Folds keep the built-in
     one."""
