@@ -9,7 +9,7 @@ square. A part is no summary of a checkpoint, and is shown in no view.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from app.compaction.job import CompactionJob, Spot
 from app.compaction.parts import MOST_PARTS, part_limit
+from app.compaction.transcript import SPEAKER_LINE_TOKENS
 from app.context.partition import NEAR_SHARE, Round, Tail
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import StoreUnavailable
@@ -58,11 +59,12 @@ class LogParts:
             SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `write`. Parts that were written are kept.
         """
         tail = await asyncio.to_thread(Tail, self.spot.messages, after=None)
-        if tail.tokens <= room_tokens:
+        if _tokens(tail.rounds) <= room_tokens:
             return [], self.spot.messages
         limit_tokens = part_limit(LEAST_PARTS, room_tokens, self.limit_tokens)
-        pieces = _pieces(tail, await self._known())
-        due = _due(pieces, room_tokens, limit_tokens)
+        known, taken = await self._stored()
+        pieces = _pieces(tail, known)
+        due = _due(pieces, room_tokens, limit_tokens, taken)
         turns = asyncio.Semaphore(PARALLEL_PARTS)
 
         async def summarize(rounds: Sequence[Round]) -> Chunk:
@@ -82,22 +84,23 @@ class LogParts:
         end_seq = chunks[-1].to_seq if chunks else 0
         return chunks, self.spot.messages[end_seq:]
 
-    async def _known(self) -> list[Chunk]:
-        """The stored parts of this log."""
+    async def _stored(self) -> tuple[list[Chunk], set[tuple[int, int]]]:
+        """The stored parts of this log, and the ranges of its other summaries: for a range only one is ever kept."""
         links = [entry.link for entry in self.spot.messages]
         try:
             stored = await self.store.chunks(tenant=self.job.tenant, root=self.job.root, links=links)
         except StoreUnavailable:
-            return []
-        return [
+            return [], set()
+        here = [
             chunk
             for chunk in stored
             # Logs that differ in system messages share links but not places.
-            if chunk.kind == "part"
-            and chunk.to_seq <= len(links)
+            if chunk.to_seq <= len(links)
             and links[chunk.to_seq - 1] == chunk.to_link
             and chunk.from_link == (links[chunk.from_seq - 1] if chunk.from_seq else self.spot.from_link)
         ]
+        parts = [chunk for chunk in here if chunk.kind == "part"]
+        return parts, {(chunk.from_seq, chunk.to_seq) for chunk in here if chunk.kind != "part" and not chunk.folds}
 
     async def _part(
         self, tail: Tail, from_seq: int, to_seq: int, merged: Sequence[Chunk], limit_tokens: int, write: WritePart
@@ -143,7 +146,9 @@ def _pieces(tail: Tail, known: Sequence[Chunk]) -> list[Piece]:
     return [*pieces, tuple(gap)] if gap else pieces
 
 
-def _due(pieces: Sequence[Piece], room_tokens: int, limit_tokens: int) -> list[Sequence[Round]]:
+def _due(
+    pieces: Sequence[Piece], room_tokens: int, limit_tokens: int, taken_ranges: Set[tuple[int, int]]
+) -> list[Sequence[Round]]:
     """The stretches to be summarized, oldest first, until what is left can be read at once.
 
     They are longer than the room where there would be more than `MOST_PARTS` of them: their reader gets them shortened.
@@ -153,7 +158,7 @@ def _due(pieces: Sequence[Piece], room_tokens: int, limit_tokens: int) -> list[S
     longest = max(room_tokens, -(-sum(map(_tokens, gaps)) // MOST_PARTS))
     due: list[Sequence[Round]] = []
     for gap in gaps:
-        for stretch in _filled(gap, longest):
+        for stretch in _filled(gap, longest, taken_ranges):
             # Only the end of the log is read as it is, so that what is summarized has no gap.
             if taken <= room_tokens and gap is pieces[-1]:
                 return due
@@ -162,17 +167,22 @@ def _due(pieces: Sequence[Piece], room_tokens: int, limit_tokens: int) -> list[S
     return due
 
 
-def _filled(rounds: Sequence[Round], longest_tokens: int) -> Iterator[Sequence[Round]]:
-    """Rounds in stretches as long as can be, so that there are few; each ends with a turn if one ends near."""
+def _filled(
+    rounds: Sequence[Round], longest_tokens: int, taken_ranges: Set[tuple[int, int]]
+) -> Iterator[Sequence[Round]]:
+    """Rounds in stretches as long as can be, so that there are few; each ends with a turn if one ends near, and none is
+    over a range that has another summary."""
     start, tokens = 0, 0
     for at, one in enumerate(rounds):
-        if at > start and tokens + one.tokens > longest_tokens:
+        if at > start and tokens + _tokens([one]) > longest_tokens:
             end = next((turn for turn in range(at, start, -1) if rounds[turn].opens_turn), at)
             if _tokens(rounds[start:end]) < NEAR_SHARE * tokens:
                 end = at
+            if end - start > 1 and (rounds[start].from_seq, rounds[end - 1].to_seq) in taken_ranges:
+                end -= 1
             yield rounds[start:end]
             start, tokens = end, _tokens(rounds[end:at])
-        tokens += one.tokens
+        tokens += _tokens([one])
     yield rounds[start:]
 
 
@@ -186,4 +196,5 @@ def _run_to_merge(chunks: Sequence[Chunk], room_tokens: int) -> list[Chunk]:
 
 
 def _tokens(rounds: Sequence[Round]) -> int:
-    return sum(one.tokens for one in rounds)
+    """What rounds take in a transcript, with a line for each speaker."""
+    return sum(one.tokens + SPEAKER_LINE_TOKENS * (one.to_seq - one.from_seq) for one in rounds)

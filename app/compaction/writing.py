@@ -8,14 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.compaction.acceptance import accepted, completed, finish_reason, said, told, worth_asking_again
-from app.compaction.bodies import (
-    SPOKEN_SHARE,
-    AgainPrompt,
-    ConversationPrompt,
-    Prompt,
-    TranscriptPrompt,
-    bound_fields,
-)
+from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
 from app.compaction.calls import FIRST, Answer, Attempt, Calls
 from app.compaction.parts import part_limit, parts_of
 from app.compaction.prompts import LOG_PARTS_NOTE, PARTS_NOTE, Wish, fold_scope, instruction, scope
@@ -34,6 +27,8 @@ THINKING_FACTOR = 4
 HALVINGS = 2
 """How often what is read is halved for a model whose window is smaller than believed."""
 PARALLEL_PARTS = 4
+FILL = 0.98
+"""Of what a transcript may take, what is filled by sizes that are known before it is put together."""
 
 
 @dataclass(slots=True)
@@ -91,7 +86,7 @@ class Writing:
         if request.parts is not None:
             room = await self.calls.room(request.limit_tokens)
             material_tokens = TranscriptPrompt(text, (), request.limit_tokens).material_tokens(room)
-            earlier, messages = await request.parts.cover(int(material_tokens * SPOKEN_SHARE), self._part)
+            earlier, messages = await request.parts.cover(int(material_tokens * FILL), self._part)
             text = f"{text}\n\n{LOG_PARTS_NOTE}" if earlier else text
         return await self._in_parts(text, await asyncio.to_thread(entries_of, messages, earlier), request.limit_tokens)
 

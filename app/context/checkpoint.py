@@ -109,7 +109,7 @@ class Checkpointing:
     def _with_checkpoint(self, decided: Plan, draft: Draft, summarize: Summarize) -> Plan:
         """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
         tail = draft.scene.tail
-        cut = self._cut(tail) if self.through_seq is None else self.through_seq
+        cut = self._cut(tail, is_ahead=summarize == "ahead") if self.through_seq is None else self.through_seq
         if cut is None or cut <= tail.start_seq:
             return replace(decided, notes=(*decided.notes, Note("nothing_to_gain")))
         overflow = self._overflowing(draft)
@@ -123,13 +123,15 @@ class Checkpointing:
         wanted = Range(0, cut, style="checkpoint", base=before)
         return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, Note("compaction_needed", facts)))
 
-    def _cut(self, tail: Tail) -> int | None:
+    def _cut(self, tail: Tail, *, is_ahead: bool) -> int | None:
         """Where the turns begin that stay verbatim: the last `keep_turns` before the current one, fewer where they
         would take more than `buffer_max_ratio`; inside the current turn where that is too long by itself."""
         rounds = tail.rounds
         openings = [entry.from_seq for entry in rounds if entry.opens_turn]
         allowed = self.budget.raw(int(self.budget.window * self.policy.buffer_max_ratio))
-        kept = openings[-self.policy.turns_kept - 1 :] if openings else []
+        kept = openings[-self.policy.turns_kept - 1 :]
+        if is_ahead and tail.ends_with_an_answer:  # the turn that needs it is still to come
+            kept = [*kept[1:], *([] if self.policy.turns_kept else [tail.end_seq])]
         for seq in kept:
             if tail.tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
                 return seq

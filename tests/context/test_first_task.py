@@ -13,6 +13,7 @@ from app.context.outline import Plan, Summarize
 from app.context.policy import Policy
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, Body, World, assistant, calls, result, user, words
+from tests.shared_data import needs_recordings, recorded
 
 KINDS = ("fade", "prune", "checkpoint", "window")
 TASK = user("Find the cheapest flight, and do not book it before I say so. " + words(60, "rule"))
@@ -114,3 +115,16 @@ def test_of_two_results_that_are_too_long_the_shorter_stays_whole(kind: str) -> 
     decided = world.plan("never")
     assert [*decided.edits] == [3]
     assert decided.prompt_tokens >= 0.9 * world.budget.hard
+
+
+@needs_recordings
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("room", [1_500, 4_000])
+def test_the_task_of_recorded_runs_stays_while_everything_else_can_be_masked_to_fit(kind: str, room: int) -> None:
+    tight = 0
+    for line in recorded("agent_trajectories_dev.jsonl")[::3]:
+        bodies = [body for body in line["messages"] if body["role"] != "system"]
+        ends = [at for at, body in enumerate(bodies) if body["role"] == "assistant" and at]
+        said = [bodies[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        tight += run(World(window=room, policy=policy_of(kind)), said, prepared=kind == "checkpoint")
+    assert tight > 5
