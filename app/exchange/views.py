@@ -380,8 +380,8 @@ def _summarizer_room(policy: Policy, budget: Budget) -> int:
 
 
 def _as_last_seen(outline: Outline, wanted: Range, room_tokens: int) -> Plan:
-    """How a checkpoint's reader gets the log: as it is, or, where that is too long, in the bytes of the last view if that
-    left nothing out. These are in the provider's cache."""
+    """How a checkpoint's reader gets the log: as it is, or, where that is too long, in the bytes of the last view, if
+    that left nothing out. These are in the provider's cache."""
     last, tail, start = outline.last, outline.tail, (outline.tail_start or START).to_seq
     if last.boundary.to_seq or not last.edits or tail is None or not start < wanted.to_seq <= start + len(tail):
         return UNTOUCHED
