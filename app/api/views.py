@@ -69,7 +69,7 @@ class SummaryInView(Described):
     to_seq: int
     through_turn: int
     tokens: int
-    kind: Literal["model", "mechanical", "edited"]
+    kind: Literal["model", "mechanical", "edited", "part"]
     model: str
     revision: int
 

@@ -208,8 +208,9 @@ class Summaries:
                 param="text",
                 hint="Shorten it, or delete the summary to have the messages shown word for word.",
             )
+        kind = "part" if chunk.kind == "part" else "edited"
         return replace(
-            chunk, text=words, tokens=tokens, kind="edited", model="", prompt_version="", duration_ms=0, usage=None
+            chunk, text=words, tokens=tokens, kind=kind, model="", prompt_version="", duration_ms=0, usage=None
         )
 
     async def _replaced_tokens(self, conversation: Conversation, chunk: Chunk) -> int:

@@ -9,7 +9,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.context.policy import ClearReasoning, ClearToolResults, Policy, SummarizerPolicy, Trigger
+from app.context.policy import (
+    MOST_SUMMARY_TOKENS,
+    ClearReasoning,
+    ClearToolResults,
+    Policy,
+    SummarizerPolicy,
+    Trigger,
+)
 from app.context.tokens import LONG_BYTES, TokenCounter, counter_for, counter_name
 from app.observability.metrics import Metrics
 from app.settings import Settings
@@ -42,7 +49,10 @@ def policy_of(settings: Settings, name: str) -> Policy:
     """A configured policy as the planner takes it."""
     values = dict(settings.policies[name])
     for part, made in POLICY_PARTS.items():
-        values[part] = made(**dict(values[part]))
+        facts = dict(values[part])
+        if part == "summarizer" and facts["max_summary_tokens"] is None:
+            facts["max_summary_tokens"] = MOST_SUMMARY_TOKENS[values["kind"]]
+        values[part] = made(**facts)
     return Policy(name=name, **values)
 
 

@@ -105,7 +105,8 @@ class ConversationPrompt:
         told = _user(conversation_prompt(self.text, self.scope, limit_tokens=self.limit_tokens))
         tokens = room.count.message(told) + sum(room.count.message(orjson.loads(raw)) for raw in self.prefix)
         tokens += sum(room.count.count(raw.decode()) for name, raw in self.fields.items() if name in BOUND_FIELDS)
-        if tokens > room.prompt_tokens:
+        # No margin is kept as for what is put together here: the provider has taken these messages before.
+        if tokens > room.window_tokens - room.output_tokens:
             raise SummaryRefused("the conversation does not fit into the summarizer's window")
         return [*self.prefix, orjson.dumps(told)]
 

@@ -12,8 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from app.compaction.job import CompactionJob, Outcome, Spot
+from app.compaction.log_parts import LogParts
 from app.compaction.mechanical import MECHANICAL_VERSION, mechanical_summary
 from app.compaction.outdated import is_outdated
+from app.compaction.prompts import Wish, prompt_version
 from app.compaction.request import Summary, SummaryRefused, SummaryRequest
 from app.compaction.summarizer import Summarizer
 from app.context.budget import summary_limit
@@ -29,6 +31,11 @@ FURTHER_MESSAGES: Final = 256
 """So far behind the end of a range it is looked for somebody else's summary."""
 TEXT_FIELDS = ("text", "tokens", "kind", "model", "prompt_version", "created_at", "duration_ms", "usage")
 """What of a chunk comes with its text."""
+REPLACED_PER_TOKEN: Final = 20
+"""A summary has a token for so many that it stands for: 3,640 for 72,800, which is what additive compaction writes at a
+window of 128,000. Its source asks for 2,000 to 4,000 there …"""
+SMALL_SUMMARY_TOKENS: Final = 1024
+"""… and a summary may have so many however little it stands for, if the window has room for it."""
 REFUSED_TO_CALLER = frozenset({401, 403})
 """Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
 
@@ -91,7 +98,7 @@ class ChunkMaker:
                 if await is_outdated(self._store, job, spot):
                     return OUTDATED
                 on_start()
-                return await self._kept(job, spot, await self._summarized(job, spot), lease)
+                return await self._kept(job, spot, await self._summarized(job, spot, lease), lease)
         except ConversationBusy:
             found = await self._find(job, spot)
             if found is not None:
@@ -117,7 +124,7 @@ class ChunkMaker:
                     return OUTDATED
                 on_start()
                 try:
-                    summary = await self._summarizer.summarize(self._request(job, spot))
+                    summary = await self._summarizer.summarize(self._request(job, spot, lease))
                 except (SummaryRefused, GatewayError) as error:
                     return Made(None, "none", warning=f"Nothing was prepared: {_reason(error)}.")
                 made = Made(self._chunk(job, spot, summary.text, summary), "made", summary=summary)
@@ -141,7 +148,7 @@ class ChunkMaker:
                     return OUTDATED
                 on_start()
                 try:
-                    summary = await self._summarizer.summarize(self._request(job, spot))
+                    summary = await self._summarizer.summarize(self._request(job, spot, lease))
                 except (SummaryRefused, GatewayError) as error:
                     return Made(there, "found", warning=f"Still summarized without a model: {_reason(error)}.")
                 chunk = replace(self._chunk(job, spot, summary.text, summary), id=there.id)
@@ -155,8 +162,8 @@ class ChunkMaker:
         Raises:
             ConversationBusy, UpstreamUnavailable, HeadMoved, StoreUnavailable: as `Compactor.rewrite`.
         """
-        request = self._request(job, spot)
-        async with self._leases.hold(job.root, spot.lease_key, job.wait_seconds):
+        async with self._leases.hold(job.root, spot.lease_key, job.wait_seconds) as lease:
+            request = self._request(job, spot, lease)
             resting_seconds = self._summarizer.resting_seconds(request)
             if resting_seconds > 0:
                 raise UpstreamUnavailable(
@@ -169,6 +176,7 @@ class ChunkMaker:
             except (SummaryRefused, UpstreamRefused) as error:
                 raise UpstreamUnavailable(f"No summary could be made: {_reason(error)}.") from error
             made = self._chunk(job, spot, summary.text, summary)
+            made = replace(made, kind="part") if there.kind == "part" else made
             chunk = replace(there, **{name: getattr(made, name) for name in TEXT_FIELDS}, revision=there.revision + 1)
             await self._store.revise(tenant=job.tenant, root=job.root, chunk=chunk)
         return chunk
@@ -201,13 +209,14 @@ class ChunkMaker:
             chunks = await self._store.chunks(tenant=job.tenant, root=job.root, links=ends)
         except StoreUnavailable:
             return None
+        chunks = [chunk for chunk in chunks if chunk.kind != "part"]
         standing = [found for found in (_in_place(chunk, spot, job) for chunk in chunks) if found is not None]
         return min(standing, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
 
-    async def _summarized(self, job: CompactionJob, spot: Spot) -> Made:
+    async def _summarized(self, job: CompactionJob, spot: Spot, lease: Lease | None) -> Made:
         """A model's summary, or a mechanical one where that fails."""
         try:
-            summary = await self._summarizer.summarize(self._request(job, spot))
+            summary = await self._summarizer.summarize(self._request(job, spot, lease))
         except UpstreamRefused as refusal:
             made = await self._mechanical(job, spot, _reason(refusal))
             return replace(made, stored=made.stored and refusal.status not in REFUSED_TO_CALLER)
@@ -244,13 +253,24 @@ class ChunkMaker:
             return unstored
         return made
 
-    def _request(self, job: CompactionJob, spot: Spot) -> SummaryRequest:
+    def _parts(self, job: CompactionJob, spot: Spot, lease: Lease | None) -> LogParts | None:
+        """What a checkpoint keeps of its log beside itself."""
+        if spot.style != "checkpoint" or spot.from_seq:
+            return None
+
+        def make_chunk(part: Spot, text: str, model: str) -> Chunk:
+            summary = Summary(text, model, prompt_version(job.policy.summarizer, Wish(is_fold=bool(part.folded))), 0)
+            return self._chunk(job, part, text, summary)
+
+        return LogParts(self._store, job, spot, lease, summary_limit(job.policy, job.window), make_chunk)
+
+    def _request(self, job: CompactionJob, spot: Spot, lease: Lease | None = None) -> SummaryRequest:
         return SummaryRequest(
             messages=spot.messages,
             folded=spot.folded,
             policy=job.policy,
             model=job.model,
-            limit_tokens=summary_limit(job.policy, job.window),
+            limit_tokens=_limit(job, spot),
             replaced_tokens=spot.replaced_tokens,
             encoding=job.encoding,
             client_key=job.client_key,
@@ -260,6 +280,7 @@ class ChunkMaker:
             prefix=spot.prefix,
             meant=spot.meant,
             fields=job.fields,
+            parts=self._parts(job, spot, lease),
             tenant=job.tenant,
             root=job.root,
         )
@@ -287,6 +308,12 @@ class ChunkMaker:
             duration_ms=0 if summary is None else summary.duration_ms,
             usage=None if summary is None else summary.usage,
         )
+
+
+def _limit(job: CompactionJob, spot: Spot) -> int:
+    """The most tokens for the summary of a range, by what it stands for. Summaries that are folded are dense."""
+    most = summary_limit(job.policy, job.window)
+    return most if spot.folded else min(most, max(SMALL_SUMMARY_TOKENS, spot.replaced_tokens // REPLACED_PER_TOKEN))
 
 
 def _in_place(chunk: Chunk, spot: Spot, job: CompactionJob) -> Chunk | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.compaction.log_parts import LogParts
 from app.compaction.prompts import Wish
 from app.context.outline import Style
 from app.context.policy import Policy
@@ -47,6 +48,8 @@ class SummaryRequest:
     """How many of its last messages are in the range; 0: as many as there are `messages`."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields."""
+    parts: LogParts | None = None
+    """Of a checkpoint: summaries of parts of its log, read in place of messages where all cannot be read at once."""
     tenant: str = ""
     root: str = ""
     """Whose failures these are, if it fails."""

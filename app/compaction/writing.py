@@ -11,12 +11,14 @@ from app.compaction.acceptance import accepted, completed, finish_reason, said, 
 from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
 from app.compaction.calls import FIRST, Answer, Attempt, Calls
 from app.compaction.parts import part_limit, parts_of
-from app.compaction.prompts import PARTS_NOTE, Wish, fold_scope, instruction, scope
+from app.compaction.prompts import LOG_PARTS_NOTE, PARTS_NOTE, Wish, fold_scope, instruction, scope
 from app.compaction.request import SummaryRefused, SummaryRequest
 from app.compaction.survival import kept_share, values_of
 from app.compaction.transcript import Entry, entries_of, spoken
 from app.compaction.values import Mention
+from app.context.partition import rounds_of
 from app.context.view import Counter
+from app.conversation.messages import Chunk, LogMessage
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.overflow import recognise
 
@@ -25,6 +27,8 @@ THINKING_FACTOR = 4
 HALVINGS = 2
 """How often what is read is halved for a model whose window is smaller than believed."""
 PARALLEL_PARTS = 4
+FILL = 0.98
+"""Of what a transcript may take, what is filled by sizes that are known before it is put together."""
 
 
 @dataclass(slots=True)
@@ -78,21 +82,46 @@ class Writing:
     async def _transcript_prompt(self) -> TranscriptPrompt:
         """What to read: the material itself, or summaries of its parts."""
         request = self.request
-        whole = TranscriptPrompt(
-            self._instruction(request.wish),
-            await asyncio.to_thread(entries_of, request.messages, request.earlier),
-            request.limit_tokens,
-        )
-        room = await self.calls.room(request.limit_tokens)
+        text, messages, earlier = self._instruction(request.wish), request.messages, request.earlier
+        if request.parts is not None:
+            room = await self.calls.room(request.limit_tokens)
+            material_tokens = TranscriptPrompt(text, (), request.limit_tokens).material_tokens(room)
+            earlier, messages = await request.parts.cover(int(material_tokens * FILL), self._part)
+            text = f"{text}\n\n{LOG_PARTS_NOTE}" if earlier else text
+        return await self._in_parts(text, await asyncio.to_thread(entries_of, messages, earlier), request.limit_tokens)
+
+    async def _in_parts(self, text: str, entries: Sequence[Entry], limit_tokens: int) -> TranscriptPrompt:
+        """A prompt for entries, or for summaries of their parts where the summarizer cannot read them at once."""
+        whole = TranscriptPrompt(text, entries, limit_tokens)
+        room = await self.calls.room(limit_tokens)
         material_tokens = whole.material_tokens(room)
         parts = await asyncio.to_thread(parts_of, whole.entries, material_tokens, room.count.count)
         if len(parts) == 1:
             return whole
-        limit_tokens = part_limit(len(parts), material_tokens, request.limit_tokens)
-        summaries = await self._of_parts(parts, limit_tokens)
-        merging = f"{whole.text}\n\n{PARTS_NOTE}"
-        entries = [Entry(place, "summary", text) for place, text in enumerate(summaries, 1)]
-        return TranscriptPrompt(merging, entries, request.limit_tokens)
+        summaries = await self._of_parts(parts, part_limit(len(parts), material_tokens, limit_tokens))
+        merging = f"{text}\n\n{PARTS_NOTE}"
+        return TranscriptPrompt(
+            merging, [Entry(place, "summary", one) for place, one in enumerate(summaries, 1)], limit_tokens
+        )
+
+    async def _part(
+        self, messages: Sequence[LogMessage], merged: Sequence[Chunk], limit_tokens: int
+    ) -> tuple[str, str]:
+        """A summary of a part of the log, or of summaries of parts, and the model that wrote it."""
+        text = instruction(self.request.policy.summarizer, Wish(is_fold=bool(merged)))
+        entries = await asyncio.to_thread(entries_of, messages, merged)
+        is_one_round = len(rounds_of(messages)) == 1
+        prompt = TranscriptPrompt(text, entries, limit_tokens)
+        answer = await self._read_out(await self._in_parts(text, entries, limit_tokens) if is_one_round else prompt)
+        replaced_tokens = sum(one.tokens for one in messages) + sum(one.tokens for one in merged)
+        return await asyncio.to_thread(
+            completed,
+            told(answer.body),
+            values_of(messages, merged),
+            limit_tokens=limit_tokens,
+            allowed_tokens=replaced_tokens,
+            count=self.count.count,
+        ), answer.model
 
     async def _of_parts(self, parts: Sequence[Sequence[Entry]], limit_tokens: int) -> list[str]:
         """A summary of each part, a few at a time. The first failure is everybody's, once all have ended."""

@@ -15,7 +15,8 @@ from app.conversation.messages import Chunk
 def active_chain(
     chunks: Iterable[Chunk], *, replacing: bool = False, omitted: Set[int] = frozenset()
 ) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
-    """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach.
+    """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach. Parts
+    that checkpoints are written from are left aside.
 
     Messages that the client leaves out need no chunk: the chain goes on behind them. A chunk that stands for nothing
     else is not part of it; one that stands for any message that the client still sends is.
@@ -25,6 +26,7 @@ def active_chain(
         replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
         omitted: seqs of the messages that the client leaves out (`find_omitted`).
     """
+    chunks = [chunk for chunk in chunks if chunk.kind != "part"]
     if replacing:
         return _from_the_start(chunks), ()
     starting: dict[int, list[Chunk]] = defaultdict(list)

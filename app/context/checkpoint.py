@@ -18,6 +18,7 @@ from app.context.outline import Note, Outline, Plan, Range, Summarize
 from app.context.partition import Tail
 from app.context.policy import Policy
 from app.context.shortening import Shortening
+from app.context.stages.mask import least_masked, mask_more, unread_results
 from app.context.view import Counter, empty_section_tokens, frame_tokens
 
 CHEAP_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
@@ -38,6 +39,8 @@ class Checkpointing:
     def plan(self, summarize: Summarize) -> Plan:
         asked = summarize in {"now", "ahead"}
         fitting = None if asked else self._fitting_view()
+        if fitting is not None and fitting.chunks and (whole_plan := self._masked_whole()) is not None:
+            return whole_plan
         view = self._candidates.unfolded()[-1] if fitting is None else fitting
         fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "limit": self.budget.hard})
         if not self._is_due(view, summarize):
@@ -45,16 +48,28 @@ class Checkpointing:
         if not self._shortening.has_tail(view):
             return replace(self._shortening.as_it_is(view, fits), needs_tail=view.boundary)
         whole = self._shortening.draft(view)
+        if summarize == "ahead" and self.budget.calibrated(least_masked(whole).tokens) <= self._prepare_tokens:
+            return self._shortening.as_it_is(view, fits)
         decided, left = self._shortened(whole if whole.fits else self._shortening.resumed(view), asked=asked)
         chosen = self._shortening.plan_of(decided)
         if summarize == "never":
             return chosen
         return self._with_checkpoint(chosen, left if left.boundary == whole.boundary else whole, summarize)
 
+    def _masked_whole(self) -> Plan | None:
+        """The whole log with its results masked, instead of the first checkpoint; None where that does not fit, where
+        the trigger is reached or where a checkpoint was shown before."""
+        last, view = self.outline.last, self._candidates.whole()
+        if last.boundary.to_seq or last.asked_seq or self._reaches_the_trigger(view.tokens):
+            return None
+        if not self._shortening.has_tail(view):
+            return replace(self._shortening.as_it_is(view), needs_tail=view.boundary)
+        _, left = self._shortened(self._shortening.draft(view), asked=False)
+        return self._shortening.plan_of(left) if left.fits else None
+
     def _is_due(self, view: Candidate, summarize: Summarize) -> bool:
         if summarize == "ahead":
-            hard = self.budget.hard
-            return self.budget.calibrated(view.tokens) > min(self.budget.prepare_below(hard), hard)
+            return self.budget.calibrated(view.tokens) > self._prepare_tokens
         reached = summarize == "auto" and self._reaches_the_trigger(view.tokens)
         return summarize == "now" or reached or self._shortening.is_due(view)
 
@@ -80,8 +95,11 @@ class Checkpointing:
             return before, before
         gentle = [name for name in self.policy.stage_names if name in CHEAP_STAGES]
         draft = before if asked else self._shortening.shortened(before, gentle)
+        if not (asked or draft.fits or draft.boundary_seq):
+            draft = mask_more(draft)
         pays = self._shortening.pays(before, draft) or self._shortening.is_ruled(view)
-        left = draft if pays else before
+        cuts_unread = any(entry.seq in draft.edits for entry in unread_results(draft))
+        left = draft if pays or (draft.fits and (cuts_unread or not draft.boundary_seq)) else before
         if left.fits:
             return left, left
         rest = [name for name in self.policy.stage_names if name not in CHEAP_STAGES]
@@ -91,7 +109,7 @@ class Checkpointing:
     def _with_checkpoint(self, decided: Plan, draft: Draft, summarize: Summarize) -> Plan:
         """The plan, asking for a checkpoint where the trigger says so and it gains enough."""
         tail = draft.scene.tail
-        cut = self._cut(tail) if self.through_seq is None else self.through_seq
+        cut = self._cut(tail, is_ahead=summarize == "ahead") if self.through_seq is None else self.through_seq
         if cut is None or cut <= tail.start_seq:
             return replace(decided, notes=(*decided.notes, Note("nothing_to_gain")))
         overflow = self._overflowing(draft)
@@ -105,13 +123,15 @@ class Checkpointing:
         wanted = Range(0, cut, style="checkpoint", base=before)
         return replace(decided, to_summarize=(wanted,), notes=(*decided.notes, Note("compaction_needed", facts)))
 
-    def _cut(self, tail: Tail) -> int | None:
+    def _cut(self, tail: Tail, *, is_ahead: bool) -> int | None:
         """Where the turns begin that stay verbatim: the last `keep_turns` before the current one, fewer where they
         would take more than `buffer_max_ratio`; inside the current turn where that is too long by itself."""
         rounds = tail.rounds
         openings = [entry.from_seq for entry in rounds if entry.opens_turn]
         allowed = self.budget.raw(int(self.budget.window * self.policy.buffer_max_ratio))
-        kept = openings[-self.policy.turns_kept - 1 :] if openings else []
+        kept = openings[-self.policy.turns_kept - 1 :]
+        if is_ahead and tail.ends_with_an_answer:  # the turn that needs it is still to come
+            kept = [*kept[1:], *([] if self.policy.turns_kept else [tail.end_seq])]
         for seq in kept:
             if tail.tokens_from(seq) <= allowed or seq == openings[-1] == rounds[-1].from_seq:
                 return seq
@@ -148,6 +168,11 @@ class Checkpointing:
         anchor = scene.tail.boundary(cut).anchor_tokens
         kept = scene.tail.tokens_from(cut) + anchor
         return scene.instructions_tokens + frame_tokens(self.count) + summary + kept
+
+    @property
+    def _prepare_tokens(self) -> int:
+        """Above this a checkpoint is made ahead."""
+        return min(self.budget.prepare_below(self.budget.hard), self.budget.hard)
 
     @cached_property
     def _shortening(self) -> Shortening:

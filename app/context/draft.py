@@ -11,11 +11,14 @@ from app.context.excerpt import share_within
 from app.context.outline import Boundary, Note, Pin
 from app.context.partition import Tail
 from app.context.policy import Policy
+from app.context.rounds import RESULT_ROLES
 from app.context.view import Counter, summary_message_tokens
 from app.conversation.messages import Chunk, LogMessage, text_of
 
 UNCOUNTED_OPS = frozenset({"thoughtless"})
 """They remove what is not counted as tokens of the prompt, or not by every provider."""
+CUTS = frozenset({"shorten", "contents"})
+"""They cut the content. Of a result, which has nothing else to cut, the later one is done to the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,10 @@ class Editing:
         """One more operation on a message, if that makes the message smaller. Whether it does."""
         if entry.seq in self._told:
             return False
-        ops = with_op(self._ops(entry), op)
+        known = self._ops(entry)
+        if op[0] in CUTS and entry.message.role in RESULT_ROLES:
+            known = tuple(one for one in known if one[0] not in CUTS)
+        ops = with_op(known, op)
         return self._replace(entry, kind, ops, self._draft.scene.count.message(body_after(entry.message.body, ops)))
 
     def cap(self, entry: LogMessage, cap_tokens: int) -> bool:
@@ -181,7 +187,8 @@ class Editing:
         if entry.seq in self._told or self.tokens(entry) <= cap_tokens:
             return False
         count = self._draft.scene.count.message
-        others = tuple(op for op in self._ops(entry) if op[0] != "shorten")
+        replaced = CUTS if entry.message.role in RESULT_ROLES else {"shorten"}
+        others = tuple(op for op in self._ops(entry) if op[0] not in replaced)
         body = body_after(entry.message.body, others)
         share, tokens = share_within(body, count(body) if others else entry.tokens, cap_tokens, count)
         return self._replace(entry, "truncated", (*others, ("shorten", share)), tokens)

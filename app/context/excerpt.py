@@ -21,6 +21,13 @@ FIRST_TRY = 0.95
 """Of what a cap allows: text is not equally dense everywhere, and the line that says what is missing takes some."""
 SHRINK = 0.7
 TRIES = 16
+WELL_FILLED = 0.95
+"""A message that takes this share of its cap is good enough …"""
+ENOUGH_TRIES = 3
+"""… and so is any that fits after so many tries more."""
+CAUTION = 0.985
+MOST_GROWTH = 1.5
+"""Of the share, from one try to the next: some texts do not get longer with it."""
 
 
 def share_within(
@@ -34,12 +41,16 @@ def share_within(
         count: tokens of a message.
     """
     share = FIRST_TRY * cap_tokens / max(1, tokens)
-    for _ in range(TRIES):
+    best: tuple[float, int] | None = None
+    for attempt in range(TRIES):
         taken = count(shortened_body(body, share))
-        if taken <= cap_tokens:
-            return share, taken
-        share *= SHRINK
-    return share, count(shortened_body(body, share))
+        if taken <= cap_tokens and (best is None or taken > best[1]):
+            best = share, taken
+        if best is not None and (best[1] >= WELL_FILLED * cap_tokens or attempt >= ENOUGH_TRIES):
+            return best
+        # Text is not equally dense everywhere: try again with as much more or less as this try was off.
+        share *= min(MOST_GROWTH, CAUTION * cap_tokens / taken) if taken <= cap_tokens or attempt < 2 else SHRINK
+    return best or (share, count(shortened_body(body, share)))
 
 
 def shorten_text(text: str, keep_chars: int, head_share: float = HEAD_SHARE) -> str:

@@ -22,6 +22,14 @@ STAGES_OF_KIND: Final[Mapping[Kind, tuple[str, ...]]] = {
 }
 """The stages that shorten a view, in order, unless a policy names its own (`context.stages`)."""
 CHECKPOINT_KEEP_TURNS: Final = 2
+MOST_SUMMARY_TOKENS: Final[Mapping[Kind, int]] = {
+    "additive": 4096,
+    "checkpoint": 2048,
+    "fade": 4096,
+    "prune": 4096,
+    "window": 4096,
+}
+"""The longest summary where none is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class SummarizerPolicy:
     enabled: bool = True
     model: str = "same"
     fallbacks: tuple[str, ...] = ()
-    max_summary_tokens: int = 2048
+    max_summary_tokens: int = 4096
     prompt: str | None = None
     update_prompt: str | None = None
     form: Form = "auto"

@@ -20,6 +20,7 @@ from app.context.outline import Note, Outline, Plan, Status
 from app.context.partition import Tail, tail_of, tail_start
 from app.context.policy import Policy
 from app.context.stages import apply, trim
+from app.context.stages.mask import give_room
 from app.context.view import Counter
 from app.conversation.messages import Chunk
 
@@ -129,12 +130,15 @@ class Shortening:
 
     def shortened(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
         """The view after the policy's stages, or after some of them."""
-        return apply(draft, self.policy.stage_names if names is None else names)
+        after = apply(draft, self.policy.stage_names if names is None else names)
+        return give_room(draft, after) if after.fits and not draft.fits else after
 
     def last_resort(self, draft: Draft) -> Draft:
         """The view cut until it fits; with a note of what does not fit where nothing helps."""
-        draft = trim(draft)
-        return draft if draft.fits else self._why_it_does_not_fit(draft)
+        trimmed = trim(draft)
+        if not trimmed.fits:
+            return self._why_it_does_not_fit(trimmed)
+        return trimmed if draft.fits else give_room(draft, trimmed)
 
     def plan_of(self, draft: Draft) -> Plan:
         return Plan(

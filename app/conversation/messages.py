@@ -17,7 +17,8 @@ from app.conversation.nesting import TOO_DEEP, is_too_deep
 from app.errors import InvalidRequest
 
 Mode = Literal["unknown", "append", "resend"]
-ChunkKind = Literal["model", "mechanical", "edited"]
+ChunkKind = Literal["model", "mechanical", "edited", "part"]
+"""`part`: read by the checkpoints of a long log in place of its messages, shown in no view."""
 
 
 class Message:

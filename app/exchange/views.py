@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.budget import Budget, budget_for
+from app.compaction.bodies import INSTRUCTION_TOKENS
+from app.context.budget import Budget, budget_for, summary_limit
 from app.context.calibration import Calibration
 from app.context.chain import find_omitted
 from app.context.missing_results import close_calls, has_missing_results, is_missing_result
@@ -307,7 +308,8 @@ class Views:
         if wanted.folds:
             return self._summaries(place, view, wanted), 1
         if wanted.style == "checkpoint":
-            messages = close_calls(await self.rendered(place, UNTOUCHED, wanted.to_seq), at_end=True)
+            seen = _as_last_seen(outline, wanted, _summarizer_room(turn.policy, view.budget))
+            messages = close_calls(await self.rendered(place, seen, wanted.to_seq), at_end=True)
             return [bytes(raw) for raw in messages], len(messages) - len(place.instructions)
         if wanted.style == "additive" and wanted.from_seq != shown_from:
             return [], 0
@@ -424,6 +426,21 @@ def _stretches(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _takes_long(outline: Outline) -> bool:
     covered = outline.chunks[-1].tokens_total if outline.chunks else 0
     return outline.log_tokens - covered > LONG_TAIL_TOKENS or len(outline.tail or ()) > LONG_TAIL_MESSAGES
+
+
+def _summarizer_room(policy: Policy, budget: Budget) -> int:
+    """How much of a conversation its own model can read beside the instruction for a summary: raw tokens."""
+    return budget.raw(budget.window - summary_limit(policy, budget.window) - INSTRUCTION_TOKENS)
+
+
+def _as_last_seen(outline: Outline, wanted: Range, room_tokens: int) -> Plan:
+    """How a checkpoint's reader gets the log: as it is, or, where that is too long, in the bytes of the last view, if
+    that left nothing out. These are in the provider's cache."""
+    last, tail, start = outline.last, outline.tail, (outline.tail_start or START).to_seq
+    if last.boundary.to_seq or not last.edits or tail is None or not start < wanted.to_seq <= start + len(tail):
+        return UNTOUCHED
+    tokens = outline.instructions_tokens + tail[wanted.to_seq - 1 - start].tokens_total
+    return UNTOUCHED if tokens <= room_tokens else replace(UNTOUCHED, edits={edit.seq: edit for edit in last.edits})
 
 
 def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthExceeded:

@@ -78,8 +78,9 @@ class Summarizer(Section):
     """The model that writes summaries: `same` is the request's own, or a name as in `models`."""
     fallbacks: tuple[str, ...] = ()
     """Models that are asked, in order, when that one fails or rests after failures."""
-    max_summary_tokens: Tokens = 2048
-    """The longest summary. Never more than 1/16 of the window (or 256 tokens, if that is more)."""
+    max_summary_tokens: Tokens | None = None
+    """The longest summary. Empty: 4,096; 2,048 for kind `checkpoint`. Never more than 1/16 of the window (or 256
+    tokens, if that is more), nor than 1/20 of what the summary stands for (or 1,024 tokens)."""
     prompt: Instruction | None = None
     """An instruction in place of the built-in one: what a summary must keep in your domain. Folds keep the built-in
     one."""

@@ -278,9 +278,10 @@ class Store(Protocol):
         """
 
     async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
-        """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is ignored,
-        except that a model's or a person's summary replaces a mechanical one. If it has the same id, the text that it
-        replaces is kept as a revision, and the new one's revision counts on from that.
+        """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is
+        ignored, except that a model's or a person's summary replaces a mechanical one, or a part that checkpoints
+        read. If it has the same id, the text that it replaces is kept as a revision, and the new one's revision
+        counts on from that.
 
         Raises:
             LeaseLost: the fence is no longer held; nothing was written.

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from app.conversation.messages import Chunk
 from app.store.base import HeadMoved
-from app.store.revising import REVISED, revised, succeeding
+from app.store.revising import REVISED, replaces, revised, succeeding
 from app.store.rows import CHUNK_COLUMNS, as_optional_json, chunk_of, chunk_values
 from app.store.scripts import Dialect, Rows, Script
 from app.store.statements import CHUNK_ROW
@@ -67,7 +67,7 @@ def add(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
         yield dialect.say(_INSERT, **place, **values, is_fold=bool(chunk.folds))
         return
     old = chunk_of(known[0])
-    if old.kind != "mechanical" or chunk.kind == "mechanical":
+    if not replaces(chunk, old):
         return
     if old.id == chunk.id:
         yield dialect.say(_SUPERSEDE, **place, id=old.id)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Chunk
 from app.store.base import HeadMoved
-from app.store.revising import revised, succeeding
+from app.store.revising import replaces, revised, succeeding
 
 Place = tuple[str, str]
 """Root and conversation id."""
@@ -49,7 +49,7 @@ class MemoryChunks:
         known = self._chunks[tenant, root].get(_range_of(chunk))
         if known is None:
             self._put_chunk(tenant, root, chunk)
-        elif known.kind == "mechanical" and chunk.kind != "mechanical":
+        elif replaces(chunk, known):
             if known.id == chunk.id:
                 self._revisions[tenant, root, known.id].append(known)
             else:

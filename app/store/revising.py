@@ -20,6 +20,8 @@ REVISED: Final = (
     "usage",
 )
 """What each revision has of its own."""
+REPLACED_KINDS: Final = frozenset({"mechanical", "part"})
+"""Another summary over the same range takes the place of these."""
 
 
 def revised(chunk: Chunk, text: Chunk) -> Chunk:
@@ -27,6 +29,11 @@ def revised(chunk: Chunk, text: Chunk) -> Chunk:
     return replace(chunk, **{name: getattr(text, name) for name in REVISED})
 
 
+def replaces(chunk: Chunk, known: Chunk) -> bool:
+    """Whether a chunk takes the place of one over the same range."""
+    return known.kind in REPLACED_KINDS and chunk.kind not in REPLACED_KINDS
+
+
 def succeeding(known: Chunk, chunk: Chunk) -> Chunk:
-    """A chunk that takes the place of a mechanical one: its next revision if both are the same summary."""
+    """A chunk that takes the place of another: its next revision if both are the same summary."""
     return replace(chunk, revision=known.revision + 1) if known.id == chunk.id else chunk

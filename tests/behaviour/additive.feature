@@ -55,6 +55,7 @@ Feature: Additive compaction: old turns become summaries that are written once a
     Examples:
       | turns | tokens | new   | kept |
       | 12    | 600    | 40    | 4    |
+      | 20    | 300    | 40    | 4    |
       | 9     | 700    | 40    | 3    |
       | 7     | 1,000  | 40    | 2    |
       | 3     | 2,000  | 40    | 1    |
@@ -89,7 +90,8 @@ Feature: Additive compaction: old turns become summaries that are written once a
   Scenario: Summaries that weigh more than 30 % of the window are folded into one, which is kept beside them
     Given summaries of 500 tokens
     When the conversation goes on by turns of 600 tokens until summaries are folded
-    Then the fold names the summaries it stands for, and these are still kept
+    Then the fold stands for 5 summaries, the first that weigh more than 2,457 tokens together
+    And the fold names the summaries it stands for, and these are still kept
     And no summary is shown together with its fold
     When the user says "Go on."
     Then no summary was asked for

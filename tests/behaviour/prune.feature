@@ -50,6 +50,21 @@ Feature: Priority pruning: what can be spared goes first, and no model is asked
     And the prompt was at most 5,900 tokens
     And the model saw the newest turns word for word, from the beginning of one on
 
+  Scenario Outline: How much a cut leaves is configured
+    Given the policy "prune" with:
+      | target_ratio | <ratio> |
+      | step_ratio   | 0.05    |
+    And a conversation of 40 turns of 200 tokens, which the gateway has not seen yet
+    When the user says "Go on."
+    Then the answer says "trimmed"
+    And the prompt was at most <most> tokens
+    And the prompt was at least <least> tokens
+
+    Examples:
+      | ratio | least | most  |
+      | 0.75  | 5,400 | 6,050 |
+      | 0.5   | 3,450 | 4,100 |
+
   Scenario: Instructions and the newest request are never pruned, however little room is left
     Given a conversation of 30 turns of 300 tokens, which the gateway has not seen yet
     When the user says something of 7,500 tokens

@@ -118,6 +118,15 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
     And the last result was shown word for word
     And every message but results was shown word for word
 
+  Scenario: Where there is no room for more, 300 characters are left of a masked result
+    Given the policy "fade"
+    And 1 turns, each with a tool result of 900 tokens, which the gateway has not seen yet
+    And a conversation of 12 turns of 450 tokens, which the gateway has not seen yet
+    When the user says "Go on."
+    Then the answer says "trimmed"
+    And the oldest result was cut to 325 to 335 characters
+    And every message but results was shown word for word
+
   # Stage 2
 
   Scenario: One tool result takes at most 30 % of what may be used, 70 % of that its head and 30 % its tail
@@ -203,6 +212,29 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | 6. Verbatim                     |
       | 7. Tool calls                   |
 
+  Scenario: On overflow, too, a checkpoint is written by whoever has just read the conversation
+    Given the policy "checkpoint"
+    And the tools "look_up"
+    And the instructions "You are a careful clerk."
+    And the conversation has grown to 7,600 tokens
+    When the user says something of 300 tokens
+    Then the answer says "summarized"
+    And whoever wrote the summary read the instructions and the conversation as they are, with the tools bound to it
+
+  Scenario: Where masked results made it fit, whoever writes a checkpoint reads what the model saw last
+    Given the policy "checkpoint"
+    And the instructions "You are a careful clerk."
+    And 9 turns, each with a tool result of 900 tokens, which the gateway has not seen yet
+    When the user says "Go on."
+    Then the answer says "trimmed"
+    When the user says something of 2,000 tokens
+    And the user says something of 2,000 tokens
+    And the user says something of 2,000 tokens
+    Then the answer says "trimmed"
+    When the user says something of 2,000 tokens
+    Then the answer says "summarized"
+    And the summary was asked for with the first messages of the prompt before, byte for byte
+
   Scenario Outline: Behind a checkpoint stand the summary, as many turns as are kept, and the new message
     Given the policy "checkpoint" with:
       | keep_turns | <configured> |
@@ -282,6 +314,21 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | 525    | trimmed | 4,200 | 4,712 |
       | 565    | trimmed | 1,680 | 1,912 |
       | 630    | trimmed | 420   | 512   |
+
+  Scenario Outline: Results fade from a pressure of 0.85, 0.90 and 0.99 on, to a half, a fifth and a twentieth
+    Given the policy "fade"
+    And a conversation of 10 turns of <filler> tokens, which the gateway has not seen yet
+    When the model goes on from a last result with which the conversation weighs <tokens> tokens
+    Then the last result was shown with <least> to <most> characters
+
+    Examples:
+      | filler | tokens | least | most  |
+      | 518    | 6,617  | 8,000 | 9,400 |
+      | 518    | 6,618  | 4,600 | 4,710 |
+      | 580    | 7,006  | 4,600 | 8,000 |
+      | 580    | 7,007  | 1,830 | 1,905 |
+      | 650    | 7,707  | 1,830 | 1,905 |
+      | 650    | 7,708  | 440   | 505   |
 
   Scenario: Of what a result may keep, the oldest keeps a fifth
     Given a conversation of 10 turns of 500 tokens, which the gateway has not seen yet

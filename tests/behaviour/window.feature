@@ -25,6 +25,14 @@ Feature: A sliding window: the last turns or the last tokens, and no model is as
     And the model saw the newest turns word for word, from the beginning of one on
     And no summary was ever asked for
 
+  Scenario: How much the window keeps when it moves on is configured
+    Given the policy "window" with:
+      | keep_turns   | 8   |
+      | target_ratio | 0.5 |
+    When the conversation goes on for 8 turns of 100 tokens
+    And the user says "Go on."
+    Then the model saw the last 3 turns word for word, the new message, and nothing else
+
   Scenario: Between two steps each prompt begins with the one before
     Given the policy "window" with:
       | keep_turns | 12 |

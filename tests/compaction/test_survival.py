@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from app.compaction.mechanical import mechanical_summary
 from app.compaction.survival import HEADINGS, appendix, kept_in, kept_share, missing, values_of
 from app.compaction.values import values_in
 from app.conversation.messages import Chunk, LogMessage
-from tests.compaction.scenery import COUNT, log_of
+from tests.compaction.scenery import COUNT, Scene, job_for, log_of, saying
 
 NONSENSE = "They spoke about many things."
 
@@ -137,6 +138,19 @@ def test_a_mechanical_summary_has_an_appendix_within_its_limit() -> None:
     assert HEADINGS["kept"] in text
     assert text.startswith("user: Please book the flight FL10QA")
     assert mechanical_summary(log(1), (), 1000, COUNT.count).count("RES10XQ") == 1
+
+
+@pytest.mark.parametrize(("kept", "taken"), [(40, "first"), (115, "second")])
+async def test_a_second_summary_is_taken_only_if_it_keeps_more_than_the_first(kept: int, taken: str) -> None:
+    def told(last: int) -> str:
+        return " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, last))
+
+    scene = Scene(
+        window=128_000, said=saying(f"The first: {told(70)}" + " and so on" * 1000, f"The second: {told(kept)}")
+    )
+    [chunk] = (await scene.compactor.compact(job_for(log(120), window=128_000))).chunks
+    assert len(scene.router.calls) == 2, "it was asked for again"
+    assert chunk.text.startswith(f"The {taken}: ")
 
 
 def test_a_second_call_is_worth_it_only_where_many_values_neither_survive_nor_fit() -> None:

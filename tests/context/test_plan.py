@@ -306,7 +306,7 @@ def test_what_a_request_reserves_for_its_answer_moves_the_line_of_preparation_to
 
 def test_a_summary_is_limited_by_the_window_and_by_the_policy() -> None:
     limits = {window: summary_limit(Policy(), window) for window in (1_024, 8_192, 128_000)}
-    assert limits == {1_024: 256, 8_192: 512, 128_000: 2_048}
+    assert limits == {1_024: 256, 8_192: 512, 128_000: 4_096}
 
 
 def test_turns_that_were_kept_are_still_there_on_the_request_after_a_compaction() -> None:

@@ -387,14 +387,19 @@ def test_what_fits_is_not_dropped_when_nothing_was_passed() -> None:
     assert applied("drop_oldest", draft_of(rounds(19))).boundary_seq == 0
 
 
-@pytest.mark.parametrize(("turns", "drops"), [(17, False), (18, True)])
-def test_what_fits_is_dropped_only_half_a_step_above_the_goal(turns: int, drops: bool) -> None:
+@pytest.mark.parametrize(("turns", "drops"), [(21, False), (22, True)])
+def test_what_fits_is_dropped_only_half_a_step_above_the_goal_and_not_before_the_task_is_gone(
+    turns: int, drops: bool
+) -> None:
     """Results were shortened, and what is left would pass the limit again after a few turns."""
-    assert (applied("drop_oldest", draft_of(rounds(turns), over=True)).boundary_seq > 0) == drops
+    talk = draft_of(rounds(turns), over=True)
+    assert applied("drop_oldest", talk.cut_at(8)).boundary_seq == (20 if drops else 8)
+    assert applied("drop_oldest", draft_of(rounds(19), over=True)).boundary_seq == 0
 
 
 def test_calls_and_their_results_are_dropped_together() -> None:
-    loop = [body for _ in range(12) for body in (calls("a", "b"), result("x" * 2_500), result("y" * 2_500))]
+    arguments = '{"a": "' + "z" * 4_000 + '"}'
+    loop = [body for _ in range(12) for body in (calls("a", "b", arguments=arguments), result("x"), result("y"))]
     draft = applied("drop_oldest", draft_of([user("Find it"), *loop], over=True))
     assert draft.scene.tail.message(draft.boundary_seq).message.tool_calls
     assert draft.boundary.anchor_seq == 0

@@ -11,7 +11,8 @@ from tests.context.worlds import COUNT, World, assistant, calls, log_of, result,
 
 
 def test_whole_old_rounds_are_left_out_and_a_notice_says_how_many() -> None:
-    loop = [body for step in range(20) for body in (calls("search", "fetch"), result(words(200)), result(words(200)))]
+    said = words(350)
+    loop = [body for _ in range(22) for body in (calls("search", "fetch", content=said), result(said), result(said))]
     world = World(bodies=[user("Find it"), *loop])
     decided = world.plan("never")
     check_plan(world, decided)

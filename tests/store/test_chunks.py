@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from app.conversation.messages import ChunkKind
 from app.store.base import LeaseLost, Store
 from tests.store.logs import (
     begin,
@@ -120,12 +121,13 @@ async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> Non
     assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [first, fold]
 
 
-async def test_only_a_models_summary_replaces_a_mechanical_one(store: Store) -> None:
+@pytest.mark.parametrize("kind", ["mechanical", "part"])
+async def test_only_a_models_summary_replaces_a_mechanical_one_or_a_part(store: Store, kind: ChunkKind) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
-    mechanical = chunk_over(conversation, log, 0, 4, kind="mechanical")
-    another = chunk_over(conversation, log, 0, 4, kind="mechanical")
+    mechanical = chunk_over(conversation, log, 0, 4, kind=kind)
+    another = chunk_over(conversation, log, 0, 4, kind=kind)
     written = chunk_over(conversation, log, 0, 4, kind="model")
     expected = [mechanical, mechanical, written, written]
     for chunk, kept in zip((mechanical, another, written, another), expected, strict=True):

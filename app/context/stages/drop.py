@@ -14,16 +14,20 @@ import msgspec
 
 from app.context.draft import Draft
 from app.context.partition import Round
+from app.context.stages.mask import mask_more
 
 
 def drop_oldest(draft: Draft) -> Draft:
     """Cut to about the goal, at most to the newest round; the newest user message stays as the anchor.
 
-    What fits is cut only where that is half a step or more above the goal.
+    Results are masked more before anything is dropped. Where that is enough, the first task stays; once that is gone,
+    what fits is cut, too, if it is half a step or more above the goal: it would be over the limit again soon.
     """
+    if not draft.fits:
+        draft = mask_more(draft)
     rounds = [entry for entry in draft.scene.tail.rounds if entry.from_seq >= draft.boundary_seq]
     steps = round(draft.excess_tokens / _step_tokens(draft))
-    if len(rounds) < 2 or (draft.fits and steps < 1):
+    if len(rounds) < 2 or (draft.fits and (steps < 1 or not draft.boundary_seq)):
         return draft
     cut = _cut(draft, rounds, max(1, steps))
     if cut.tokens >= draft.tokens:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from app.context.draft import Draft
 from app.context.rounds import RESULT_ROLES
+from app.context.stages.weights import level
 from app.conversation.messages import LogMessage
 
 SHORTEST_TOKENS = 48
@@ -27,25 +28,12 @@ def shorten_long_messages(draft: Draft) -> Draft:
 
 
 def _cap(draft: Draft, group: Sequence[LogMessage]) -> Draft:
-    """The highest cap of a halving ladder under which the view fits; the lowest if none is low enough."""
-    capped = draft
-    excess_tokens = draft.tokens - draft.scene.limit_tokens
-    for cap_tokens in _ladder(draft.scene.limit_tokens):
-        saving = sum(max(0, entry.tokens - cap_tokens) for entry in group)
-        if saving < excess_tokens and cap_tokens > SHORTEST_TOKENS:
-            continue
-        capped = _excerpts(draft, group, cap_tokens)
-        if capped.fits:
-            break
-    return capped
-
-
-def _ladder(limit_tokens: int) -> Iterator[int]:
-    cap_tokens = limit_tokens // 2
-    while cap_tokens > SHORTEST_TOKENS:
-        yield cap_tokens
-        cap_tokens //= 2
-    yield SHORTEST_TOKENS
+    """The highest cap under which the view fits; the lowest if none is low enough."""
+    editing = draft.editing()
+    sizes = [editing.tokens(entry) for entry in group]
+    room_tokens = sum(sizes) - (draft.tokens - draft.scene.limit_tokens)
+    capped = _excerpts(draft, group, max(SHORTEST_TOKENS, level(sizes, room_tokens)))
+    return capped if capped.fits else _excerpts(capped, group, SHORTEST_TOKENS)
 
 
 def _excerpts(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> Draft:

@@ -1,6 +1,9 @@
-"""How much of its tool results a view keeps by their age: the oldest the policy's share, the newest everything."""
+"""How much of its messages a view keeps: by their age, the oldest the policy's share, the newest everything; or all of
+them up to one length."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 CHARS_PER_TOKEN = 4
 """English text, roughly: https://help.openai.com/en/articles/4936856. Caps are in characters, so that applying one
@@ -12,3 +15,15 @@ def weights(count: int, oldest_share: float) -> list[float]:
     if count == 1:
         return [1.0]
     return [oldest_share + (1 - oldest_share) * at / (count - 1) for at in range(count)]
+
+
+def level(sizes: Sequence[int], room_tokens: int) -> int:
+    """The largest cap under which these sizes sum to at most `room_tokens`; 0 where none is small enough."""
+    left = room_tokens
+    ordered = sorted(sizes)
+    for at, size in enumerate(ordered):
+        share = left // (len(ordered) - at)
+        if size > share:
+            return max(share, 0)
+        left -= size
+    return ordered[-1] if ordered else 0

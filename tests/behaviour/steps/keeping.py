@@ -58,6 +58,15 @@ def _(talk: Talk) -> None:
     assert (fold.from_seq, fold.to_seq) == (named[0].from_seq, named[-1].to_seq)
 
 
+@then(step("the fold stands for {count:N} summaries, the first that weigh more than {tokens:N} tokens together"))
+def _(talk: Talk, count: int, tokens: int) -> None:
+    chunks = talk.chunks()
+    (fold,) = (chunk for chunk in chunks if chunk.folds)
+    weights = [chunk.tokens for chunk in chunks if chunk.id in fold.folds]
+    assert len(weights) == count
+    assert sum(weights[:-1]) <= tokens < sum(weights)
+
+
 @then("no summary is shown together with its fold")
 def _(talk: Talk) -> None:
     shown = talk.answer.context["summaries"]

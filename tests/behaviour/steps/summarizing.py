@@ -105,6 +105,14 @@ def _(talk: Talk) -> None:
     assert (call.body["tools"], call.body["tool_choice"]) == (talk.tools, "none")
 
 
+@then("the summary was asked for with the first messages of the prompt before, byte for byte")
+def _(talk: Talk) -> None:
+    *read, _ = talk.model.summaries_asked[0].messages
+    before = talk.answers[-2].view
+    assert read[: len(before)] == before[: len(read)]
+    assert len(read) > 30
+
+
 @then(step('whoever wrote the last summary read "{text}" in the conversation itself'))
 def _(talk: Talk, text: str) -> None:
     call = talk.model.summaries_asked[-1]

@@ -12,7 +12,7 @@ import { placeOf } from "./place.js";
 const LONG = { chars: 2_500, lines: 40, name: "" };
 /** A summary must not push the message that it stands in front of out of the window. */
 const TIGHT = { chars: 500, lines: 6, name: "tight" };
-const KINDS = { model: ["", "by a model"], mechanical: ["warn", "without a model"], edited: ["kept", "edited"] };
+const KINDS = { model: ["", "by a model"], mechanical: ["warn", "without a model"], edited: ["kept", "edited"], part: ["", "a part, for checkpoints"] };
 
 /** What was opened and closed, kept while rows come and go. @returns {[boolean, (isOpen: boolean) => void]} */
 function useFold(folds, name, initial) {
