@@ -87,4 +87,6 @@ def _threshold_tokens(context: Facts, policies: Mapping[str, Policy]) -> int | N
 
 
 def _ratio(context: Facts) -> float:
-    return float((context.get("calibration") or {}).get("ratio") or 1.0)
+    """The slope, or the ratio that was kept before there were slopes."""
+    calibration = context.get("calibration") or {}
+    return float(calibration.get("slope") or calibration.get("ratio") or 1.0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens
+from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens, is_text_file
 from app.context.images import ASSUMED_PIXELS, image_tokens, tile_tokens
 from app.context.tokenizers import Tokenizer, tokenizer_for
 from app.context.toolschema import as_json, render_custom_tool, render_functions, render_response_format
@@ -39,6 +39,8 @@ ROLES_REMEMBERED: Final = 64
 ROLE_CHARS: Final = 16
 """Longer ones are none that come again."""
 UNKNOWN_BINARY: Final = tile_tokens(*ASSUMED_PIXELS)
+ATTACHED: Final = frozenset({"image_url", "input_audio", "file"})
+"""Fields of the parts of a message that are no text."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
 
@@ -97,6 +99,13 @@ class TokenCounter:
         if "tool_calls" not in body and "function_call" not in body:
             return tokens + text
         return tokens + text + self._calls(body, beside_text=text > 0)
+
+    def attachments(self, body: Mapping[str, Any]) -> int:
+        """Tokens of the images, audio and files in a message; a file of text is text."""
+        content = body.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        attached = [part for part in parts if not ATTACHED.isdisjoint(part) and "text" not in part]
+        return sum(self._part(part) for part in attached if not _is_text_file(part))
 
     def tools(self, tools: object, *, functions: object = None) -> int:
         """Tokens of tool schemas and of deprecated functions."""
@@ -160,6 +169,11 @@ class TokenCounter:
         """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
         plain, binaries = _without_binaries(part)
         return self.count(as_json(plain)) + binaries * UNKNOWN_BINARY
+
+
+def _is_text_file(part: Mapping[str, Any]) -> bool:
+    file = part.get("file")
+    return isinstance(file, dict) and is_text_file(file)
 
 
 def _name(value: object) -> str:

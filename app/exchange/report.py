@@ -39,6 +39,8 @@ class Report(msgspec.Struct, frozen=True):
     """Of the whole history, calibrated: what would have been sent without us."""
     pinned: int = 0
     """Messages of the conversation that are pinned, wherever in the view they stand."""
+    offset_tokens: int = 0
+    """Of `prompt_tokens`: what the provider counts beside the slope × our count."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     searches: Sequence[Mapping[str, Any]] = ()
@@ -81,7 +83,8 @@ class Report(msgspec.Struct, frozen=True):
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
             "calibration": {
-                "ratio": round(budget.ratio, 4),
+                "slope": round(budget.ratio, 4),
+                "offset": self.offset_tokens,
                 "estimated_tokens": prompt_tokens,
                 "reported_tokens": None if reported is None else reported.tokens,
                 "cached_tokens": None if reported is None else reported.cached_tokens,
