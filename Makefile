@@ -40,7 +40,7 @@ run: $(SERVING)  ## serve; HOST=, PORT= and CONFIG= may be given
 
 test: setup  ## run all tests; ARGS= goes to pytest
 	@$(VENV)/bin/python -m tests.console.install_browser
-	@$(VENV)/bin/python -m pytest -n auto $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n auto $(ARGS)  # they start this program often: it is compiled once
 
 newcomer: setup  ## follow the README in a fresh clone with an empty home, as somebody new would
 	@CONCERTINA_TEST_NEWCOMER=1 $(VENV)/bin/python -m pytest -n 0 -s tests/newcomer $(ARGS)
@@ -48,7 +48,7 @@ newcomer: setup  ## follow the README in a fresh clone with an empty home, as so
 lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
 	@$(VENV)/bin/ruff format --no-cache --quiet --check .
-	@$(VENV)/bin/mypy --no-error-summary
+	@$(VENV)/bin/mypy --num-workers 2 --no-error-summary
 
 demo: setup  ## watch a long conversation being compacted
 	@$(VENV)/bin/python -m demo $(ARGS)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import httpx
+import httpx2
 import pytest
+from fastapi.utils import create_model_field
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import databases, empty_postgres_url, migrated_template, postgres_url
@@ -15,16 +20,26 @@ from tests.postgres import databases, empty_postgres_url, migrated_template, pos
 __all__ = ["databases", "empty_postgres_url", "migrated_template", "postgres_url"]
 
 # A busy machine draws slowly; that is no fault of the code under test.
-settings.register_profile("concertina", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("concertina")
+settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=500)
+settings.load_profile(os.environ.get("CONCERTINA_TEST_EXAMPLES", "quick"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def freezing_once() -> Iterator[None]:
-    """Each application freezes what it finds, for the garbage collector to pass over. In a process that runs hundreds
-    of them only the first may, or what they leave behind would never be collected."""
+def doing_once() -> Iterator[None]:
+    """What each application or client does anew, a test process does once.
+
+    Each application looks through the whole memory when it starts and freezes what it finds, for the garbage collector
+    to pass over. In a process that runs thousands of them, the first look takes as long as each later one, and what
+    the others leave behind would never be collected. Each application builds the validators of all answers, and each
+    HTTP client reads all certificates of the system.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "freeze", functools.cache(gc.freeze))
+        collector = SimpleNamespace(collect=functools.cache(gc.collect), freeze=functools.cache(gc.freeze))
+        patch.setattr("app.assembly.worker.gc", collector)
+        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
+        patch.setattr("httpx2._transports.default.create_ssl_context", functools.cache(httpx2.create_ssl_context))
+        patch.setattr("fastapi.routing.create_model_field", functools.cache(create_model_field))
         yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.outline import LastView, Outline, Plan, Summarize
@@ -39,7 +39,6 @@ def pinned(world: World, number: int) -> World:
     summarize=st.sampled_from(MODES),
     pins=st.sampled_from([0, 0, 1, 3]),
 )
-@settings(max_examples=200)
 def test_any_conversation_makes_a_sound_view(
     bodies: list[Body], name: str, window: int, ratio: float, output: int, summarize: Summarize, pins: int
 ) -> None:
@@ -63,7 +62,6 @@ def test_any_conversation_makes_a_sound_view(
     pins=st.sampled_from([0, 0, 2]),
     stride=st.sampled_from([1, 1, 4, 15]),
 )
-@settings(max_examples=60)
 def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     bodies: list[Body],
     names: list[str],
@@ -122,7 +120,6 @@ def shape_of(decided: Plan) -> tuple[object, ...]:
 
 
 @given(bodies=conversations(6, 8), name=st.sampled_from(CUTTING), window=SMALL_WINDOWS, pins=st.sampled_from([0, 2]))
-@settings(max_examples=40)
 def test_what_lies_before_the_boundary_is_not_looked_at(bodies: list[Body], name: str, window: int, pins: int) -> None:
     world = pinned(World(window=window, policy=POLICIES[name], bodies=bodies), pins)
     decided = world.settle()
@@ -134,7 +131,6 @@ def test_what_lies_before_the_boundary_is_not_looked_at(bodies: list[Body], name
 
 
 @given(bodies=conversations(6, 12), name=st.sampled_from(SUMMARIZING), window=SMALL_WINDOWS)
-@settings(max_examples=40)
 def test_compaction_comes_to_an_end_and_each_summary_that_is_asked_for_gains(
     bodies: list[Body], name: str, window: int
 ) -> None:
@@ -157,7 +153,6 @@ def test_compaction_comes_to_an_end_and_each_summary_that_is_asked_for_gains(
 
 
 @given(bodies=conversations(6, 12), name=NAMES, windows=st.tuples(SMALL_WINDOWS, WINDOWS))
-@settings(max_examples=40)
 def test_a_larger_window_shows_at_least_as_much(bodies: list[Body], name: str, windows: tuple[int, int]) -> None:
     smaller, larger = sorted(windows)
     world = World(window=smaller, policy=POLICIES[name], bodies=[*bodies, user("And now?")])

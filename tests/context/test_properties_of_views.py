@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.outline import LastView, Plan, Summarize
@@ -59,7 +59,6 @@ def flat(conversation: list[list[Body]]) -> list[Body]:
     summarize=st.sampled_from(["auto", "never", "now"]),
     stop=st.integers(0, 200),
 )
-@settings(max_examples=150)
 def test_every_view_fits_and_accounts_for_every_message(
     conversation: list[list[Body]],
     repeated: int,
@@ -87,7 +86,6 @@ def test_every_view_fits_and_accounts_for_every_message(
     after=conversations(3),
     window=st.sampled_from([1_024, 8_192, 32_000]),
 )
-@settings(max_examples=60)
 def test_one_giant_message_is_no_dead_end(
     before: list[list[Body]], role: str, share: float, after: list[list[Body]], window: int
 ) -> None:
@@ -106,7 +104,6 @@ def test_one_giant_message_is_no_dead_end(
 
 
 @given(conversation=conversations(10), repeated=st.integers(1, 4), window=st.sampled_from([1_024, 2_000, 8_192]))
-@settings(max_examples=40)
 def test_a_growing_view_begins_with_the_one_before_until_something_is_cut_or_compacted(
     conversation: list[list[Body]], repeated: int, window: int
 ) -> None:
@@ -138,7 +135,6 @@ def cut_of(decided: Plan) -> tuple[object, ...]:
 
 
 @given(conversation=conversations(10), repeated=st.integers(1, 8), window=st.sampled_from([2_000, 8_192, 32_000]))
-@settings(max_examples=40)
 def test_compaction_ends_and_leaves_the_view_under_the_line_or_nothing_to_gain(
     conversation: list[list[Body]], repeated: int, window: int
 ) -> None:
@@ -151,7 +147,6 @@ def test_compaction_ends_and_leaves_the_view_under_the_line_or_nothing_to_gain(
 
 
 @given(conversation=conversations(10), repeated=st.integers(1, 5), windows=st.tuples(ROOMY_WINDOWS, ROOMY_WINDOWS))
-@settings(max_examples=60)
 def test_a_switch_to_a_larger_window_shows_at_least_as_much(
     conversation: list[list[Body]], repeated: int, windows: tuple[int, int]
 ) -> None:
@@ -167,7 +162,6 @@ def test_a_switch_to_a_larger_window_shows_at_least_as_much(
 
 
 @given(conversation=conversations(10), repeated=st.integers(1, 5))
-@settings(max_examples=40)
 def test_whether_the_tail_is_loaded_makes_no_difference_where_it_is_not_needed(
     conversation: list[list[Body]], repeated: int
 ) -> None:

@@ -144,6 +144,11 @@ class Retries:
         repeated = None if at_once is None else self._find_running(at_once, request)
         replay = None
         if repeated is None and (outcome := self._find_outcome(name, request)) is not None:
+            request = replace(
+                request,
+                retry=request.retry or outcome.conversation_id is not None,
+                answered_within_seconds=self._clock() - outcome.since,
+            )
             if outcome.attempt is not None:
                 repeated = self._take(name, outcome.attempt, request)
             elif outcome.conversation_id is not None:
@@ -152,11 +157,6 @@ class Retries:
                     repeated = self._find_running(at_once, request)
             if repeated is None:
                 self._unheard.drop(name)
-            request = replace(
-                request,
-                retry=request.retry or outcome.conversation_id is not None,
-                answered_within_seconds=self._clock() - outcome.since,
-            )
         if repeated is not None:
             return Seat(repeated, request, has_left, is_first=False)
         began = self._clock() - (request.answered_within_seconds if request.retry else 0.0)
