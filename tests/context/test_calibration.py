@@ -42,7 +42,7 @@ def observed(*reports: tuple[int, int], instructions: int = 100, known: Calibrat
 
 def talk(
     *, slope: float, overhead: int, instructions: int, seed: int, window: int, tools: bool, images: bool
-) -> list[tuple[int, float, float]]:
+) -> list[tuple[int, float, int]]:
     """A conversation with a provider that counts in a line of its own: (turn, estimate, count) of each prompt.
 
     It is compacted to a quarter at 0.7 of the window by its estimate. Every third turn has other tools, every fifth an

@@ -63,7 +63,7 @@ async def talk(w: World, *questions: dict[str, Any], key: str = "sk-one", before
 
 
 def off(body: dict[str, Any]) -> float:
-    reported = body["usage"]["prompt_tokens"]
+    reported: int = body["usage"]["prompt_tokens"]
     return abs(float(body["context"]["prompt_tokens"]) - reported) / reported
 
 
@@ -194,7 +194,7 @@ async def test_a_calibration_of_an_earlier_version_is_none(monkeypatch: pytest.M
     async with world(monkeypatch, upstream, window=8_192) as w:
         first = await w.say([user("Hi")])
         (kept,) = w.conversations()
-        kept.state["calibration"]["upstream/m"] = former  # type: ignore[index]
+        kept.state["calibration"]["upstream/m"] = former
         body = await w.say([user("Hi"), assistant(first["choices"][0]["message"]["content"]), text(300)])
     assert body["context"]["calibration"]["slope"] == 1.0
     assert body["context"]["calibration"]["offset"] == 0
