@@ -129,7 +129,12 @@ async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent
             if turn >= 5:
                 assert off(body) <= 0.05, (turn, body["context"], body["usage"])
             messages.append(body["choices"][0]["message"])
-    assert compactions
+        assert compactions
+        assert slope == 1 or list(w.store._facts["upstream/m"]) == ["slopes"]
+        own, other = await w.say([user("new")]), await w.say([user("new")], key="sk-two")
+    assert own["context"]["calibration"]["slope"] == pytest.approx(slope, abs=0.02)
+    assert other["context"]["calibration"]["slope"] == 1.0
+    assert own["context"]["calibration"]["offset"] == other["context"]["calibration"]["offset"] == 0
 
 
 async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pytest.MonkeyPatch) -> None:

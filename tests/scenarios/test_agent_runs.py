@@ -20,7 +20,7 @@ from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.shared_data import agent_tools, needs_recordings, recorded
 
 WINDOWS = {"sim-4096": 4096, "sim-8192": 8192}
-AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "8"))
+AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "12"))
 """Every so manieth run is repeated turn by turn."""
 COUNTER = TokenCounter(tokenizer_for("o200k_base"))
 
