@@ -90,4 +90,6 @@ def _threshold_tokens(context: Facts, seen: Facts, policies: Mapping[str, Policy
 
 
 def _ratio(context: Facts) -> float:
-    return float((context.get("calibration") or {}).get("ratio") or 1.0)
+    """The slope, or the ratio that was kept before there were slopes."""
+    calibration = context.get("calibration") or {}
+    return float(calibration.get("slope") or calibration.get("ratio") or 1.0)

@@ -71,11 +71,11 @@ class Standing:
             place = replace(place, versions=ClientVersions.from_stored(stored, conversation.redacted))
         counted = await self._counting.instructions(place.instructions, request, conversation.encoding)
         turn = self._turns.turn(request, means, replace(place, instructions_tokens=counted))
-        last = turn.calibration.last
-        if last is None:
+        last_tokens = turn.calibration.last_instructions_tokens
+        if last_tokens is None:
             return turn
         # Clients send system messages and tool schemas with each request: those of the last one are expected again.
-        return replace(turn, place=replace(turn.place, instructions_tokens=last.instructions_tokens))
+        return replace(turn, place=replace(turn.place, instructions_tokens=last_tokens))
 
     async def last_answer(self, conversation: Conversation) -> LogMessage | None:
         """The newest message that this gateway answered with, if it is among the last ones."""

@@ -20,7 +20,6 @@ from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
-from app.context.calibration import Calibration
 from app.context.tokens import counter_for
 from app.conversation.identity import PrefixMemory
 from app.exchange.admission import Admission
@@ -42,6 +41,7 @@ from app.exchange.remember import Remember
 from app.exchange.retries.idempotency_keys import RequestKeys
 from app.exchange.retries.replay import StoredAnswers
 from app.exchange.retries.retries import Retries
+from app.exchange.slopes import SLOPES, Slopes
 from app.exchange.stored import Storing
 from app.exchange.story import Clocks, Exchange
 from app.exchange.tasks import Tasks
@@ -79,8 +79,7 @@ class Engine:
     providers: Mapping[str, Provider]
     router: Router
     windows: Windows
-    seeds: dict[str, Calibration]
-    """Calibrations of other conversations, by `provider/model`."""
+    slopes: Slopes
     views: Views
     finding: Finding
     pinning: Pinning
@@ -110,8 +109,7 @@ class Engine:
         for model_key, facts in (await self.store.model_facts()).items():
             if "window" in facts:
                 self.windows.learned(model_key, int(facts["window"]))
-            if "calibration" in facts:
-                self.seeds[model_key] = Calibration.from_dict(facts["calibration"])
+            self.slopes.restore(model_key, facts.get(SLOPES))
 
     async def aclose(self) -> None:
         """Finish what runs, then close everything in reverse."""
@@ -148,7 +146,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
     )
     views, finding = Views(store=store, counting=counting), Finding(store)
     pinning = Pinning(store=store, counting=counting)
-    seeds: dict[str, Calibration] = {}
+    slopes = Slopes()
     compactor = Compactor(
         store=store,
         leases=leases,
@@ -176,7 +174,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         views=views, compactor=compactor, recall=recall, tasks=tasks, wait_seconds=settings.compaction.wait_seconds
     )
     preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
-    ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, seeds=seeds)
+    ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, slopes=slopes)
     recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
     remember = Remember(
         store=store,
@@ -194,7 +192,8 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         policies={name: policy_of(settings, name) for name in settings.policies},
         default_policy=settings.policy_of_every_model,
         model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
-        calibration_seeds=seeds,
+        slopes=slopes,
+        counting=counting,
     )
     exchange = Exchange(
         recall=recall,
@@ -226,7 +225,7 @@ def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
         providers=providers,
         router=router,
         windows=windows,
-        seeds=seeds,
+        slopes=slopes,
         views=views,
         finding=finding,
         pinning=pinning,

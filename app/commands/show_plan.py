@@ -22,7 +22,6 @@ from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown as printable
 from app.compaction.summarizer import input_tokens
-from app.context.calibration import Calibration
 from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
 from app.context.tokens import counter_for
@@ -162,7 +161,7 @@ async def _turn(conversation: Conversation, model: _Model, policy: Policy, count
         target=Target(model.name, (Deployment(_Unasked(provider), name),)),
         policy=policy,
         window=Window(model.window_tokens, "config"),
-        calibration=calibration_of(conversation.state, model.key, Calibration()),
+        calibration=calibration_of(conversation.state, model.key),
         summarizer_input_tokens=input_tokens(policy, model.window_tokens),
         place=replace(place, instructions_tokens=counted),
     )

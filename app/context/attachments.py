@@ -42,10 +42,16 @@ def file_tokens(file: dict[str, Any], count: Callable[[str], int]) -> int:
         return ASSUMED_FILE_TOKENS
     head, comma, _ = data[:200].partition(",")
     start = len(head) + 1 if comma else 0
-    if head.lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES)):
+    if is_text_file(file):
         return count(decoded_start(data, start, len(data)).decode("utf-8", "replace"))
     pages = math.ceil(_decoded_bytes(len(data) - start) / PAGE_BYTES)
     return PAGE_TOKENS * min(max(1, pages), MAX_PAGES)
+
+
+def is_text_file(file: dict[str, Any]) -> bool:
+    """Whether a `file` part brings text, which is counted as such."""
+    data = file.get("file_data")
+    return isinstance(data, str) and data[:200].lower().startswith(tuple(f"data:{kind}" for kind in _TEXT_TYPES))
 
 
 def _decoded_bytes(base64_chars: int) -> int:

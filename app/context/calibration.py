@@ -1,172 +1,312 @@
-"""How a provider's token counts relate to ours: a ratio learned from what it reports, per conversation and model.
+"""How a provider's token counts relate to ours: a slope and an offset, learned from the differences between reports.
 
-Raw counts stay raw; only comparisons multiply. The overhead of instructions and tool schemas is taken off both sides,
-since providers render schemas in ways that have nothing to do with how they count messages.
+A prompt costs `slope` × our count + `offset`. The slope comes from what changed between two reports of one conversation
+and model; what a request costs whatever it holds (a chat template, hidden instructions, a preamble for tools) cancels
+out of a difference, and is the offset. Raw counts stay raw; only comparisons multiply. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-LOWEST_RATIO, HIGHEST_RATIO = 0.5, 5.0
-PLAUSIBLE_SHARE = 0.5
-"""A report below the overhead and this share of the messages' raw count is a provider's mistake."""
-OVERHEAD_TOLERANCE = 0.15
-"""An observed overhead replaces the local estimate when it differs from it by more than this share."""
-PRIOR_TOKENS = 2_000
-"""What is known from elsewhere weighs as much as this many observed tokens."""
-LEAST_GROWTH_TOKENS = 64
-"""Two turns must differ by this much to tell overhead and ratio apart."""
+LOWEST_SLOPE: Final = 0.7
+HIGHEST_SLOPE: Final = 1.6
+"""Tokenizers of current models count text between these many times as many tokens as ours (decision 38)."""
+PRIOR_TOKENS: Final = 500
+"""The slope that a conversation starts with weighs as much as this many compared tokens, less with each one more."""
+PLAUSIBLE_FACTOR: Final = 2
+PLAUSIBLE_TOKENS: Final = 32
+"""A change that is reported beyond the slopes by this factor and this many tokens is no change of text: a provider's
+tool brought results, or the prompt was cut."""
+PLAUSIBLE_SHARE: Final = 0.5
+"""A report below this share of the messages' count is a provider's mistake, or of a part of the prompt only."""
+ATTACHMENT_RATES: Final = (0.05, 5.0)
+"""Beyond these multiples of our estimate an attachment says nothing of the next one: a file of unknown size."""
+KEPT_REPORTS: Final = 8
+KEPT_ATTACHMENTS: Final = 64
+
+LEAST_CUT_TOKENS: Final = 1_024
+"""No server is started with a smaller window."""
+FLAT_SHARE: Final = (0.8, 1.02)
+"""Reports within these shares of an earlier one are flat: a provider that cuts leaves out whole messages."""
+CUT_TOKENS: Final = 256
+CUT_SHARE: Final = 0.1
+"""While reports are flat, a prompt grew by this much, at the lowest slope, and by this share of the report."""
 
 
-class Overhead(msgspec.Struct, frozen=True):
-    """What a provider seems to add for instructions and tool schemas, in its own tokens."""
+class Attachment(msgspec.Struct, frozen=True):
+    """The images, audio and files of one message that the view shows."""
 
-    observed_tokens: float
-    local_tokens: int
-    """Our own estimate of the same instructions at that time."""
-    varied_tokens: float
-    """How far it lay from the observation before; the least varied one is believed."""
+    seq: int
+    estimated_tokens: int
+    cost_tokens: float | None = None
+    """What the provider added when the attachment came; None before it reported."""
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """The last turn that was observed: what was sent, by our count, and what the provider reported."""
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt that was sent, by our count."""
 
-    messages_tokens: int
+    estimated_tokens: int
+    """Raw count of everything."""
     instructions_tokens: int
+    """Raw count of the leading system messages and tool schemas in it."""
+    instructions: str = ""
+    """`digest_instructions` of them."""
+    boundary_seq: int = 0
+    """Log messages before it are not shown."""
+    has_provider_tools: bool = False
+    """The provider may run tools by itself, whose results it counts as part of the prompt."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a provider reported for a prompt, and what the prompt held by our count."""
+
+    instructions: str
+    instructions_tokens: int
+    text_tokens: int
+    """Raw count of everything but attachments."""
+    attachments: tuple[int, ...]
+    """`Attachment.seq` of those in the prompt."""
+    attachments_tokens: float
+    """What they cost at the provider."""
     reported_tokens: int
-    overhead_tokens: float | None = None
-    """The overhead that it and the turn before it imply."""
 
 
-class Calibration(msgspec.Struct, frozen=True):
-    """Cumulative sums of reported and estimated message tokens. Immutable; `observe` gives the next one."""
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one conversation has learned of one model. Immutable; `observe` gives the next one."""
 
-    reported_tokens: float = 0.0
-    estimated_tokens: float = 0.0
-    overhead: Overhead | None = None
-    last: Turn | None = None
+    start_slope: float = 1.0
+    changed_reported: float = 0.0
+    changed_estimated: float = 0.0
+    """Sums over all pairs of reports that were compared; a prompt that became smaller adds the size of its change."""
+    reports: tuple[Report, ...] = ()
+    """The last one for each digest of instructions, newest first."""
+    attachments: tuple[Attachment, ...] = ()
+    """Those in the view, oldest first."""
+    attachment_rate: float = 1.0
+    """What the last ones cost, as a multiple of our estimate."""
+    ceiling: Report | None = None
+    """The highest report since the view was last cut; it shows where a provider cuts silently."""
 
     @property
-    def ratio(self) -> float:
-        """Provider tokens per raw token, within 0.5 to 5; 1 while nothing is known."""
-        if self.estimated_tokens <= 0:
-            return 1.0
-        ratio = self.reported_tokens / self.estimated_tokens
-        if LOWEST_RATIO <= ratio <= HIGHEST_RATIO:
-            return ratio
-        return min(HIGHEST_RATIO, max(LOWEST_RATIO, ratio))
+    def slope(self) -> float:
+        """Provider tokens per raw token of text, within 0.7 to 1.6."""
+        prior = PRIOR_TOKENS**2 / (PRIOR_TOKENS + self.changed_estimated)
+        slope = (prior * self.start_slope + self.changed_reported) / (prior + self.changed_estimated)
+        return min(HIGHEST_SLOPE, max(LOWEST_SLOPE, slope))
 
-    def overhead_tokens(self, instructions_tokens: int) -> float:
-        """What instructions cost at the provider: as observed, where that is known and differs from our estimate."""
-        known = self.overhead
-        if known is None or not _are_close(known.local_tokens, instructions_tokens):
-            return float(instructions_tokens)
-        if _are_close(known.observed_tokens, instructions_tokens):
-            return float(instructions_tokens)
-        return known.observed_tokens
+    @property
+    def last_instructions_tokens(self) -> int | None:
+        """Raw count of the instructions of the newest report; None before there is one."""
+        return self.reports[0].instructions_tokens if self.reports else None
 
-    def instructions_tokens(self, instructions_tokens: int) -> int:
-        """The raw count to plan with, such that multiplied by `ratio` it is what the provider will count."""
-        if self.overhead is None:
+    def offset_tokens(self, instructions_tokens: int, instructions: str) -> float:
+        """What a prompt costs beside slope × our count, in the provider's tokens: what is left of the report that is
+        nearest in its instructions. Never so far below zero that messages would cost less than at the lowest slope."""
+        slope, anchor = self.slope, self._nearest(instructions)
+        attached = sum(one.estimated_tokens for one in self.attachments)
+        messages = 0 if anchor is None else max(0, anchor.text_tokens - anchor.instructions_tokens)
+        lowest = -slope * (instructions_tokens + attached) - (slope - LOWEST_SLOPE) * messages
+        return max(self._base_tokens(anchor) + self._cost_of(self.attachments) - slope * attached, lowest)
+
+    def planned_instructions_tokens(self, instructions_tokens: int, instructions: str) -> int:
+        """The raw count to plan with: slope × the raw count of a whole prompt is then what the provider will count."""
+        if not self.reports and not self.attachments:
             return instructions_tokens
-        overhead = self.overhead_tokens(instructions_tokens)
-        return instructions_tokens if overhead == instructions_tokens else round(overhead / self.ratio)
+        return instructions_tokens + round(self.offset_tokens(instructions_tokens, instructions) / self.slope)
 
-    def observe(
-        self, *, estimated_tokens: int, instructions_tokens: int, reported_tokens: int, restart: bool = False
-    ) -> Calibration:
-        """Learn from an answered turn. One that says nothing of the ratio may still tell the overhead, beside the turns
-        before and after it.
+    def with_attachments(self, fresh: Iterable[Attachment], *, head_seq: int) -> Calibration:
+        """The calibration for a prompt that brings more attachments.
 
         Args:
-            estimated_tokens: raw count of all that was sent, instructions included.
-            instructions_tokens: our own estimate of the instructions' share of it.
-            reported_tokens: the provider's input tokens, cached ones counted in once.
-            restart: trimming changed what was counted since the turn before. The sums begin anew, with the ratio known
-                so far as a weak prior; the observed overhead is kept.
+            head_seq: the last message of the log before the new ones; a branch may have left known ones behind.
         """
-        base = replace(seeded(self), overhead=self.overhead) if restart else self
-        messages_tokens = estimated_tokens - instructions_tokens
-        if messages_tokens <= 0 or reported_tokens <= 0:
-            return base
-        before, overhead = base.last, base.overhead_tokens(instructions_tokens)
-        turn = Turn(messages_tokens, instructions_tokens, reported_tokens)
-        if before is not None and (implied := _implied_overhead(before, turn)) is not None:
-            turn = replace(turn, overhead_tokens=implied)
-        known = base.overhead if turn.overhead_tokens is None else _better(base.overhead, before, turn)
-        learned = Calibration(base.reported_tokens, base.estimated_tokens, known, turn)
-        if known is not base.overhead and (better := learned.overhead_tokens(instructions_tokens)) != overhead:
-            overhead, learned = better, replace(learned, reported_tokens=0.0, estimated_tokens=0.0)
-        if _says_nothing(turn, overhead):
-            return learned
-        return Calibration(
-            reported_tokens=learned.reported_tokens + reported_tokens - overhead,
-            estimated_tokens=learned.estimated_tokens + messages_tokens,
-            overhead=learned.overhead,
-            last=turn,
-        )
+        known = tuple(one for one in self.attachments if one.seq <= head_seq)
+        attachments = (*known, *fresh)[-KEPT_ATTACHMENTS:]
+        return self if attachments == self.attachments else replace(self, attachments=attachments)
+
+    def showing(self, boundary_seq: int) -> Calibration:
+        """The calibration for a view that shows the log from a message on."""
+        attachments = tuple(one for one in self.attachments if one.seq >= boundary_seq)
+        return self if attachments == self.attachments else replace(self, attachments=attachments)
+
+    def observe(self, prompt: Prompt, reported_tokens: int) -> Calibration:
+        """Learn from an answered prompt.
+
+        Args:
+            reported_tokens: the provider's input tokens, cached ones counted in once.
+        """
+        if reported_tokens <= 0:
+            return self
+        shown = self.showing(prompt.boundary_seq).attachments
+        report = self._report_of(prompt, shown, reported_tokens)
+        if self.window_of_cut(prompt, reported_tokens) is not None:
+            assert self.ceiling is not None
+            return replace(self, attachments=shown, reports=_with_newest(self.reports, self.ceiling))
+        ceiling = None if prompt.has_provider_tools else self._next_ceiling(report)
+        known = replace(self, attachments=shown, ceiling=ceiling)
+        messages_tokens = report.text_tokens - report.instructions_tokens
+        if messages_tokens <= 0 or reported_tokens < PLAUSIBLE_SHARE * messages_tokens:
+            return known
+        anchor = self._nearest(prompt.instructions)
+        if any(one.cost_tokens is None for one in shown):
+            known = known._with_costs(report, self._base_tokens(anchor))
+            report = replace(report, attachments_tokens=self._cost_of(known.attachments))
+            return replace(known, reports=_with_newest(self.reports, report))
+        if anchor is not None and _is_comparable(anchor, report):
+            reported = reported_tokens - anchor.reported_tokens
+            estimated = report.text_tokens - anchor.text_tokens
+            if _is_plausible(reported, estimated):
+                sign = 1 if estimated >= 0 else -1
+                known = replace(
+                    known,
+                    changed_reported=self.changed_reported + sign * reported,
+                    changed_estimated=self.changed_estimated + sign * estimated,
+                )
+            elif prompt.has_provider_tools and reported > 0:  # results of a search, which the next prompt is without
+                return known
+        return replace(known, reports=_with_newest(self.reports, report))
+
+    def window_of_cut(self, prompt: Prompt, reported_tokens: int) -> int | None:
+        """The window of a provider that cuts prompts silently: its reports stay flat while our count rises. None where
+        nothing says so."""
+        ceiling = self.ceiling
+        if ceiling is None or prompt.has_provider_tools or ceiling.reported_tokens < LEAST_CUT_TOKENS:
+            return None
+        if self.showing(prompt.boundary_seq).attachments:  # a client may have left one out as the text grew
+            return None
+        report = self._report_of(prompt, (), reported_tokens)
+        if not _is_comparable(ceiling, report) or not _is_flat(ceiling, report):
+            return None
+        grown = LOWEST_SLOPE * (report.text_tokens - ceiling.text_tokens)
+        return ceiling.reported_tokens if grown >= max(CUT_TOKENS, CUT_SHARE * ceiling.reported_tokens) else None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that `from_dict` reads."""
-        facts: dict[str, Any] = {"reported": self.reported_tokens, "estimated": self.estimated_tokens}
-        if self.overhead:
-            known = self.overhead
-            facts["overhead"] = [known.observed_tokens, known.local_tokens, known.varied_tokens]
-        if self.last:
-            last = self.last
-            facts["last"] = [last.messages_tokens, last.instructions_tokens, last.reported_tokens, last.overhead_tokens]
+        facts: dict[str, Any] = msgspec.to_builtins(self)
         return facts
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Calibration:
-        """Read `to_dict`; an empty mapping is a calibration that knows nothing."""
-        overhead, last = facts.get("overhead"), facts.get("last")
-        return cls(
-            reported_tokens=float(facts.get("reported", 0.0)),
-            estimated_tokens=float(facts.get("estimated", 0.0)),
-            overhead=Overhead(*overhead) if overhead else None,
-            last=Turn(*last) if last else None,
+    def from_dict(cls, facts: object, *, start_slope: float = 1.0) -> Calibration:
+        """Read `to_dict`. Anything else, also what earlier versions stored, is a calibration that knows nothing.
+
+        Args:
+            start_slope: of a calibration that knows nothing.
+        """
+        if isinstance(facts, Mapping) and "reports" in facts:
+            try:
+                return msgspec.convert(facts, cls)
+            except msgspec.ValidationError:
+                pass
+        return cls(start_slope=start_slope)
+
+    def _nearest(self, instructions: str) -> Report | None:
+        """The last report with the same instructions; else one with the same schemas, else the newest."""
+        schemas = _schemas(instructions)
+        same = next((one for one in self.reports if one.instructions == instructions), None)
+        same = same or next((one for one in self.reports if _schemas(one.instructions) == schemas), None)
+        return same or next(iter(self.reports), None)
+
+    def _base_tokens(self, anchor: Report | None) -> float:
+        """What a prompt costs before its text and attachments, by a report."""
+        if anchor is None:
+            return 0.0
+        return anchor.reported_tokens - self.slope * anchor.text_tokens - anchor.attachments_tokens
+
+    def _with_costs(self, report: Report, base_tokens: float) -> Calibration:
+        """The calibration with what a report leaves for new attachments, shared by their estimates."""
+        fresh = [one for one in self.attachments if one.cost_tokens is None]
+        known = sum(one.cost_tokens or 0.0 for one in self.attachments)
+        left = max(0.0, report.reported_tokens - base_tokens - self.slope * report.text_tokens - known)
+        rate = left / sum(one.estimated_tokens for one in fresh)
+        costs = (replace(one, cost_tokens=rate * one.estimated_tokens) for one in fresh)
+        by_seq = {one.seq: one for one in costs}
+        lowest, highest = ATTACHMENT_RATES
+        return replace(
+            self,
+            attachments=tuple(by_seq.get(one.seq, one) for one in self.attachments),
+            attachment_rate=rate if lowest <= rate <= highest else self.attachment_rate,
         )
 
+    def _report_of(self, prompt: Prompt, shown: Sequence[Attachment], reported_tokens: int) -> Report:
+        return Report(
+            instructions=prompt.instructions,
+            instructions_tokens=prompt.instructions_tokens,
+            text_tokens=prompt.estimated_tokens - sum(one.estimated_tokens for one in shown),
+            attachments=tuple(one.seq for one in shown),
+            attachments_tokens=self._cost_of(shown),
+            reported_tokens=reported_tokens,
+        )
 
-def seeded(other: Calibration) -> Calibration:
-    """A calibration that begins with another's ratio as a weak prior, soon outweighed by what is observed."""
-    weight = min(float(PRIOR_TOKENS), other.estimated_tokens)
-    return Calibration(reported_tokens=weight * other.ratio, estimated_tokens=weight)
+    def _cost_of(self, attachments: Iterable[Attachment]) -> float:
+        """What attachments cost at the provider, as far as that is known."""
+        rate = self.attachment_rate
+        return sum(rate * one.estimated_tokens if one.cost_tokens is None else one.cost_tokens for one in attachments)
 
-
-def _says_nothing(turn: Turn, overhead_tokens: float) -> bool:
-    """The report is at most the overhead, or too small to be true."""
-    return turn.reported_tokens < overhead_tokens + PLAUSIBLE_SHARE * turn.messages_tokens
-
-
-def _implied_overhead(before: Turn, turn: Turn) -> float | None:
-    """The overhead that two turns under the same instructions imply: a line through both, read at no messages."""
-    if before.instructions_tokens != turn.instructions_tokens:
-        return None
-    growth = turn.messages_tokens - before.messages_tokens
-    if abs(growth) < LEAST_GROWTH_TOKENS:
-        return None
-    slope = (turn.reported_tokens - before.reported_tokens) / growth
-    overhead = turn.reported_tokens - slope * turn.messages_tokens
-    return overhead if LOWEST_RATIO <= slope <= HIGHEST_RATIO and overhead >= 0 else None
-
-
-def _better(known: Overhead | None, before: Turn | None, turn: Turn) -> Overhead | None:
-    """The least varied of the overhead known so far and the one that this turn implies."""
-    if turn.overhead_tokens is None or before is None or before.overhead_tokens is None:
-        return known
-    varied = abs(turn.overhead_tokens - before.overhead_tokens)
-    observed = Overhead(turn.overhead_tokens, turn.instructions_tokens, varied)
-    if known is None or not _are_close(known.local_tokens, turn.instructions_tokens):
-        return observed
-    return observed if varied < known.varied_tokens else known
+    def _next_ceiling(self, report: Report) -> Report:
+        """The highest report so far, while text and reports only grow or stay flat."""
+        ceiling = self.ceiling
+        if ceiling is not None and _has_same_schemas(ceiling, report) and _is_flat(ceiling, report):
+            return ceiling
+        return report
 
 
-def _are_close(observed: float, local: float) -> bool:
-    return abs(observed - local) <= OVERHEAD_TOLERANCE * local
+def digest_instructions(messages: Iterable[bytes], schemas: Mapping[str, bytes]) -> str:
+    """A name for the leading system messages and the tool schemas of a request.
+
+    Two parts: schemas and text. Text costs as other text does, so reports whose instructions differ in text alone are
+    comparable; providers render schemas in ways of their own.
+    """
+    return ".".join(
+        (
+            _digest(part for name in sorted(schemas) for part in (name.encode(), schemas[name])),
+            _digest(messages),
+        )
+    )
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _schemas(instructions: str) -> str:
+    return instructions.partition(".")[0]
+
+
+def _with_newest(reports: tuple[Report, ...], newest: Report) -> tuple[Report, ...]:
+    others = (one for one in reports if one.instructions != newest.instructions)
+    return (newest, *islice(others, KEPT_REPORTS - 1))
+
+
+def _has_same_schemas(before: Report, after: Report) -> bool:
+    return _schemas(before.instructions) == _schemas(after.instructions)
+
+
+def _is_comparable(before: Report, after: Report) -> bool:
+    """Whether only text changed between two reports."""
+    return _has_same_schemas(before, after) and before.attachments == after.attachments
+
+
+def _is_plausible(reported: int, estimated: int) -> bool:
+    """Whether a change in reports may be that of the text."""
+    if estimated < 0:
+        reported, estimated = -reported, -estimated
+    least = LOWEST_SLOPE / PLAUSIBLE_FACTOR * estimated - PLAUSIBLE_TOKENS
+    return least <= reported <= HIGHEST_SLOPE * PLAUSIBLE_FACTOR * estimated + PLAUSIBLE_TOKENS
+
+
+def _is_flat(before: Report, after: Report) -> bool:
+    """Whether a report is no higher, and hardly lower, than one for a shorter prompt."""
+    lowest, highest = FLAT_SHARE
+    share = after.reported_tokens / before.reported_tokens
+    return after.text_tokens >= before.text_tokens and lowest <= share <= highest

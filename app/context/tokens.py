@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens
+from app.context.attachments import ANSWER_AUDIO_TOKENS, audio_tokens, file_tokens, is_text_file
 from app.context.image_rules import DEFAULT_RULE, ImageRule, image_rule, image_rule_for
 from app.context.images import ASSUMED_PIXELS, image_tokens
 from app.context.tokenizers import Tokenizer, tokenizer_for
@@ -39,6 +39,8 @@ RESPONSE_FORMAT: Final = 4
 ROLES_REMEMBERED: Final = 64
 ROLE_CHARS: Final = 16
 """Longer ones are none that come again."""
+ATTACHED: Final = frozenset({"image_url", "input_audio", "file"})
+"""Fields of the parts of a message that are no text."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
 RULE_MARK: Final = "+"
@@ -121,6 +123,13 @@ class TokenCounter:
             return tokens + text
         return tokens + text + self._calls(body, beside_text=text > 0)
 
+    def attachments(self, body: Mapping[str, Any]) -> int:
+        """Tokens of the images, audio and files in a message; a file of text is text."""
+        content = body.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        attached = [part for part in parts if not ATTACHED.isdisjoint(part) and "text" not in part]
+        return sum(self._part(part) for part in attached if not _is_text_file(part))
+
     def tools(self, tools: object, *, functions: object = None) -> int:
         """Tokens of tool schemas and of deprecated functions."""
         rendered: list[Any] = list(functions) if isinstance(functions, list) else []
@@ -183,6 +192,11 @@ class TokenCounter:
         """A part of another protocol: its JSON, except what looks like base64, which counts as an image does."""
         plain, binaries = _without_binaries(part)
         return self.count(as_json(plain)) + binaries * self._images.cost(*ASSUMED_PIXELS, False)
+
+
+def _is_text_file(part: Mapping[str, Any]) -> bool:
+    file = part.get("file")
+    return isinstance(file, dict) and is_text_file(file)
 
 
 def _name(value: object) -> str:

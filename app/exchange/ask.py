@@ -11,15 +11,18 @@ import msgspec
 from msgspec.structs import replace
 
 from app.context.calibration import Calibration
+from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamRefused
 from app.exchange.begin import Begun, begun, is_answer, no_answer
 from app.exchange.body import upstream_body
 from app.exchange.relay import BAD_GATEWAY
 from app.exchange.report import passed_on
 from app.exchange.restore import Restoring
+from app.exchange.slopes import Slopes
 from app.exchange.stored import NUL
 from app.exchange.tasks import Tasks
-from app.exchange.views import Turn, View, Views
+from app.exchange.viewed import calibration_of
+from app.exchange.views import Turn, View, Views, too_long
 from app.store.base import Store
 from app.upstream.base import Deployment
 from app.upstream.overflow import Overflow, recognise
@@ -36,8 +39,6 @@ DOUBTFUL_SHARE: Final = 0.5
 """An answer that may mean an overflow is taken for one if the prompt is above this share of the window."""
 OUTPUT_MARGIN_TOKENS: Final = 64
 REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
-SEED_DRIFT: Final = 0.02
-"""A calibration that is this far from what new conversations start with becomes the new seed."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -45,6 +46,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     reply: Begun | ReadReply
     deployment: Deployment
+    shown: View
+    """What the deployment got: a smaller view than was planned, where its window is smaller."""
 
 
 class Compacts(Protocol):
@@ -64,14 +67,14 @@ class Ask:
         views: Views,
         store: Store,
         tasks: Tasks,
-        seeds: dict[str, Calibration],
+        slopes: Slopes,
     ) -> None:
         self._router = router
         self._windows = windows
         self._views = views
         self._store = store
         self._tasks = tasks
-        self._seeds = seeds
+        self._slopes = slopes
         self._restoring = Restoring(store=store)
 
     async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, View]:
@@ -82,18 +85,20 @@ class Ask:
             UpstreamUnavailable: no deployment answered.
         """
         for attempt in range(RECOVERIES + 1):
+            shown: dict[str, View] = {}
             opened = await self._router.open(
                 turn.target,
-                self._body_for(turn, view),
+                self._body_for(turn, view, shown),
                 client_key=turn.client_key,
                 headers=turn.request.forwarded,
             )
             reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
             if said is None:
-                return Asked(reply, opened.deployment), view
+                return Asked(reply, opened.deployment, shown[opened.deployment.key]), view
             overflow = _overflow(reply.status, said, view)
             if overflow is None or attempt == RECOVERIES:
-                return await _accept(reply, said, opened.deployment, stream=turn.request.stream), view
+                shown_view = shown[opened.deployment.key]
+                return await _accept(reply, said, opened.deployment, shown_view, stream=turn.request.stream), view
             await reply.aclose()
             view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
         raise AssertionError("unreachable")
@@ -128,8 +133,8 @@ class Ask:
         )
         reply, said = await begun(opened.reply, stream=turn.request.stream, source=deployment.key)
         if said is None:
-            return Asked(reply, deployment)
-        return await _accept(reply, said, deployment, stream=turn.request.stream)
+            return Asked(reply, deployment, sent)
+        return await _accept(reply, said, deployment, sent, stream=turn.request.stream)
 
     async def shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
         """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
@@ -138,19 +143,36 @@ class Ask:
         window = await self._windows.of(deployment, turn.client_key)
         if window.tokens >= view.budget.window:
             return view
-        return await self._views.make(turn, self._views.budget(replace(turn, window=window)), summarize="never")
+        turn = replace(turn, window=window, calibration=self.calibration_for(deployment, turn))
+        return await self._views.make(turn, self._views.budget(turn), summarize="never")
 
-    def calibrated(self, model_key: str, calibration: Calibration) -> None:
+    def calibration_for(self, deployment: Deployment, turn: Turn) -> Calibration:
+        """What the turn's conversation has learned of a deployment, with the attachments that the turn shows."""
+        if deployment.key == turn.model_key:
+            return turn.calibration
+        conversation = turn.place.conversation
+        start_slope = self._slopes.start(deployment.key, conversation.tenant)
+        known = calibration_of(conversation.state, deployment.key, start_slope)
+        costs = {one.seq: one for one in known.attachments}
+        attachments = (costs.get(one.seq, replace(one, cost_tokens=None)) for one in turn.calibration.attachments)
+        return replace(known, attachments=tuple(attachments))
+
+    def learn_slope(self, model_key: str, conversation: Conversation, calibration: Calibration) -> None:
         """Take note of how a model counts; new conversations start with it, here and on other replicas."""
-        seed = self._seeds.get(model_key)
-        if seed is None or abs(seed.ratio - calibration.ratio) > SEED_DRIFT:
-            self._seeds[model_key] = calibration
-            self._learn(model_key, {"calibration": calibration.to_dict()})
+        facts = self._slopes.learn(model_key, conversation.tenant, conversation.id, calibration)
+        if facts is not None:
+            self._learn(model_key, facts)
 
-    def _body_for(self, turn: Turn, view: View) -> Callable[[Deployment], Awaitable[bytes]]:
+    def learn_window(self, model_key: str, tokens: int) -> None:
+        """Take note of a window that a provider has shown."""
+        if self._windows.learned(model_key, tokens):
+            self._learn(model_key, {"window": tokens})
+
+    def _body_for(self, turn: Turn, view: View, shown_by: dict[str, View]) -> Callable[[Deployment], Awaitable[bytes]]:
         async def body_for(deployment: Deployment) -> bytes:
             is_planned_for = deployment is turn.target.deployments[0]
             shown = view if is_planned_for else await self.shown_to(deployment, turn, view)
+            shown_by[deployment.key] = shown
             messages = shown.messages
             if deployment.quirks.restore_fields:
                 messages = await self._filled(deployment, turn, shown)
@@ -186,6 +208,8 @@ class Ask:
             window = max(1, int(min(window, refused) * UNSTATED_LIMIT_SHARE))
         budget = self._views.budget(turn, window=window, ratio=ratio)
         smaller = await self._views.make(turn, budget, summarize="never" if attempt == 0 else "auto")
+        if not smaller.plan.fits:
+            raise too_long(smaller)
         if smaller.plan.to_summarize and attempt > 0 and turn.place.keeps:
             smaller = await compacts.compact(turn, smaller)
         log.info("recovering from an overflow: window %d, view of %d tokens", window, smaller.plan.prompt_tokens)
@@ -227,7 +251,7 @@ def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
     return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
 
 
-async def _accept(reply: Begun | ReadReply, said: bytes, deployment: Deployment, *, stream: bool) -> Asked:
+async def _accept(reply: Begun | ReadReply, said: bytes, deployment: Deployment, shown: View, *, stream: bool) -> Asked:
     """Take an answer that says something else than a completion, if its client is to see that all the same.
 
     Raises:
@@ -235,7 +259,7 @@ async def _accept(reply: Begun | ReadReply, said: bytes, deployment: Deployment,
         UpstreamUnavailable: it is of no use.
     """
     if reply.status == OK and is_answer(reply, stream=stream):
-        return Asked(reply, deployment)
+        return Asked(reply, deployment, shown)
     await reply.aclose()
     raise _refusal(reply, said, deployment)
 

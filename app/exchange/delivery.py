@@ -86,7 +86,7 @@ class Delivery:
             note_view(turn.request, report)
             context = report.context(reported)
             try:
-                conversation = await self._store_answer(turn, view, collector, report, context, reported)
+                conversation = await self._store_answer(turn, view, asked, collector, report, context, reported)
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
             except StoreUnavailable as unavailable:
@@ -190,7 +190,7 @@ class Delivery:
             self._count(asked, report, collector.usage, is_whole=not incomplete)
             reported = _reported(turn, collector.usage)
             context = report.context(reported)
-            await self._store_answer(turn, view, collector, report, context, reported, incomplete=incomplete)
+            await self._store_answer(turn, view, asked, collector, report, context, reported, incomplete=incomplete)
         else:
             await self._tasks.seen_through(self._remember.nothing(turn.place))
 
@@ -203,6 +203,7 @@ class Delivery:
         self,
         turn: Turn,
         view: View,
+        asked: Asked,
         collector: Collector,
         report: Report,
         context: Mapping[str, Any],
@@ -231,7 +232,7 @@ class Delivery:
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._learned(turn, view, report, reported),
+            state=self._learned(turn, view, asked, report, reported),
             chunk_count=len(view.outline.chunks),
         )
         work = self._kept(turn, view, given)
@@ -260,7 +261,7 @@ class Delivery:
         self._preparing.after(turn, view, conversation)
         return conversation
 
-    def _learned(self, turn: Turn, view: View, report: Report, reported: Input | None) -> dict[str, Any]:
+    def _learned(self, turn: Turn, view: View, asked: Asked, report: Report, reported: Input | None) -> dict[str, Any]:
         """What changes in the conversation's state with this answer.
 
         Args:
@@ -274,18 +275,15 @@ class Delivery:
         learned: dict[str, Any] = {VIEWS: views} if (views := with_view(state, turn.policy, window, sent)) else {}
         if reported is None:
             return learned
-        model_key = turn.model_key
+        model_key = asked.deployment.key
         if model_key not in self._told_of and (cut := _cut_by_provider(report, reported)):
             self._told_of.add(model_key)
             log.warning("%s: %s", model_key, cut)
-        instructions_tokens = turn.place.instructions_tokens
-        calibration = turn.calibration.observe(
-            estimated_tokens=view.plan.prompt_tokens - turn.instructions_tokens + instructions_tokens,
-            instructions_tokens=instructions_tokens,
-            reported_tokens=reported.tokens,
-            restart=sent.boundary != before.boundary or sent.edits != before.edits,
-        )
-        self._ask.calibrated(model_key, calibration)
+        known, prompt = self._ask.calibration_for(asked.deployment, turn), turn.prompt(asked.shown)
+        if (cut_at := known.window_of_cut(prompt, reported.tokens)) is not None:
+            self._ask.learn_window(model_key, cut_at)
+        calibration = known.observe(prompt, reported.tokens)
+        self._ask.learn_slope(model_key, turn.place.conversation, calibration)
         learned[CALIBRATION] = {**state.get(CALIBRATION, {}), model_key: calibration.to_dict()}
         return learned
 
@@ -310,6 +308,7 @@ def report_of(turn: Turn, view: View) -> Report:
         recovered=view.recovered,
         warnings=(*view.warnings, *_output_warning(view)),
         searches=turn.recalled.searches if turn.recalled is not None else (),
+        offset_tokens=budget.calibrated(outline.instructions_tokens - place.instructions_tokens),
     )
 
 

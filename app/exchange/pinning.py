@@ -100,10 +100,11 @@ def pins_of(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
 
 
 def fitting(pins: Sequence[Pin], policy: Policy, budget: Budget) -> tuple[Pin, ...]:
-    """The newest pins within their share of the window, in the order of the log: a smaller model has room for fewer."""
+    """The newest pins within their share of the window, in the order of the log: a smaller model has room for fewer.
+    By our raw count: what was learned of a provider neither refuses nor drops a pin."""
     if not pins:
         return ()
-    left = budget.raw(int(budget.window * policy.pin_ratio))
+    left = int(budget.window * policy.pin_ratio)
     kept: list[Pin] = []
     for pin in reversed(pins):
         left -= pin.tokens
@@ -130,7 +131,7 @@ def check_share(pins: tuple[Pin, ...], policy: Policy, budget: Budget, *, param:
     """
     if fitting(pins, policy, budget) == pins:
         return
-    tokens = budget.calibrated(sum(pin.tokens for pin in pins))
+    tokens = sum(pin.tokens for pin in pins)
     allowed = int(budget.window * policy.pin_ratio)
     raise InvalidRequest(
         f"The pinned messages of this conversation would take {tokens} tokens; at most {allowed} of the window of "

@@ -43,6 +43,8 @@ class Report(msgspec.Struct, frozen=True):
     """A longer prompt is compacted, or shortened: in tokens that compare with `prompt_tokens`."""
     max_output_tokens: int | None = None
     """The answer's limit as it was sent, where it was lowered."""
+    offset_tokens: int = 0
+    """Of `prompt_tokens`: what the provider counts beside the slope × our count."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     searches: Sequence[Mapping[str, Any]] = ()
@@ -87,7 +89,8 @@ class Report(msgspec.Struct, frozen=True):
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
             "calibration": {
-                "ratio": round(budget.ratio, 4),
+                "slope": round(budget.ratio, 4),
+                "offset": self.offset_tokens,
                 "estimated_tokens": prompt_tokens,
                 "reported_tokens": None if reported is None else reported.tokens,
                 "cached_tokens": None if reported is None else reported.cached_tokens,

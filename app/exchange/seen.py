@@ -165,7 +165,9 @@ def _budget(context: Mapping[str, Any]) -> Budget:
 
 
 def _ratio(context: Mapping[str, Any]) -> float:
-    return float((context.get("calibration") or {}).get("ratio") or 1.0)
+    """The slope, or the ratio that was kept before there were slopes."""
+    calibration = context.get("calibration") or {}
+    return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
 
 
 def _digest(messages: Sequence[bytes]) -> str:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from app.compaction.summarizer import SAME_MODEL, input_tokens
-from app.context.calibration import Calibration
+from app.context.calibration import Attachment
 from app.context.policy import Policy
 from app.context.tokens import counter_name
 from app.errors import PolicyNotFound
+from app.exchange.counting import Counting
 from app.exchange.placement import Recollection
 from app.exchange.request import ChatRequest
-from app.exchange.viewed import UNCALIBRATED, calibration_of
+from app.exchange.slopes import Slopes
+from app.exchange.viewed import calibration_of
 from app.exchange.views import Turn
 from app.upstream.base import ClientKey, Target, Window, bind_client_key
 from app.upstream.router import Router
 from app.upstream.windows import Windows
 
+ATTACHED: Final = (b'"image_url"', b'"input_audio"', b'"file"')
+"""One of these stands in the JSON of every message with an attachment (`tokens.ATTACHED`)."""
 MOST_MEANS: Final = 1_000
 """Of so many pairs of policy and model it is remembered what they come to."""
 
@@ -54,14 +58,16 @@ class Turns:
         policies: Mapping[str, Policy],
         default_policy: str,
         model_policies: Mapping[str, str],
-        calibration_seeds: Mapping[str, Calibration],
+        slopes: Slopes,
+        counting: Counting,
     ) -> None:
         self._router = router
         self._windows = windows
         self.policies = policies
         self._default_policy = default_policy
         self._model_policies = model_policies
-        self._calibration_seeds = calibration_seeds
+        self._slopes = slopes
+        self._counting = counting
         self._means: dict[tuple[str, str], Means] = {}
         """By policy and model, what they came to last: most turns come to the same."""
 
@@ -94,14 +100,15 @@ class Turns:
 
     def turn(self, request: ChatRequest, means: Means, place: Recollection) -> Turn:
         """A request in its place, ready to be planned."""
-        key = means.model_key
-        seed = self._calibration_seeds.get(key, UNCALIBRATED)
+        key, conversation = means.model_key, place.conversation
+        calibration = calibration_of(conversation.state, key, self._slopes.start(key, conversation.tenant))
+        attachments = self._attachments(place)
         return Turn(
             request=request,
             target=means.target,
             policy=means.policy,
             window=means.window,
-            calibration=calibration_of(place.conversation.state, key, seed),
+            calibration=calibration.with_attachments(attachments, head_seq=conversation.head_seq),
             summarizer_input_tokens=means.summarizer_input_tokens,
             place=place,
         )
@@ -121,6 +128,14 @@ class Turns:
                 param="context.policy",
             )
         return found
+
+    def _attachments(self, place: Recollection) -> Iterator[Attachment]:
+        """The new messages with images, audio or files."""
+        for entry in place.new:
+            if any(name in entry.message.raw for name in ATTACHED):
+                counter = self._counting.counter(place.conversation.encoding)
+                if tokens := counter.attachments(entry.message.body):
+                    yield Attachment(entry.seq, tokens)
 
     async def _summarizer_input_tokens(self, policy: Policy, window: Window, client_key: ClientKey | None) -> int:
         named = policy.summarizer.model

@@ -7,26 +7,23 @@ from typing import Any, Final
 
 import msgspec
 
-from app.context.calibration import Calibration, seeded
+from app.context.calibration import Calibration
 from app.context.outline import KEPT_VIEWS, LastView
 from app.context.policy import Policy
 
 CALIBRATION, VIEWS = "calibration", "views"
 """`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""
 NO_VIEW: Final = LastView()
-UNCALIBRATED: Final = Calibration()
 
 
-def calibration_of(state: Mapping[str, Any], model_key: str, seed: Calibration) -> Calibration:
-    """The calibration of a conversation for a model, before its first answer there that of others.
+def calibration_of(state: Mapping[str, Any], model_key: str, start_slope: float = 1.0) -> Calibration:
+    """The calibration of a conversation for a model.
 
-    Only a `seed` that makes views smaller is taken: that another conversation's prompts weighed less than their
-    estimates (a provider that leaves tool schemas out of its count) is no promise for this one's.
+    Args:
+        start_slope: of a conversation that the model has not answered yet.
     """
     known = state.get(CALIBRATION)
-    if known and (stored := known.get(model_key)):
-        return Calibration.from_dict(stored)
-    return seeded(seed) if seed.ratio > 1 else UNCALIBRATED
+    return Calibration.from_dict(known.get(model_key) if known else None, start_slope=start_slope)
 
 
 def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastView:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.compaction.bodies import INSTRUCTION_TOKENS
 from app.context.budget import Budget, budget_for, summary_limit
-from app.context.calibration import Calibration
+from app.context.calibration import LOWEST_SLOPE, Calibration, Prompt, digest_instructions
 from app.context.chain import find_omitted
 from app.context.missing_results import close_calls, has_missing_results, is_missing_result
 from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
@@ -23,7 +23,7 @@ from app.context.view import render, summary_message
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.errors import ContextLengthExceeded
 from app.exchange.chains import NO_CHAIN, Chain, Chains, chain_of
-from app.exchange.counting import Counting
+from app.exchange.counting import SCHEMA_FIELDS, Counting
 from app.exchange.pinning import fitting, pins_of
 from app.exchange.placement import PINS, Recollection
 from app.exchange.recall_tool import Recalled
@@ -40,6 +40,10 @@ MOST_LINES: Final = 1_000
 """Of so many budgets it is remembered what they come to."""
 READ_GAP_MESSAGES: Final = 2
 """Messages this near to each other are read as one range, and those between them left aside."""
+CLIENT_TOOLS: Final = ("function", "custom")
+"""Types of tools whose calls come back to the client; a provider runs all others by itself."""
+PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameters", "plugins"})
+"""Fields that let a provider search by itself: OpenAI, xAI, OpenRouter."""
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
 """What is cut into rounds or shortened within a few milliseconds; longer tails are planned off the event loop."""
@@ -69,8 +73,29 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def instructions_tokens(self) -> int:
-        """The raw count to plan with: ours, or what the provider was seen to make of it."""
-        return self.calibration.instructions_tokens(self.place.instructions_tokens)
+        """The raw count to plan with: ours, and what the provider was seen to add to it."""
+        calibration, counted = self.calibration, self.place.instructions_tokens
+        if not calibration.reports and not calibration.attachments:
+            return counted
+        return calibration.planned_instructions_tokens(counted, self.instructions_digest)
+
+    @property
+    def instructions_digest(self) -> str:
+        """Names the leading system messages and the tool schemas."""
+        fields = self.request.fields
+        schemas = {name: bytes(fields[name]) for name in SCHEMA_FIELDS & fields.keys()}
+        return digest_instructions((bytes(message.raw) for message in self.place.instructions), schemas)
+
+    def prompt(self, view: View) -> Prompt:
+        """What is sent with a view, by our raw count."""
+        counted = self.place.instructions_tokens
+        return Prompt(
+            estimated_tokens=view.plan.prompt_tokens - view.outline.instructions_tokens + counted,
+            instructions_tokens=counted,
+            instructions=self.instructions_digest,
+            boundary_seq=view.plan.boundary_seq,
+            has_provider_tools=runs_provider_tools(self.request),
+        )
 
 
 class View(msgspec.Struct, frozen=True):
@@ -126,7 +151,7 @@ class Views:
     def budget(self, turn: Turn, window: int | None = None, ratio: float | None = None) -> Budget:
         """The budget of a turn, or of the same turn with another window or calibration."""
         if ratio is None:
-            ratio = turn.calibration.ratio
+            ratio = turn.calibration.slope
         budget = self._lines(turn, window)
         return budget if ratio == budget.ratio else replace(budget, ratio=ratio)
 
@@ -162,27 +187,33 @@ class Views:
             more_chunks: chunks made for this request, whether or not the store could keep them.
 
         Raises:
-            ContextLengthExceeded: instructions and newest message alone do not fit.
+            ContextLengthExceeded: instructions and newest message alone do not fit, by the lowest count there may be.
             StoreUnavailable: the log or its chunks are needed and cannot be read.
         """
         place = turn.place
-        view = await self.planned(turn, budget, summarize=summarize, more_chunks=more_chunks)
+        view = _without_cut_attachments(
+            turn, await self.planned(turn, budget, summarize=summarize, more_chunks=more_chunks)
+        )
         plan = view.plan
         if not plan.fits:
-            raise _too_long(plan, view.outline, budget)
+            if LOWEST_SLOPE * turn.prompt(view).estimated_tokens > budget.window:
+                raise too_long(view)
+            view = replace(view, warnings=(*view.warnings, _doubt(view)))
         if place.client_log is not None and plan.is_untouched and not _lacks_results(turn.request):
             return view
         shown = await self.shown(place, view, plan)
         added_tokens = self._missing_result_tokens(place, shown.messages or ())
         if not added_tokens:
             return shown
-        if budget.calibrated(plan.prompt_tokens + added_tokens) > budget.hard:
+        if plan.fits and budget.calibrated(plan.prompt_tokens + added_tokens) > budget.hard:
             hard = budget.hard - budget.calibrated(added_tokens)
             tighter = replace(budget, hard=hard, soft=min(budget.soft, hard))
-            view = await self.planned(turn, tighter, summarize=summarize, more_chunks=more_chunks)
+            view = _without_cut_attachments(
+                turn, await self.planned(turn, tighter, summarize=summarize, more_chunks=more_chunks)
+            )
             plan = view.plan
             if not plan.fits:
-                raise _too_long(plan, view.outline, budget)
+                view = replace(view, warnings=(*view.warnings, _doubt(view)))
             shown = await self.shown(place, view, plan)
             added_tokens = self._missing_result_tokens(place, shown.messages or ())
         plan = replace(plan, prompt_tokens=plan.prompt_tokens + added_tokens)
@@ -374,6 +405,16 @@ def _lacks_results(request: ChatRequest) -> bool:
     return b'"tool_calls"' in request.body and has_missing_results(request.raws)
 
 
+def runs_provider_tools(request: ChatRequest) -> bool:
+    """Whether the provider may run tools by itself (web search, file search) and count their results as prompt."""
+    fields = request.fields
+    if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
+        return True
+    tools = request.value("tools") if "tools" in fields else None
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return any(tool.get("type", "function") not in CLIENT_TOOLS for tool in named)
+
+
 def _rendered(place: Recollection, decided: Plan, raws: Raws, next_seq: int) -> list[bytes]:
     instructions = [message.raw for message in place.instructions]
     messages = render(
@@ -443,8 +484,34 @@ def _as_last_seen(outline: Outline, wanted: Range, room_tokens: int) -> Plan:
     return UNTOUCHED if tokens <= room_tokens else replace(UNTOUCHED, edits={edit.seq: edit for edit in last.edits})
 
 
-def _too_long(decided: Plan, outline: Outline, budget: Budget) -> ContextLengthExceeded:
+def _without_cut_attachments(turn: Turn, view: View) -> View:
+    """The view with its tokens estimated without the attachments that it no longer shows."""
+    shown = turn.calibration.showing(view.plan.boundary_seq)
+    if shown is turn.calibration:
+        return view
+    outline, plan, budget = view.outline, view.plan, view.budget
+    instructions_tokens = replace(turn, calibration=shown).instructions_tokens
+    prompt_tokens = plan.prompt_tokens - outline.instructions_tokens + instructions_tokens
+    fits = plan.fits or budget.calibrated(prompt_tokens) <= budget.hard
+    return replace(
+        view,
+        outline=replace(outline, instructions_tokens=instructions_tokens),
+        plan=replace(plan, prompt_tokens=prompt_tokens, fits=fits),
+    )
+
+
+def _doubt(view: View) -> str:
+    """What to say of a prompt that does not fit by our estimate and is sent all the same."""
+    prompt, budget = view.budget.calibrated(view.plan.prompt_tokens), view.budget
+    return (
+        f"By the gateway's estimate the instructions and the newest message take {prompt} tokens of the {budget.hard} "
+        "there are for them. The provider decides."
+    )
+
+
+def too_long(view: View) -> ContextLengthExceeded:
     """OpenAI's sentence, which clients look for, and the breakdown."""
+    decided, outline, budget = view.plan, view.outline, view.budget
     prompt = budget.calibrated(decided.prompt_tokens)
     instructions = budget.calibrated(outline.instructions_tokens)
     error = ContextLengthExceeded(

@@ -200,7 +200,7 @@ Feature: Additive compaction: old turns become summaries that are written once a
 
   Scenario: Only what can never fit is refused, with the numbers, and nothing is kept of it
     Given instructions of 1,000 tokens
-    When the user says something of 7,000 tokens
+    When the user says something of 11,000 tokens
     Then the request is refused with 400 and the code context_length_exceeded
     And the refusal mentions "8192"
     When the user says less, in 6,000 tokens

@@ -41,12 +41,12 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | times | percent |
       | 1.5   | 5       |
       | 0.8   | 5       |
-      | 3     | 5       |
+      | 1.4   | 5       |
 
-  Scenario: A provider that counts twenty times as many is believed up to five times
+  Scenario: A provider that counts twenty times as many tokens teaches no slope
     Given the provider counts 20 times as many tokens as we do
     When the conversation goes on for 3 turns of 100 tokens
-    Then the estimate is 5 times what we count ourselves
+    Then the slope is 1
 
   Scenario Outline: A report that cannot be true is passed over
     Given the provider reports:

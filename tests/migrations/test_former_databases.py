@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from app.archive.verifying import Verifying
-from app.assembly.models import counter_for
+from app.context.tokens import counter_for
 from app.store.auditing import opened_audit
 from app.store.ciphers import Cipher
 from app.store.location import location_of

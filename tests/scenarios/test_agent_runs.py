@@ -3,6 +3,7 @@ its window and refuses orphaned calls and results, so every answer is a verdict 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +16,12 @@ from app.context.tokens import TokenCounter
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
-from tests.live import gateway, serving
+from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.shared_data import agent_tools, needs_recordings, recorded
 
 WINDOWS = {"sim-4096": 4096, "sim-8192": 8192}
+AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "12"))
+"""Every so manieth run is repeated turn by turn."""
 COUNTER = TokenCounter(tokenizer_for("o200k_base"))
 
 
@@ -65,3 +68,45 @@ def shape_of(context: dict[str, Any]) -> tuple[Any, ...]:
     summaries = tuple(summary["id"] for summary in context["summaries"])
     quoted = tuple((one["seq"], one["before_seq"]) for one in context["quoted"])
     return summaries, context["dropped_messages"], context["trimmed_messages"], quoted
+
+
+@needs_recordings
+@pytest.mark.parametrize("window", [2_048, 4_096, 8_192])
+async def test_no_turn_that_fits_is_refused_by_a_provider_that_counts_more(window: int) -> None:
+    """Some runs, behind a provider whose tokenizer is 23 % heavier than ours and whose template takes 300 tokens. It
+    answers as the run goes on."""
+    spoken: dict[str, Any] = {}
+
+    def count(messages: list[dict[str, Any]], tools: Any) -> int:
+        return round(300 + 1.23 * COUNTER.request(messages, tools=tools))
+
+    def reply(body: dict[str, Any]) -> Reply:
+        tokens = count(body["messages"], body.get("tools"))
+        if tokens > window:
+            said = (
+                f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens}."
+            )
+            return Reply({"error": {"message": said, "code": "context_length_exceeded"}}, 400)
+        return completion(**{"prompt_tokens": tokens, **spoken})
+
+    upstream = ScriptedUpstream(default=reply)
+    async with (
+        serving(upstream, lifespan="off") as address,
+        gateway(address, window=window) as base_url,
+        httpx.AsyncClient(base_url=base_url, timeout=60) as client,
+    ):
+        for run in recorded("agent_trajectories_dev.jsonl")[::AGENT_RUNS_STEP]:
+            for number, request in enumerate(turns(run, agent_tools()), 1):
+                answer_of_run = run["messages"][len(request["messages"])]
+                spoken = {name: value for name, value in answer_of_run.items() if name in ("content", "tool_calls")}
+                answer = await client.post(
+                    "/chat/completions", json={"model": "m", **request}, headers={"authorization": run["id"]}
+                )
+                body = answer.json()
+                if answer.status_code == 200:
+                    estimate, reported = body["context"]["prompt_tokens"], body["usage"]["prompt_tokens"]
+                    assert number < 5 or abs(estimate - reported) <= 0.05 * reported, (run["id"], number, body)
+                    continue
+                instructions = [one for one in request["messages"] if one["role"] == "system"]
+                newest = [one for one in request["messages"] if one["role"] == "user"][-1:]
+                assert count([*instructions, *newest], request.get("tools")) > window, (run["id"], number, body)

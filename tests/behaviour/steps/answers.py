@@ -72,6 +72,11 @@ def _(talk: Talk) -> None:
     assert told["cached_tokens"] == pytest.approx(told["reported_tokens"] / 2, abs=1)
 
 
+@then(step("the slope is {slope:N}"))
+def _(talk: Talk, slope: float) -> None:
+    assert talk.answer.context["calibration"]["slope"] == slope
+
+
 @then("every request was answered")
 def _(talk: Talk) -> None:
     assert {answer.status for answer in talk.answers} == {200}
