@@ -5,6 +5,7 @@ Each checkpoint is written from the whole log, not from the one before, and stan
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from app.context.budget import Budget, summary_limit, trigger_tokens
 from app.context.candidates import Candidate, Candidates
 from app.context.draft import Draft
-from app.context.outline import Note, Outline, Plan, Range, Summarize
+from app.context.outline import START, Note, Outline, Plan, Range, Summarize
 from app.context.partition import Tail
 from app.context.policy import Policy
 from app.context.shortening import Shortening
@@ -39,9 +40,20 @@ class Checkpointing:
     def plan(self, summarize: Summarize) -> Plan:
         asked = summarize in {"now", "ahead"}
         fitting = None if asked else self._fitting_view()
-        if fitting is not None and fitting.chunks and (whole_plan := self._masked_whole()) is not None:
+        if fitting is None or not fitting.chunks:
+            return self._plan_from(fitting or self._candidates.unfolded()[-1], summarize)
+        whole_plan, tail = self._masked_whole(), self.outline.tail
+        if whole_plan is not None:
             return whole_plan
-        view = self._candidates.unfolded()[-1] if fitting is None else fitting
+        if tail is None or self._shortening.has_tail(fitting):
+            return self._plan_from(fitting, summarize)
+        # The whole log was read and does not fit: go on with its end.
+        behind = tail[fitting.boundary.to_seq - (self.outline.tail_start or START).to_seq :]
+        outline = replace(self.outline, tail=behind, tail_start=fitting.boundary)
+        return dataclasses.replace(self, outline=outline)._plan_from(fitting, summarize)
+
+    def _plan_from(self, view: Candidate, summarize: Summarize) -> Plan:
+        asked = summarize in {"now", "ahead"}
         fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "limit": self.budget.hard})
         if not self._is_due(view, summarize):
             return self._shortening.as_it_is(view, fits)
