@@ -46,7 +46,7 @@ def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[byte
     """
     closed: list[bytes] = []
     place = 0
-    for end, stubs in _missing(messages, at_end=at_end):
+    for end, stubs in _find_missing(messages, at_end=at_end):
         closed += (*messages[place:end], *stubs)
         place = end
     return [*closed, *messages[place:]]
@@ -54,7 +54,7 @@ def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[byte
 
 def has_missing_results(messages: Sequence[bytes]) -> bool:
     """Whether `close_calls` would add anything."""
-    return next(_missing(messages), None) is not None
+    return next(_find_missing(messages), None) is not None
 
 
 def is_missing_result(raw: bytes) -> bool:
@@ -62,7 +62,7 @@ def is_missing_result(raw: bytes) -> bool:
     return MISSING_RESULT.encode() in bytes(raw) and raw == _stub(_read(raw).tool_call_id)
 
 
-def _missing(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+def _find_missing(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
     """The place behind each round that lacks results, and the results that it gets."""
     end = 0
     while end < len(messages):

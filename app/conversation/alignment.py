@@ -40,8 +40,8 @@ __all__ = [
     "Mark",
     "align",
     "align_behind",
-    "close",
     "confirms_hint",
+    "cut_head",
     "digest_message",
     "element_from",
     "is_distinctive",
@@ -190,7 +190,7 @@ def align_behind(
     message behind it, and each id of a call, stands there once, and nowhere before.
 
     Args:
-        head: an alignment of both beginnings that `close` gave.
+        head: an alignment of both beginnings that `cut_head` gave.
         log: all of it.
         history: from the last message of `head` on.
         firsts: of `log`, as `note_firsts` gives them.
@@ -225,7 +225,7 @@ def align_behind(
     )
 
 
-def close(
+def cut_head(
     alignment: Alignment,
     at: int,
     head: Alignment | None,

@@ -175,14 +175,14 @@ class Pairing:
     def _pair_beginnings(self) -> None:
         """Pairs answers with what the client kept of them, where it keeps less of each."""
         before = set(self.pairs)
-        self._pair_unique(self._beginning, self._beginning)
+        self._pair_unique(self._name_beginning, self._name_beginning)
         self.pairs = [
             (at, place)
             for at, place in self.pairs
             if (at, place) in before or is_version(self.log[place], self.history[at])
         ]
 
-    def _beginning(self, elements: Sequence[Element], index: int) -> Hashable:
+    def _name_beginning(self, elements: Sequence[Element], index: int) -> Hashable:
         """The beginning of a final answer that is long enough to be known by it."""
         element = elements[index]
         is_long = element.kind == "assistant" and element.is_final and len(element.text) >= MIN_PREFIX_CHARACTERS

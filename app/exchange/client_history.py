@@ -24,7 +24,7 @@ from app.conversation.alignment import (
     Element,
     align,
     align_behind,
-    close,
+    cut_head,
     element_from,
     is_end,
     note_firsts,
@@ -335,7 +335,7 @@ def _close_parts(
             mark = alignment.marks[at]
             if mark.mark == "same" and is_end(known.elements, mark.seq, known.firsts):
                 rest = history[max(behind, 0) - first :]
-                head = close(alignment, at, head, known.elements, rest, known.firsts, named=named)
+                head = cut_head(alignment, at, head, known.elements, rest, known.firsts, named=named)
                 if head is None:
                     return parts
                 parts.append((landmark, head))

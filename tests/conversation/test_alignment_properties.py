@@ -15,8 +15,8 @@ from app.conversation.alignment import (
     Element,
     align,
     align_behind,
-    close,
     confirms_hint,
+    cut_head,
     element_from,
     is_evidence,
     note_firsts,
@@ -296,7 +296,7 @@ def close_somewhere(
     for at in range(len(history)):
         head = heads[-1] if heads else None
         start = len(head.marks) - 1 if head is not None else 0
-        closed = close(alignment, at, head, log, history[start:], firsts, named=named)
+        closed = cut_head(alignment, at, head, log, history[start:], firsts, named=named)
         heads += [] if closed is None else [closed]
     return heads
 
