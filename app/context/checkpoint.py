@@ -19,7 +19,7 @@ from app.context.outline import START, Note, Outline, Plan, Range, Summarize
 from app.context.partition import Tail
 from app.context.policy import Policy
 from app.context.shortening import Shortening
-from app.context.stages.mask import least_masked, mask_more, unread_results
+from app.context.stages.mask import least_masked, unread_results
 from app.context.view import Counter, empty_section_tokens, frame_tokens
 
 CHEAP_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")
@@ -107,11 +107,10 @@ class Checkpointing:
             return before, before
         gentle = [name for name in self.policy.stage_names if name in CHEAP_STAGES]
         draft = before if asked else self._shortening.shortened(before, gentle)
-        if not (asked or draft.fits or draft.boundary_seq):
-            draft = mask_more(draft)
         pays = self._shortening.pays(before, draft) or self._shortening.is_ruled(view)
         cuts_unread = any(entry.seq in draft.edits for entry in unread_results(draft))
-        left = draft if pays or (draft.fits and (cuts_unread or not draft.boundary_seq)) else before
+        is_saved = draft.fits and not before.fits and (cuts_unread or not draft.boundary_seq)
+        left = draft if pays or is_saved else before
         if left.fits:
             return left, left
         rest = [name for name in self.policy.stage_names if name not in CHEAP_STAGES]

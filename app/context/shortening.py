@@ -20,7 +20,7 @@ from app.context.outline import Note, Outline, Plan, Status
 from app.context.partition import Tail, tail_of, tail_start
 from app.context.policy import Policy
 from app.context.stages import apply, trim
-from app.context.stages.mask import give_room
+from app.context.stages.mask import give_room, mask_more
 from app.context.view import Counter
 from app.conversation.messages import Chunk
 
@@ -129,9 +129,18 @@ class Shortening:
         return cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
 
     def shortened(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
-        """The view after the policy's stages, or after some of them."""
+        """The view after the policy's stages, or after some of them.
+
+        Where the view did not fit, nothing was dropped, and the stages free too little, results are masked further: the
+        next step is then far away. Policy `additive` summarizes instead.
+        """
         after = apply(draft, self.policy.stage_names if names is None else names)
-        return give_room(draft, after) if after.fits and not draft.fits else after
+        if draft.fits:
+            return after
+        is_enough = after.fits and self.pays(draft, after)
+        if not (is_enough or after.boundary_seq or self.policy.kind == "additive"):
+            after = mask_more(after)
+        return give_room(draft, after) if after.fits else after
 
     def last_resort(self, draft: Draft) -> Draft:
         """The view cut until it fits; with a note of what does not fit where nothing helps."""
