@@ -9,7 +9,7 @@ import pytest
 
 from tests.edge.kept import World, until, user, world
 from tests.edge.wire import raw
-from tests.live import ScriptedUpstream
+from tests.live import Reply, ScriptedUpstream, completion
 
 USER = b'{"role":"user","content":"x"}'
 FUNCTION = b'{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}'
@@ -249,8 +249,15 @@ async def test_odd_values_that_are_the_providers_to_judge_are_passed_on(monkeypa
 
 
 async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, ScriptedUpstream()) as gateway:
+    def reply(body: dict[str, Any]) -> Reply:
+        words = sum(len(message["content"].split()) for message in body["messages"])
+        return completion("Fine.", prompt_tokens=20 + round(1.3 * words))
+
+    async with world(monkeypatch, ScriptedUpstream(default=reply)) as gateway:
         for model in ("a\0b", "m"):
-            await gateway.say([user("Hello there, how are you today?")], model=model)
+            messages = [user(f"Hello, {model[0]}")]
+            for _ in range(2):
+                answer = await gateway.say(messages, model=model)
+                messages += [answer["choices"][0]["message"], user("lamp " * 700)]
         await until(lambda: "upstream/m" in gateway.store._facts)
         assert all("\0" not in name for name in await gateway.store.model_facts())
