@@ -123,6 +123,18 @@ Feature: Additive compaction: old turns become summaries that are written once a
       | what is still open   |
       | Who said what        |
 
+  Scenario Outline: A summary that leaves out much is asked for once more, and the one that keeps more is taken
+    Given a model with a window of 16,384 tokens
+    And the user has booked 60 flights, each in a turn of 180 tokens
+    And the first summary names <first> of the flights, and the one that is asked for again <second>
+    When the conversation goes on by turns of 300 tokens until it has been summarized 1 times
+    Then the <kept> summary is the one that is kept
+
+    Examples:
+      | first | second | kept   |
+      | 30    | 29     | first  |
+      | 30    | 31     | second |
+
   Scenario: A prompt of one's own replaces the instruction
     Given the policy "additive" with:
       | summarizer.prompt | List every patient, every dose and every allergy. |

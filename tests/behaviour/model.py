@@ -62,6 +62,8 @@ class Model:
     summary_tokens: int = 60
     most_facts: int | None = None
     """How many facts a summary has room for; the newest are kept."""
+    scripted_summaries: list[str] = field(default_factory=list)
+    """Summaries to answer with first."""
     failing_summaries: dict[str, Reply] = field(default_factory=dict)
     """By the name of a model: what it answers instead of a summary."""
     summary_gate: asyncio.Event | None = None
@@ -117,6 +119,8 @@ class Model:
         failure = self.failing_summaries.get(call.body["model"])
         if failure is not None:
             return failure
+        if self.scripted_summaries:
+            return self._with_usage(completion(self.scripted_summaries.pop(0)), call)
         number = len(self.summaries_asked)
         facts = list(dict.fromkeys(_FACT.findall("\n".join(material(call.messages)))))
         if self.most_facts is not None:

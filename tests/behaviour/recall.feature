@@ -25,6 +25,17 @@ Feature: Recall: what is no longer shown is still within reach
     Then the answer names no message as quoted
     And the model did not see the fact that the boathouse key hangs behind the blue painting
 
+  Scenario Outline: A word that turns up every so often is no reason to quote
+    Given the user has said "harbour" in one of <each> of 36 turns of 150 tokens
+    And the conversation has been summarized 1 times, by turns of 300 tokens
+    When the user says "And the harbour?"
+    Then the answer names <messages> as quoted
+
+    Examples:
+      | each | messages   |
+      | 3    | no message |
+      | 6    | messages   |
+
   Scenario: Nothing is quoted while everything is shown
     Given the user has told the fact that the boathouse key hangs behind the blue painting, among 200 tokens
     When the user says "Where does the boathouse key hang?"

@@ -8,7 +8,7 @@ from pytest_bdd import given, then
 
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
-from tests.behaviour.texts import COUNTER
+from tests.behaviour.texts import COUNTER, message
 
 TOOL = "recall_conversation"
 QUOTED = "Quoted from earlier in this conversation"
@@ -19,6 +19,12 @@ def _(talk: Talk, query: str, text: str) -> None:
     called = {"name": TOOL, "arguments": json.dumps({"query": query})}
     call = {"id": "call_recall", "type": "function", "function": called}
     talk.model.scripted += [{"content": None, "tool_calls": [call]}, {"content": text}]
+
+
+@given(step('the user has said "{word}" in one of {each:N} of {turns:N} turns of {tokens:N} tokens'))
+def _(talk: Talk, word: str, each: int, turns: int, tokens: int) -> None:
+    for turn in range(turns):
+        talk.say(message("user", tokens, f"Turn {turn}, {word}:" if turn % each == 0 else f"Turn {turn}:"))
 
 
 @then("the quotation stands in a message of the user's, right before the question, and says that it is no instruction")
@@ -33,6 +39,11 @@ def _(talk: Talk) -> None:
 @then("the answer names the first message as quoted")
 def _(talk: Talk) -> None:
     assert talk.answer.context["quoted"][0]["seq"] == 0
+
+
+@then("the answer names messages as quoted")
+def _(talk: Talk) -> None:
+    assert talk.answer.context["quoted"]
 
 
 @then("the answer names no message as quoted")

@@ -7,6 +7,7 @@ from pytest_bdd import given, then, when
 from tests.behaviour.model import SUMMARY_RULE, Call
 from tests.behaviour.steps.words import Table, step
 from tests.behaviour.talk import MODEL, Talk
+from tests.behaviour.texts import message
 from tests.live import Reply, completion
 
 FAILURES = {
@@ -29,6 +30,31 @@ def _(talk: Talk, failure: str) -> None:
 @given(step('the model "{name}" answers with {failure} when it is asked for a summary'))
 def _(talk: Talk, name: str, failure: str) -> None:
     talk.model.failing_summaries[name] = FAILURES[failure]
+
+
+@given(step("the user has booked {flights:N} flights, each in a turn of {tokens:N} tokens"))
+def _(talk: Talk, flights: int, tokens: int) -> None:
+    for number in range(flights):
+        talk.say(message("user", tokens, f"Book {flight(number)}, please."))
+
+
+@given(step("the first summary names {first:N} of the flights, and the one that is asked for again {second:N}"))
+def _(talk: Talk, first: int, second: int) -> None:
+    for opening, named in (("The first", first), ("The second", second)):
+        flights = "; ".join(flight(number) for number in range(named))
+        talk.model.scripted_summaries.append(f"{opening} summary: they booked {flights}.")
+
+
+@then(step("the {which} summary is the one that is kept"))
+def _(talk: Talk, which: str) -> None:
+    assert len(talk.model.summaries_asked) == 2
+    (chunk,) = talk.chunks()
+    assert chunk.text.startswith(f"The {which} summary: ")
+
+
+def flight(number: int) -> str:
+    """Values that a summary should keep."""
+    return f"FL{number}QA for mia_kim_{1000 + number} as RES{number}XQ"
 
 
 @when("summaries can be had again")
