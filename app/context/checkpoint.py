@@ -39,18 +39,18 @@ class Checkpointing:
 
     def plan(self, summarize: Summarize) -> Plan:
         asked = summarize in {"now", "ahead"}
-        fitting = None if asked else self._fitting_view()
-        if fitting is None or not fitting.chunks:
-            return self._plan_from(fitting or self._candidates.unfolded()[-1], summarize)
+        view = (None if asked else self._fitting_view()) or self._candidates.unfolded()[-1]
+        if asked or not view.chunks:
+            return self._plan_from(view, summarize)
         whole_plan, tail = self._masked_whole(), self.outline.tail
         if whole_plan is not None:
             return whole_plan
-        if tail is None or self._shortening.has_tail(fitting):
-            return self._plan_from(fitting, summarize)
+        if tail is None or self._shortening.has_tail(view):
+            return self._plan_from(view, summarize)
         # The whole log was read and does not fit: go on with its end.
-        behind = tail[fitting.boundary.to_seq - (self.outline.tail_start or START).to_seq :]
-        outline = replace(self.outline, tail=behind, tail_start=fitting.boundary)
-        return dataclasses.replace(self, outline=outline)._plan_from(fitting, summarize)
+        behind = tail[view.boundary.to_seq - (self.outline.tail_start or START).to_seq :]
+        outline = replace(self.outline, tail=behind, tail_start=view.boundary)
+        return dataclasses.replace(self, outline=outline)._plan_from(view, summarize)
 
     def _plan_from(self, view: Candidate, summarize: Summarize) -> Plan:
         asked = summarize in {"now", "ahead"}

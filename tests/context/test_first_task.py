@@ -93,6 +93,17 @@ def test_the_task_is_in_every_view_in_which_everything_else_can_be_masked_to_fit
     run(world, said, prepared=prepared)
 
 
+def test_a_checkpoint_that_was_made_ahead_waits_while_masking_a_long_result_is_enough() -> None:
+    world = World(window=4_096, policy=policy_of("checkpoint"), bodies=[TASK])
+    for number in range(16):
+        world.say(assistant(words(100, f"a{number}")), user(words(100, f"q{number}")))
+        world.settle()
+    world.say(assistant("I see."))
+    world.compact(world.plan("ahead"))
+    assert world.stored, "a checkpoint was made ahead"
+    run(world, [[user("Look it up")], *tool_rounds([4_500])], prepared=True)
+
+
 @pytest.mark.parametrize("kind", ["additive", *KINDS])
 @pytest.mark.parametrize("tokens", [8_100, 12_000, 16_500, 40_000])
 @pytest.mark.parametrize("summarize", ["auto", "never"])
