@@ -81,7 +81,7 @@ class Erasing:
         if item is None or (is_gone and not erase):
             raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
         changed = redacted(entry, item, items, erase=erase)
-        (tokens,) = await self._counting.messages([changed.message], conversation.encoding)
+        (tokens,) = await self._counting.messages([changed.message], conversation.counter)
         try:
             gone = await self._store.redact(conversation, [replace(changed, tokens=tokens)])
         except HeadMoved as moved:
@@ -98,7 +98,7 @@ class Erasing:
                 await self._keep_stand_in(conversation, chunk, messages)
 
     async def _keep_stand_in(self, conversation: Conversation, chunk: Chunk, messages: Sequence[LogMessage]) -> None:
-        count = self._counting.counter(conversation.encoding)
+        count = self._counting.counter(conversation.counter)
         made = await asyncio.to_thread(
             stand_in, chunk, messages, new_id=self._new_chunk_id(), created_at=self._clock(), count=count
         )

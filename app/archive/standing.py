@@ -69,7 +69,7 @@ class Standing:
         if has_versions(conversation):
             stored = await self._store.versions(conversation)
             place = replace(place, versions=ClientVersions.from_stored(stored, conversation.redacted))
-        counted = await self._counting.instructions(place.instructions, request, conversation.encoding)
+        counted = await self._counting.instructions(place.instructions, request, conversation.counter)
         turn = self._turns.turn(request, means, replace(place, instructions_tokens=counted))
         last_tokens = turn.calibration.last_instructions_tokens
         if last_tokens is None:

@@ -198,7 +198,7 @@ class Summaries:
         words = text.strip()
         if not words:
             raise InvalidRequest("The text of a summary must not be blank.", code="invalid_value", param="text")
-        count = self._counter_for(conversation.encoding)
+        count = self._counter_for(conversation.counter)
         tokens = section_tokens(words, through_turn=chunk.through_turn, count=count)
         replaced_tokens = await self._replaced_tokens(conversation, chunk)
         if tokens >= replaced_tokens:

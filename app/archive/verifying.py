@@ -115,7 +115,7 @@ class Verifying:
     async def _conversation(self, conversation: Conversation) -> None:
         if root_of_conversation(conversation.id) != conversation.root:
             self._fault("conversation", conversation.id, f"stands under the root {conversation.root!r}")
-        log = _Log(conversation, self._counter_for(conversation.encoding))
+        log = _Log(conversation, self._counter_for(conversation.counter))
         if conversation.lineage:
             shared = await self._shared(conversation)
             if shared is None:

@@ -155,7 +155,7 @@ async def _turn(conversation: Conversation, model: _Model, policy: Policy, count
     caller, output = Caller(conversation.tenant), model.max_output_tokens
     request = bare_request(caller, model.name, Wish(), policy=policy.name, max_output_tokens=output)
     place = place_of(conversation)
-    counted = await counting.instructions(place.instructions, request, conversation.encoding)
+    counted = await counting.instructions(place.instructions, request, conversation.counter)
     return Turn(
         request=request,
         target=Target(model.name, (Deployment(_Unasked(provider), name),)),

@@ -3,7 +3,7 @@
 Each rule names the page that its numbers belong to. They were read on 2026-11-23 in excerpts of these pages; those of
 Gemma, Qwen3-VL, LLaVA, Vertex and the largest images of Claude in descriptions by others only, and not on the page.
 Models that match no rule count as gpt-4o does, which is the stated default; what is off then is brought in line by
-calibration. The names of rules are stored with conversations (`context.tokens`): a rule keeps its name.
+calibration. The names of rules are stored with conversations (`Conversation.counter`): a rule keeps its name.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from app.context.images import ASSUMED_PIXELS, image_tokens
 from app.context.tokenizers import Tokenizer, tokenizer_for
 from app.context.toolschema import as_json, render_custom_tool, render_functions, render_response_format
 from app.context.vocabulary import encoding_for
+from app.conversation.messages import RULE_MARK
 
 __all__ = ["TokenCounter", "Tokenizer", "counter_for", "counter_name", "encoding_for", "is_long", "tokenizer_for"]
 
@@ -43,7 +44,6 @@ ATTACHED: Final = frozenset({"image_url", "input_audio", "file"})
 """Fields of the parts of a message that are no text."""
 BINARY_SAMPLE_CHARS: Final = 1_000
 MAX_PART_DEPTH: Final = 20
-RULE_MARK: Final = "+"
 
 LONG_BYTES: Final = 16 * 1024
 """Up to a millisecond of counting with tiktoken, up to four with text of its least favourable kind."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import orjson
@@ -19,6 +19,12 @@ from app.errors import InvalidRequest
 Mode = Literal["unknown", "append", "resend"]
 ChunkKind = Literal["model", "mechanical", "edited", "part"]
 """`part`: read by the checkpoints of a long log in place of its messages, shown in no view."""
+
+
+RULE_MARK: Final = "+"
+"""In the name of a token counter, between its encoding and the rule for its images."""
+IMAGE_RULE: Final = "image_rule"
+"""`Conversation.state`: the rule by which images are counted, where that is not the default."""
 
 
 class Message:
@@ -235,6 +241,13 @@ class Conversation(msgspec.Struct, frozen=True):
     replaced by an answer that was under way meanwhile."""
     indexed_before: int = 0
     """Messages before this seq are findable by their words."""
+
+    @property
+    def counter(self) -> str:
+        """The name of its token counter (`context.tokens.counter_name`). The image rule stands in `state`: a replica of
+        a release that knows no image rules reads `encoding`."""
+        rule = self.state.get(IMAGE_RULE)
+        return f"{self.encoding}{RULE_MARK}{rule}" if rule else self.encoding
 
     @property
     def redacted(self) -> tuple[int, ...]:

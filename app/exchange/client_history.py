@@ -239,7 +239,7 @@ class ClientHistories:
                 continue
             delta = 0
             if bodies is not None:
-                counts = await self._counting.messages([Message(body) for body in bodies], placed.encoding)
+                counts = await self._counting.messages([Message(body) for body in bodies], placed.counter)
                 delta = sum(counts) - known.elements[seq].tokens
             changes.append(ClientVersion(seq, placed.head_seq + 1, to_seq, bodies, delta))
         versions = before.updated(changes, placed.redacted)

@@ -192,7 +192,7 @@ class Compacting:
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
-            encoding=place.conversation.encoding,
+            encoding=place.conversation.counter,
             folded=tuple(map(place.versions.restore_chunk, (*view.outline.chunks, *view.outline.folds))),
             client_key=turn.client_key,
             focus=request.instructions,
@@ -245,7 +245,7 @@ def may_compact(turn: Turn) -> bool:
 
 async def without_store(recall: Recall, turn: Turn) -> Turn:
     """The same turn from what the client sent alone, after the store went away."""
-    return replace(turn, place=await recall.without_store(turn.request, turn.place.conversation.encoding))
+    return replace(turn, place=await recall.without_store(turn.request, turn.place.conversation.counter))
 
 
 def _compaction_facts(results: list[CompactionResult]) -> dict[str, Any]:

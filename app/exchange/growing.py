@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.context.tokens import is_long
 from app.conversation.identity import Position, start_of, walk
-from app.conversation.messages import Conversation, LogMessage, Message, Mode, size_of
+from app.conversation.messages import IMAGE_RULE, RULE_MARK, Conversation, LogMessage, Message, Mode, size_of
 from app.exchange.counting import Counting
 from app.exchange.placement import BROUGHT, lineage_through, marks_through, state_through
 
@@ -21,7 +21,7 @@ NOTHING_BROUGHT: Final[Mapping[str, Any]] = MappingProxyType({BROUGHT: 0})
 
 def empty_log(
     tenant: str,
-    encoding: str,
+    counter: str,
     *,
     conversation_id: str = "",
     root: str = "",
@@ -29,8 +29,13 @@ def empty_log(
     mode: Mode = "unknown",
     state: Mapping[str, Any] = NOTHING_BROUGHT,
 ) -> Conversation:
-    """A conversation before its first message; without an id and a root where they are not known yet."""
+    """A conversation before its first message; without an id and a root where they are not known yet.
+
+    Args:
+        counter: the name of its token counter.
+    """
     start = start_of(tenant)
+    encoding, _, rule = counter.partition(RULE_MARK)
     return Conversation(
         id=conversation_id,
         root=root,
@@ -43,7 +48,7 @@ def empty_log(
         encoding=encoding,
         external_id=external_id,
         mode=mode,
-        state=state,
+        state={**state, IMAGE_RULE: rule} if rule else state,
     )
 
 
@@ -83,7 +88,7 @@ async def entries_behind(
     """
     if not messages:
         return []
-    count = counting.counter(before.encoding).message
+    count = counting.counter(before.counter).message
     if is_long(size_of(messages)):
         return await asyncio.to_thread(_placed, before, messages, positions, count, answers_from_seq)
     return _placed(before, messages, positions, count, answers_from_seq)

@@ -90,7 +90,7 @@ class Pinning:
         return [Pin(pin.from_seq, end + len(results), pin.tokens + tokens) for pin in pins if pin.to_seq == end]
 
     async def _tokens(self, place: Recollection, messages: Sequence[Message]) -> int:
-        return sum(await self._counting.messages(messages, place.conversation.encoding))
+        return sum(await self._counting.messages(messages, place.conversation.counter))
 
 
 def pins_of(marks: Mapping[str, Any]) -> tuple[Pin, ...]:

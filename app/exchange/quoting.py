@@ -98,7 +98,7 @@ class Quoting:
             room_tokens=room_tokens,
             folded_messages=view.plan.boundary_seq,
             visible=shown | quoted,
-            count=self._counting.counter(turn.place.conversation.encoding),
+            count=self._counting.counter(turn.place.conversation.counter),
         )
         return (*kept, chosen or Quotation(asked.seq, (), 0))
 

@@ -171,7 +171,7 @@ class Recalling:
 
     async def _offered(self, turn: Turn) -> Turn:
         place, request = turn.place, offering(turn.request)
-        tokens = await self._counting.instructions(place.instructions, request, place.conversation.encoding)
+        tokens = await self._counting.instructions(place.instructions, request, place.conversation.counter)
         recalled = Recalled(turn.request, place.instructions_tokens)
         return replace(turn, request=request, recalled=recalled, place=replace(place, instructions_tokens=tokens))
 
@@ -194,7 +194,7 @@ class _Rounds:
         self._recalled = turn.recalled
         self._sent = sent
         self._deployment = deployment
-        self._encoding = turn.place.conversation.encoding
+        self._encoding = turn.place.conversation.counter
         self._added: list[bytes] = []
         self._tokens = sent.plan.prompt_tokens
         self._is_full = False

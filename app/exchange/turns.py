@@ -133,7 +133,7 @@ class Turns:
         """The new messages with images, audio or files."""
         for entry in place.new:
             if any(name in entry.message.raw for name in ATTACHED):
-                counter = self._counting.counter(place.conversation.encoding)
+                counter = self._counting.counter(place.conversation.counter)
                 if tokens := counter.attachments(entry.message.body):
                     yield Attachment(entry.seq, tokens)
 

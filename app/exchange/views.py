@@ -221,7 +221,7 @@ class Views:
 
     def _missing_result_tokens(self, place: Recollection, messages: Sequence[bytes]) -> int:
         """What the results take that stand for missing ones."""
-        counter = self._counting.counter(place.conversation.encoding)
+        counter = self._counting.counter(place.conversation.counter)
         return sum(counter.message(Message(raw).body) for raw in messages if is_missing_result(raw))
 
     async def shown(self, place: Recollection, view: View, plan: Plan) -> View:
@@ -308,7 +308,7 @@ class Views:
             outline,
             budget,
             turn.policy,
-            count=self._counting.counter(turn.place.conversation.encoding),
+            count=self._counting.counter(turn.place.conversation.counter),
             summarizer_input_tokens=turn.summarizer_input_tokens,
             summarize=summarize,
             through_seq=turn.request.through_seq,

@@ -315,20 +315,22 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | 565    | trimmed | 1,680 | 1,912 |
       | 630    | trimmed | 420   | 512   |
 
-  Scenario Outline: Results fade from a pressure of 0.85, 0.90 and 0.99 on, to a half, a fifth and a twentieth
+  Scenario Outline: Results fade from a pressure of 0.80, 0.85, 0.90 and 0.99 on, to their cap, a half, a fifth and a twentieth of it
     Given the policy "fade"
     And a conversation of 10 turns of <filler> tokens, which the gateway has not seen yet
     When the model goes on from a last result with which the conversation weighs <tokens> tokens
     Then the last result was shown with <least> to <most> characters
 
     Examples:
-      | filler | tokens | least | most  |
-      | 518    | 6,617  | 8,000 | 9,400 |
-      | 518    | 6,618  | 4,600 | 4,710 |
-      | 580    | 7,006  | 4,600 | 8,000 |
-      | 580    | 7,007  | 1,830 | 1,905 |
-      | 650    | 7,707  | 1,830 | 1,905 |
-      | 650    | 7,708  | 440   | 505   |
+      | filler | tokens | least | most   |
+      | 370    | 6,228  | 9,900 | 20,000 |
+      | 370    | 6,229  | 9,240 | 9,400  |
+      | 518    | 6,617  | 8,000 | 9,400  |
+      | 518    | 6,618  | 4,600 | 4,710  |
+      | 580    | 7,006  | 4,600 | 8,000  |
+      | 580    | 7,007  | 1,830 | 1,905  |
+      | 650    | 7,707  | 1,830 | 1,905  |
+      | 650    | 7,708  | 440   | 505    |
 
   Scenario: Of what a result may keep, the oldest keeps a fifth
     Given a conversation of 10 turns of 500 tokens, which the gateway has not seen yet

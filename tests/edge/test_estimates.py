@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.tokens import TokenCounter, counter_for
 from tests.edge.kept import World, assistant, summaries_asked, system, user, world
 from tests.edge.wire import until
 from tests.live import Reply, ScriptedUpstream, completion
@@ -135,6 +135,28 @@ async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent
     assert own["context"]["calibration"]["slope"] == pytest.approx(slope, abs=0.02)
     assert other["context"]["calibration"]["slope"] == 1.0
     assert own["context"]["calibration"]["offset"] == other["context"]["calibration"]["offset"] == 0
+
+
+async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_former_release_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    picture = user([{"type": "image_url", "image_url": {"url": "https://host.example/a.png"}}])
+    messages: list[dict[str, Any]] = []
+    async with world(monkeypatch, ScriptedUpstream()) as w:
+        for model in ("claude-sonnet-4-5", "gpt-4o"):
+            messages.append(picture)
+            body = await w.say(messages, model=model)
+            messages.append(body["choices"][0]["message"])
+        other = user([*picture["content"], {"type": "text", "text": ""}])
+        branched = await w.say([*messages[:2], other], model="gpt-4o")
+        stored = w.conversations()
+        tokens = [[entry.tokens for entry in await w.store.read(one, 0, one.head_seq + 1)] for one in stored]
+    assert branched["conversation_id"] == stored[-1].id != stored[0].id
+    assert {one.encoding for one in stored} == {"o200k_base"}
+    assert {one.counter for one in stored} == {"o200k_base+claude"}
+    by_claude = counter_for("o200k_base+claude").message(picture)
+    assert by_claude != COUNTER.message(picture)
+    assert {row[at] for row in tokens for at in range(0, len(row), 2)} == {by_claude}
 
 
 async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
