@@ -97,6 +97,16 @@ Feature: Additive compaction: old turns become summaries that are written once a
     Then no summary was asked for
     And no summary is shown together with its fold
 
+  Scenario: Where more of the summaries that there are must be shown, a quarter of the line becomes free
+    Given the model "a-larger-one" with a window of 49,152 tokens
+    And a conversation of 140 turns of 300 tokens, which the gateway has not seen yet
+    When the user says "Go on."
+    And the user asks the model "a-larger-one"
+    Then the model saw 2 summaries
+    When the conversation goes on for 3 turns of 1,000 tokens
+    Then the model saw 4 summaries
+    And the prompt was at most 25,804 tokens
+
   Scenario Outline: Summaries are written by the request's own model, or by a cheaper one
     Given the model "a-cheaper-one" with a window of 8,192 tokens
     And the policy "additive" with:

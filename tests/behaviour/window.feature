@@ -25,6 +25,13 @@ Feature: A sliding window: the last turns or the last tokens, and no model is as
     And the model saw the newest turns word for word, from the beginning of one on
     And no summary was ever asked for
 
+  Scenario: Of 2,000 tokens that are kept a step leaves 1,500
+    Given the policy "window" with:
+      | keep_tokens | 2,000 |
+    When the user brings a new conversation that weighs 2,100 tokens
+    Then the answer says "trimmed"
+    And the prompt was at most 1,550 tokens
+
   Scenario: How much the window keeps when it moves on is configured
     Given the policy "window" with:
       | keep_turns   | 8   |
