@@ -325,6 +325,7 @@ Feature: The staged pipeline: cheap cuts first, then one checkpoint of everythin
       | filler | tokens | least | most   |
       | 370    | 6,228  | 9,900 | 20,000 |
       | 370    | 6,229  | 9,240 | 9,400  |
+      | 480    | 7,400  | 9,240 | 9,400  |
       | 518    | 6,617  | 8,000 | 9,400  |
       | 518    | 6,618  | 4,600 | 4,710  |
       | 580    | 7,006  | 4,600 | 8,000  |
