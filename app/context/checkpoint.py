@@ -60,13 +60,15 @@ class Checkpointing:
         if not self._shortening.has_tail(view):
             return replace(self._shortening.as_it_is(view, fits), needs_tail=view.boundary)
         whole = self._shortening.draft(view)
-        if summarize == "ahead" and self.budget.calibrated(least_masked(whole).tokens) <= self._prepare_tokens:
-            return self._shortening.as_it_is(view, fits)
         decided, left = self._shortened(whole if whole.fits else self._shortening.resumed(view), asked=asked)
         chosen = self._shortening.plan_of(decided)
-        if summarize == "never":
+        if summarize == "never" or (summarize == "ahead" and self._may_be_masked(whole)):
             return chosen
         return self._with_checkpoint(chosen, left if left.boundary == whole.boundary else whole, summarize)
+
+    def _may_be_masked(self, draft: Draft) -> bool:
+        """Whether masking its results is enough for now."""
+        return self.budget.calibrated(least_masked(draft).tokens) <= self._prepare_tokens
 
     def _masked_whole(self) -> Plan | None:
         """The whole log with its results masked, instead of the first checkpoint; None where that does not fit, where

@@ -104,6 +104,14 @@ def test_a_checkpoint_that_was_made_ahead_waits_while_masking_a_long_result_is_e
     run(world, [[user("Look it up")], *tool_rounds([4_500])], prepared=True)
 
 
+def test_no_checkpoint_is_made_ahead_of_a_log_that_masking_makes_fit_and_its_plan_can_be_sent() -> None:
+    read = [calls("look_up"), result(words(9_000)), assistant("I have read it.")]
+    world = World(window=8_192, policy=policy_of("checkpoint"), bodies=[TASK, *read])
+    decided = world.plan("ahead")
+    check_plan(world, decided)
+    assert (decided.to_summarize, decided.fits) == ((), True)
+
+
 @pytest.mark.parametrize("kind", ["additive", *KINDS])
 @pytest.mark.parametrize("tokens", [8_100, 12_000, 16_500, 40_000])
 @pytest.mark.parametrize("summarize", ["auto", "never"])
