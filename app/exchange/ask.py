@@ -136,7 +136,7 @@ class Ask:
             return Asked(reply, deployment, sent)
         return await _accept(reply, said, deployment, sent, stream=turn.request.stream)
 
-    async def shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
+    async def _shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
         """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
         if deployment is turn.target.deployments[0]:
             return view
@@ -144,7 +144,8 @@ class Ask:
         if window.tokens >= view.budget.window:
             return view
         turn = replace(turn, window=window, calibration=self.calibration_for(deployment, turn))
-        return await self._views.make(turn, self._views.budget(turn), summarize="never")
+        smaller = await self._views.make(turn, self._views.budget(turn), summarize="never")
+        return replace(smaller, compaction=view.compaction, recovered=view.recovered)
 
     def calibration_for(self, deployment: Deployment, turn: Turn) -> Calibration:
         """What the turn's conversation has learned of a deployment, with the attachments that the turn shows."""
@@ -171,7 +172,7 @@ class Ask:
     def _body_for(self, turn: Turn, view: View, shown_by: dict[str, View]) -> Callable[[Deployment], Awaitable[bytes]]:
         async def body_for(deployment: Deployment) -> bytes:
             is_planned_for = deployment is turn.target.deployments[0]
-            shown = view if is_planned_for else await self.shown_to(deployment, turn, view)
+            shown = view if is_planned_for else await self._shown_to(deployment, turn, view)
             shown_by[deployment.key] = shown
             messages = shown.messages
             if deployment.quirks.restore_fields:

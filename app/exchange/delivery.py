@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.budget import compaction_line
+from app.context.calibration import HIGHEST_SLOPE
 from app.context.outline import last_view
 from app.context.policy import Policy
 from app.context.tokens import is_long
@@ -79,8 +80,8 @@ class Delivery:
 
     async def _whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
         try:
-            collector, body = await self._read(turn, view, asked)
-            report, reported = report_of(turn, view), _reported(turn, collector.usage)
+            collector, body = await self._read(turn, asked)
+            report, reported = report_of(turn, asked.shown), _reported(turn, collector.usage)
             if cut := _cut_by_provider(report, reported):
                 report = report.warned(cut)
             note_view(turn.request, report)
@@ -93,7 +94,7 @@ class Delivery:
                 if turn.place.needs_store:
                     raise
                 release_frames(unavailable)
-                report = _without_answer(turn, view, report)
+                report = _without_answer(turn, asked.shown, report)
                 context = report.context(reported)
             finally:
                 self._count(asked, report, collector.usage, is_whole=True)
@@ -102,11 +103,11 @@ class Delivery:
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
         return WholeAnswer(spliced(body, report.all_fields(context)), headers)
 
-    async def _read(self, turn: Turn, view: View, asked: Asked) -> tuple[Collector, bytes]:
+    async def _read(self, turn: Turn, asked: Asked) -> tuple[Collector, bytes]:
         """An answer that is not streamed, once its model searches no more: what it amounts to, and its body."""
         try:
             if turn.recalled is not None:
-                asked = await self._recalling.whole(turn, view, asked)
+                asked = await self._recalling.whole(turn, asked)
             assert isinstance(asked.reply, ReadReply)
             return finished_whole(asked.reply.body, asked.deployment), asked.reply.body
         except GatewayError:
@@ -162,7 +163,7 @@ class Delivery:
                 error = unavailable
             else:
                 log.warning("an answer could not be stored: %s", unavailable.message)
-                amended = relay.amended(_without_answer(turn, view, report))
+                amended = relay.amended(_without_answer(turn, asked.shown, report))
         except GatewayError as refused:
             release_frames(refused)
             error = refused
@@ -222,7 +223,7 @@ class Delivery:
             "usage": collector.usage,
             "context_status": report.status,
             "context": context,
-            SEEN: facts_of(view, turn.place, log_tokens=report.log_tokens),
+            SEEN: facts_of(asked.shown, turn.place, log_tokens=report.log_tokens),
             ASKED: asked_facts(turn.request),
             DIGEST: turn.place.request_digest,
         }
@@ -232,7 +233,7 @@ class Delivery:
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._learned(turn, view, asked, report, reported),
+            state=self._learned(turn, asked, report, reported),
             chunk_count=len(view.outline.chunks),
         )
         work = self._kept(turn, view, given)
@@ -261,13 +262,13 @@ class Delivery:
         self._preparing.after(turn, view, conversation)
         return conversation
 
-    def _learned(self, turn: Turn, view: View, asked: Asked, report: Report, reported: Input | None) -> dict[str, Any]:
+    def _learned(self, turn: Turn, asked: Asked, report: Report, reported: Input | None) -> dict[str, Any]:
         """What changes in the conversation's state with this answer.
 
         Args:
             reported: what the provider said of the prompt that the view made.
         """
-        state = turn.place.conversation.state
+        state, view = turn.place.conversation.state, asked.shown
         window = view.budget.window
         before = last_view_of(state, turn.policy, window)
         sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
@@ -279,7 +280,7 @@ class Delivery:
         if model_key not in self._told_of and (cut := _cut_by_provider(report, reported)):
             self._told_of.add(model_key)
             log.warning("%s: %s", model_key, cut)
-        known, prompt = self._ask.calibration_for(asked.deployment, turn), turn.prompt(asked.shown)
+        known, prompt = self._ask.calibration_for(asked.deployment, turn), turn.prompt(view)
         if (cut_at := known.window_of_cut(prompt, reported.tokens)) is not None:
             self._ask.learn_window(model_key, cut_at)
         calibration = known.observe(prompt, reported.tokens)
@@ -292,6 +293,8 @@ def report_of(turn: Turn, view: View) -> Report:
     """What an answer to this turn says of itself."""
     place, plan, outline, budget = turn.place, view.plan, view.outline, view.budget
     pins = outline.pins
+    # After an overflow the ratio is what the provider said of the whole prompt, offset included: no slope may be it.
+    slope, beside = min(budget.ratio, HIGHEST_SLOPE), outline.instructions_tokens - place.instructions_tokens
     return Report(
         status=status_of(place, plan, stateless=not place.keeps and turn.request.store),
         conversation_id=place.conversation.id if place.keeps else None,
@@ -308,7 +311,8 @@ def report_of(turn: Turn, view: View) -> Report:
         recovered=view.recovered,
         warnings=(*view.warnings, *_output_warning(view)),
         searches=turn.recalled.searches if turn.recalled is not None else (),
-        offset_tokens=budget.calibrated(outline.instructions_tokens - place.instructions_tokens),
+        slope=slope,
+        offset_tokens=budget.calibrated(beside) + round((budget.ratio - slope) * (plan.prompt_tokens - beside)),
     )
 
 

@@ -121,7 +121,7 @@ class Recalling:
             self._toolless.add(turn.model_key)
         return asked, plain, sent
 
-    async def begun(self, turn: Turn, view: View, asked: Asked) -> Asked:
+    async def begun(self, turn: Turn, asked: Asked) -> Asked:
         """A stream that goes on through the searches its model asks for. Returns once there is something to show.
 
         Raises:
@@ -132,7 +132,7 @@ class Recalling:
         assert isinstance(asked.reply, Begun)
         current = _Current(asked.reply)
         try:
-            rounds = await self._rounds(turn, view, asked)
+            rounds = self._rounds(turn, asked)
             frames = _frames(rounds, current, asked.deployment.key)
             decoder = EventDecoder(asked.deployment.key)
             first = await anext(frames, b"")
@@ -141,7 +141,7 @@ class Recalling:
             await current.aclose()
             raise
 
-    async def whole(self, turn: Turn, view: View, asked: Asked) -> Asked:
+    async def whole(self, turn: Turn, asked: Asked) -> Asked:
         """An answer that is not streamed, gone on with until its model searches no more.
 
         Raises:
@@ -149,7 +149,7 @@ class Recalling:
         """
         if turn.recalled is None:
             return asked
-        rounds = await self._rounds(turn, view, asked)
+        rounds = self._rounds(turn, asked)
         told = WholeRounds()
         while True:
             assert isinstance(asked.reply, ReadReply)
@@ -175,9 +175,8 @@ class Recalling:
         recalled = Recalled(turn.request, place.instructions_tokens)
         return replace(turn, request=request, recalled=recalled, place=replace(place, instructions_tokens=tokens))
 
-    async def _rounds(self, turn: Turn, view: View, asked: Asked) -> _Rounds:
-        sent = await self._ask.shown_to(asked.deployment, turn, view)
-        return _Rounds(self._ask, self._finding, self._counting, turn, sent, asked.deployment)
+    def _rounds(self, turn: Turn, asked: Asked) -> _Rounds:
+        return _Rounds(self._ask, self._finding, self._counting, turn, asked.shown, asked.deployment)
 
 
 class _Rounds:

@@ -43,6 +43,8 @@ class Report(msgspec.Struct, frozen=True):
     """A longer prompt is compacted, or shortened: in tokens that compare with `prompt_tokens`."""
     max_output_tokens: int | None = None
     """The answer's limit as it was sent, where it was lowered."""
+    slope: float = 1.0
+    """Of the provider's count, by ours."""
     offset_tokens: int = 0
     """Of `prompt_tokens`: what the provider counts beside the slope × our count."""
     recovered: bool = False
@@ -89,7 +91,7 @@ class Report(msgspec.Struct, frozen=True):
             "recovered": self.recovered,
             "compaction": dict(self.compaction),
             "calibration": {
-                "slope": round(budget.ratio, 4),
+                "slope": round(self.slope, 4),
                 "offset": self.offset_tokens,
                 "estimated_tokens": prompt_tokens,
                 "reported_tokens": None if reported is None else reported.tokens,

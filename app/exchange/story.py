@@ -205,7 +205,7 @@ class Exchange:
         except BaseException:
             await held.let_go()
             raise
-        report = report_of(turn, view)
+        report = report_of(turn, asked.shown)
         async with aclosing(self._delivery.stream(turn, view, asked, held, report, early)) as frames:
             async for frame in frames:
                 yield frame
@@ -215,7 +215,7 @@ class Exchange:
         asked, turn, view = await self._put(turn, view)
         if not turn.request.stream:
             return await self._delivery.whole(turn, view, asked, held)
-        report = report_of(turn, view)
+        report = report_of(turn, asked.shown)
         headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
         return StreamedAnswer(headers, self._delivery.stream(turn, view, asked, held, report))
 
@@ -252,13 +252,13 @@ class Exchange:
             place = replace(place, instructions_tokens=instructions_tokens)
         turn = replace(turn, place=place)
         if turn.request.stream:
-            asked = await self._begun(turn, view, asked)
+            asked = await self._begun(turn, asked)
         return asked, turn, view
 
-    async def _begun(self, turn: Turn, view: View, asked: Asked) -> Asked:
+    async def _begun(self, turn: Turn, asked: Asked) -> Asked:
         """A stream with something to show: its model may search first, and may fail in that."""
         try:
-            return await self._recalling.begun(turn, view, asked)
+            return await self._recalling.begun(turn, asked)
         except BaseException:
             await self._tasks.finish(self._remember.nothing(turn.place))
             raise

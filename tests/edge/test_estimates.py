@@ -11,8 +11,8 @@ import pytest
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter, counter_for
 from tests.edge.kept import World, assistant, summaries_asked, system, user, world
-from tests.edge.wire import until
-from tests.live import Reply, ScriptedUpstream, completion
+from tests.edge.wire import chunks, until
+from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk
 
 COUNTER = TokenCounter(tokenizer_for("o200k_base"))
 FILE_TOKENS = 60_000
@@ -213,6 +213,53 @@ async def test_a_calibration_is_kept_for_the_model_that_answered(monkeypatch: py
         await w.say([text(200)])
         (kept,) = w.conversations()
     assert list(kept.state["calibration"]) == ["upstream/spare-1"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answer_of_a_smaller_fallback_describes_the_view_that_was_sent(
+    monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    def down(body: dict[str, Any]) -> Reply:
+        if body["model"] != "spare-1":
+            return Reply({"error": {"message": "down"}}, 503)
+        if streamed:
+            return Reply(pieces=[chunk({"content": "Fine."}), chunk({}, "stop"), usage_chunk(count(body)), DONE])
+        return completion("Fine.", prompt_tokens=count(body))
+
+    models = {
+        "m": {"provider": "upstream", "context_window": 32_768, "fallbacks": ["spare"]},
+        "spare": {"provider": "upstream", "model": "spare-1", "context_window": 4_096},
+    }
+    retries = {"attempts": 1, "base_seconds": 0.01, "max_seconds": 0.02}
+    upstream = ScriptedUpstream(default=down)
+    async with world(monkeypatch, upstream, models=models, retries=retries) as w:
+        history = [said for _ in range(8) for said in (text(500), assistant(WORD * 500))]
+        answer = await w.post([*history, text(100)], stream=streamed)
+        body = chunks(answer)[-1] if streamed else answer.json()
+        (kept,) = w.conversations()
+        path, headers = f"{w.base_url}/conversations/{kept.id}", {"authorization": "Bearer sk-one"}
+        told = (await w.client.get(f"{path}/turns", headers=headers)).json()["data"][-1]
+        seen = (await w.client.get(f"{path}/items/{told['id']}/context", headers=headers)).json()
+    context = body["context"]
+    assert (body["context_status"], context["window"], context["limit"]) == ("trimmed", 4_096, 3_891)
+    assert context["dropped_messages"] > 8
+    assert context["prompt_tokens"] == count(upstream.requests[-1]) <= 3_891
+    assert answer.headers["x-context-tokens"] == f"{context['prompt_tokens']}/3891"
+    assert [key for key in kept.state["views"] if key.endswith(":4096")]
+    assert (told["window"], told["prompt_tokens"]) == (4_096, context["prompt_tokens"])
+    assert (seen["exact"], seen["window"], seen["status"]) == (True, 4_096, "trimmed")
+
+
+async def test_an_answer_after_an_overflow_reports_no_slope_that_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = provider(slope=2.4, window=8_192)
+    history = [said for _ in range(6) for said in (text(400), assistant(WORD * 400))]
+    async with world(monkeypatch, upstream, window=8_192) as w:
+        body = await w.say([*history, text(100)])
+    calibration = body["context"]["calibration"]
+    assert body["context"]["recovered"]
+    assert calibration["slope"] == 1.6
+    assert calibration["offset"] == pytest.approx(calibration["estimated_tokens"] * (1 - 1.6 / 2.4), rel=0.02)
+    assert off(body) < 0.05
 
 
 async def test_a_calibration_of_an_earlier_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
