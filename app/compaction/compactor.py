@@ -59,8 +59,9 @@ class _Listener:
 
 @dataclass(slots=True)
 class _Flight:
-    """A range being worked on, since `began`."""
+    """A range of a conversation being worked on, since `began`."""
 
+    conversation_id: str
     began: float
     task: asyncio.Task[Made] = field(init=False)
     started: bool = False
@@ -149,6 +150,31 @@ class Compactor:
         """Chunks for the ranges of a job that nobody waits for yet: a model's, or none."""
         return await self._run(job, self._maker.prepare, AHEAD, None)
 
+    async def wait_for_prepared(
+        self, conversation_id: str, on_start: Callable[[], None] | None
+    ) -> CompactionResult | None:
+        """The chunks of a conversation that are being made ahead, once they are there; None where none are.
+
+        Args:
+            on_start: called if a model is being asked for one, at most once.
+        """
+        flights = [
+            flight
+            for (_, name), flight in self._flights.items()
+            if name.startswith(AHEAD) and flight.conversation_id == conversation_id
+        ]
+        if not flights:
+            return None
+        began, listener = self._monotonic(), _Listener(on_start)
+        for flight in flights:
+            flight.listen(listener)
+        try:
+            landed = await asyncio.gather(*(asyncio.shield(flight.task) for flight in flights), return_exceptions=True)
+        finally:
+            listener.call = None
+        results = [made for made in landed if isinstance(made, Made)]  # one that failed is no failure of the caller's
+        return _result(results, round((self._monotonic() - began) * 1000))
+
     async def refresh(self, job: CompactionJob) -> CompactionResult:
         """A model's summaries for those ranges of a job whose stored chunk is mechanical, each kept under its id.
 
@@ -171,7 +197,7 @@ class Compactor:
         is_long = len(job.tail.messages) > LONG_TAIL_MESSAGES
         spots = await asyncio.to_thread(spots_of, job) if is_long else spots_of(job)
         flights = [
-            self._join((job.root, prefix + _name(job, spot)), partial(make, job, spot), listener, turns)
+            self._join(job, (job.root, prefix + _name(job, spot)), partial(make, job, spot), listener, turns)
             for spot in spots
         ]
         if on_chunk is not None:
@@ -197,11 +223,13 @@ class Compactor:
         if late:
             await asyncio.wait(late)
 
-    def _join(self, key: RangeKey, make: MakeOne, listener: _Listener, turns: asyncio.Semaphore) -> _Flight:
+    def _join(
+        self, job: CompactionJob, key: RangeKey, make: MakeOne, listener: _Listener, turns: asyncio.Semaphore
+    ) -> _Flight:
         """The flight of a range: the running one, or a new one."""
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(self._monotonic())
+            flight = self._flights[key] = _Flight(job.conversation_id, self._monotonic())
             self._metrics.compacting.add()
             work = self._work(key, make, flight, turns)
             flight.task = asyncio.create_task(work)  # noqa: TID251  owned by the flight; aclose awaits and cancels it

@@ -57,7 +57,8 @@ class Compacting:
         on_start: Callable[[], None] | None = None,
         on_chunk: Callable[[Chunk], None] | None = None,
     ) -> View:
-        """Summarize what the plan asks for and plan again, until it asks for nothing more.
+        """Summarize what the plan asks for and plan again, until it asks for nothing more. A summary that is being made
+        ahead is waited for, and may be enough.
 
         Args:
             on_start: called once before a model is asked.
@@ -68,6 +69,11 @@ class Compacting:
         """
         results: list[CompactionResult] = []
         made: list[Chunk] = []
+        prepared = await self._compactor.wait_for_prepared(turn.place.conversation.id, on_start)
+        if prepared is not None and prepared.chunks:
+            results.append(prepared)
+            made.extend(prepared.chunks)
+            turn, view = await self._planned_with(made, turn, view)
         rounds = folds = 0
         while (wanted := view.plan.to_summarize) and rounds < MAX_ROUNDS and folds < MAX_FOLDS:
             if all(one.folds for one in wanted):
@@ -80,13 +86,7 @@ class Compacting:
             if not result.chunks:
                 break
             made.extend(result.chunks)
-            try:
-                view = await self._views.make(turn, view.budget, summarize=turn.request.summarize, more_chunks=made)
-            except StoreUnavailable:
-                if turn.place.needs_store:
-                    raise
-                turn = await without_store(self._recall, turn)
-                view = await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
+            turn, view = await self._planned_with(made, turn, view)
         facts = _compaction_facts(results)
         current_span().set(
             {
@@ -99,6 +99,16 @@ class Compacting:
             compaction=facts,
             warnings=(*view.warnings, *(warning for result in results for warning in result.warnings)),
         )
+
+    async def _planned_with(self, made: Sequence[Chunk], turn: Turn, view: View) -> tuple[Turn, View]:
+        """The view once more, with chunks that were made for it; from what the client sent where the store is away."""
+        try:
+            return turn, await self._views.make(turn, view.budget, summarize=turn.request.summarize, more_chunks=made)
+        except StoreUnavailable:
+            if turn.place.needs_store:
+                raise
+        turn = await without_store(self._recall, turn)
+        return turn, await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
 
     async def job_again(self, turn: Turn, view: View, chunk: Chunk) -> CompactionJob | None:
         """To make the summary of a stored chunk once more; None where that stands on what is no longer known."""

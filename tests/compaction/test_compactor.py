@@ -275,3 +275,26 @@ async def test_who_needs_what_is_being_prepared_waits_for_it_and_is_told() -> No
     made, found = await asyncio.gather(ahead, needed)
     assert (made.outcome, found.outcome, len(scene.router.calls)) == ("made", "found", 1)
     assert found.chunks == made.chunks
+
+
+async def test_who_waits_for_what_is_made_ahead_goes_on_although_it_fails_or_is_left_off() -> None:
+    failing, job = Scene(options=SimulatorOptions(faults=Faults(status=500))), job_for(log_of(talk(10)))
+    ahead = asyncio.create_task(failing.compactor.prepare(job))
+    await asyncio.sleep(0)
+    found = await failing.compactor.wait_for_prepared(job.conversation_id, None)
+    assert found is not None
+    assert (found.ran, found.chunks, (await ahead).chunks) == (False, (), ())
+    assert await failing.compactor.wait_for_prepared(job.conversation_id, None) is None
+
+    closing = Scene(is_open=False)
+    ahead = asyncio.create_task(closing.compactor.prepare(job))
+    await closing.router.asked(1)
+    assert await closing.compactor.wait_for_prepared("another", None) is None
+    waiting = asyncio.create_task(closing.compactor.wait_for_prepared(job.conversation_id, None))
+    await asyncio.sleep(0)
+    await closing.compactor.aclose(60.0)
+    left = await waiting
+    assert left is not None
+    assert left.chunks == ()
+    with pytest.raises(asyncio.CancelledError):
+        await ahead

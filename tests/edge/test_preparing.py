@@ -56,3 +56,32 @@ async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
     assert len(summaries_asked(upstream)) == len(made)
     ranges = sorted((chunk.from_seq, chunk.to_seq) for chunk in made if not chunk.folds)
     assert [start for start, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+
+
+async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+
+    def answer(body: dict[str, object]) -> Reply:
+        reply = completion("They spoke of items." if is_summary(body) else "Noted.")
+        reply.gate = gate if is_summary(body) else None
+        return reply
+
+    upstream, messages = ScriptedUpstream(default=answer), []
+    async with world(monkeypatch, upstream, window=WINDOW, policy="checkpoint") as gateway:
+        for number in range(TURNS):
+            messages.append(user(question(number)))
+            turn = asyncio.create_task(gateway.say(messages))
+            await asyncio.wait({turn}, timeout=0.3)
+            if not turn.done():
+                break
+            messages.append((await turn)["choices"][0]["message"])
+            await asyncio.sleep(0.02)
+        assert len(summaries_asked(upstream)) == 1, "it was begun before the line was crossed"
+        gate.set()
+        body = await turn
+        await until(nothing_is_prepared)
+    assert len(summaries_asked(upstream)) == 1
+    assert body["context_status"] == "summarized"
+    assert (body["context"]["compaction"]["ran"], len(body["context"]["summaries"])) == (True, 1)
