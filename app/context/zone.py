@@ -88,6 +88,14 @@ class Zoning:
     def _is_omitted(self, one: Round) -> bool:
         return all(seq in self.outline.omitted for seq in range(one.from_seq, one.to_seq))
 
+    def summarizes_one_turn(self, cut: int) -> bool:
+        """Whether there is one turn before a cut, and half as much or more between the cut and the current turn."""
+        rounds = self.tail.rounds
+        if any(entry.opens_turn for entry in rounds[1:cut]):
+            return False
+        zone_tokens = sum(entry.tokens for entry in rounds[:cut])
+        return zone_tokens <= 2 * sum(entry.tokens for entry in rounds[cut : self.current_turn_index])
+
     def is_under_the_line(self, proposal: Proposal) -> bool:
         return self.budget.calibrated(proposal.after_tokens) <= self.budget.soft
 
@@ -98,17 +106,22 @@ class Zoning:
 def zone_that_pays(zoning: Zoning) -> Proposal | None:
     """The cut that keeps most verbatim among those that bring the view under the soft line and gain enough.
 
-    Where none gets under the line, the one that comes nearest, as long as it gains enough.
+    Where none gets under the line, the one that comes nearest, as long as it gains enough. One turn is summarized alone
+    only where no cut summarizes more, or it outweighs those that are kept: each turn would ask for a summary otherwise.
     """
     falling_short: list[Proposal] = []
+    of_one_turn: Proposal | None = None
     for cut in (*_turn_cuts(zoning), *_cuts_inside_the_current_turn(zoning)):
         proposal = zoning.propose(cut)
         if not zoning.is_worth_it(proposal):
             continue
-        if zoning.is_under_the_line(proposal):
+        if not zoning.is_under_the_line(proposal):
+            falling_short.append(proposal)
+        elif zoning.summarizes_one_turn(cut):
+            of_one_turn = of_one_turn or proposal
+        else:
             return proposal
-        falling_short.append(proposal)
-    return min(falling_short, key=lambda proposal: proposal.after_tokens, default=None)
+    return of_one_turn or min(falling_short, key=lambda proposal: proposal.after_tokens, default=None)
 
 
 def zone_before_the_buffer(zoning: Zoning) -> Proposal | None:

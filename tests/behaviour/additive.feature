@@ -63,6 +63,11 @@ Feature: Additive compaction: old turns become summaries that are written once a
       | 12    | 500    | 3,600 | 3    |
       | 12    | 450    | 5,000 | 0    |
 
+  Scenario: Turns of more than a quarter of the window are summarized by twos, and not one with each turn
+    When the conversation goes on for 21 turns of 2,300 tokens
+    Then every request was answered
+    And 10 summaries were asked for
+
   Scenario: A second summary is added to the first and leaves it as it is
     Given the instructions "You are a careful clerk."
     When the conversation goes on by turns of 300 tokens until it has been summarized 2 times

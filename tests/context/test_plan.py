@@ -229,6 +229,15 @@ def test_a_long_history_at_first_contact_becomes_several_ranges() -> None:
     assert world.replans <= 4
 
 
+def test_one_turn_alone_is_summarized_only_where_it_outweighs_those_that_are_kept() -> None:
+    two = World(window=8_192, bodies=[*turns(2, 2_350), user("And now?" + words(1_150))])
+    assert two.plan().to_summarize[-1].to_seq == 4
+    short = World(window=8_192, bodies=[*turns(1, 5_000), *turns(1, 1_000), user("And now?")])
+    assert short.plan().to_summarize[-1].to_seq == 2
+    three = World(window=8_192, bodies=[*turns(3, 1_900), user("And now?")])
+    assert three.plan().to_summarize[-1].to_seq == 4, "the last turn stays"
+
+
 def test_a_tool_loop_longer_than_the_budget_is_cut_between_its_rounds() -> None:
     loop = [body for step in range(30) for body in (calls("search"), result(words(250, f"r{step}")))]
     world = World(bodies=[*turns(2), user("Find it"), *loop])
