@@ -212,17 +212,21 @@ class Recall:
             return None
         log.checkpoint = self._histories.recall(log)
         reach = await self._search.whole(request, named, log)
-        if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
-            if named is None and await self._is_anybodys(reach, log):
+        is_end = reach is not None and log.ends_after(reach.index, named=named is not None)
+        if reach is None or not (is_end or (reach.is_head and named is not None)):
+            # Behind the head of a conversation, answers may follow that another has.
+            aligned = await self._find_rewritten(request, named, reach, log)
+            if aligned is not None:
+                return await self._continue_aligned(request, *aligned, instructions, log)
+        if reach is not None and (is_end or reach.is_head):
+            is_doubtful = reach.is_kept_again and not is_end
+            if named is None and (is_doubtful or await self._is_anybodys(reach, log)):
                 return None
             if reach.is_aligned and not has_versions(reach.match.conversation):
                 return await self._continue(request, reach, instructions, log, None)
             found = reach.match.conversation
             alignment = await self._histories.align(found, log, named=True)
             return await self._continue_aligned(request, found, alignment, instructions, log)
-        aligned = await self._find_rewritten(request, named, reach, log)
-        if aligned is not None:
-            return await self._continue_aligned(request, *aligned, instructions, log)
         if branch is None:
             return None
         reach, remembered = branch
