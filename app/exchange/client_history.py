@@ -119,7 +119,7 @@ class ClientHistories:
 
     def recall(self, log: History) -> Checkpoint | None:
         """How far the beginning of a history is known to be aligned, and with which conversation."""
-        for landmark in reversed(log.landmarks):
+        for landmark in reversed(log.landmarks) if self._landmarks else ():
             found = self._landmarks.recall([landmark])
             known = None if found is None else self._known.get(found[1])
             if known is not None and (checkpoint := known.aligned.checkpoints.get(landmark[1])) is not None:

@@ -39,6 +39,8 @@ class Remembered(msgspec.Struct, frozen=True):
     """For each of its messages the log message in whose place it stands, where those are not the same."""
     rewritten: int = 0
     """`Conversation.state[REWRITTEN]` as it was then: whether the client has changed what it shows since."""
+    lacks_results: bool = False
+    """Whether tool calls in it have no result."""
 
     @property
     def shift(self) -> int:
@@ -108,6 +110,12 @@ class History:
             self._messages = [self._first, *[Message(bytes(raw)) for raw in rest]] if rest else [self._first]
         return self._messages
 
+    def messages_from(self, index: int) -> list[Message]:
+        """The messages from an index on, without decoding those before."""
+        if self._messages is None and index:
+            return [Message(bytes(raw)) for raw in self.raws[index:]]
+        return self.messages[index:]
+
     @property
     def holds_answer(self) -> bool:
         """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
@@ -123,7 +131,7 @@ class History:
         """Whether only what is new can follow a message: no answer, but for one at the end, which the model is to go
         on from. Of a conversation that the client named, several user messages may be old, too: clients that summarize
         keep their users' messages."""
-        rest = self.messages[index + 1 :]
+        rest = self.messages_from(index + 1)
         users = sum(message.role == "user" for message in rest) if named else 0
         return users < 2 and not any(message.role == "assistant" for message in rest[:-1])
 
@@ -178,7 +186,7 @@ class History:
         if known is None or self._positions is not None:
             return 0, await self.positions()
         if self._newest_positions is None:
-            rest = self.messages[known.at + 1 :]
+            rest = self.messages_from(known.at + 1)
             self._newest_positions = [known.position, *await self._walk(rest, known.position)]
         return known.at, self._newest_positions
 

@@ -48,6 +48,8 @@ class Recollection(msgspec.Struct, frozen=True):
     client_log: Sequence[bytes] | None
     """The client history, instructions aside; None where it is not to be sent: the client sent only what is new, or
     the log has messages that were erased."""
+    lacks_results: bool = False
+    """Whether tool calls in `client_log` have no result."""
     seqs: tuple[int, ...] | None = None
     """For each message of `client_log` its log message, -1 where it has none; None where they are the same."""
     versions: ClientVersions = NO_VERSIONS

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from app.context.missing_results import has_missing_results
 from app.conversation.alignment import Alignment, confirms_hint, is_evidence, is_whole_log
 from app.conversation.identity import (
     Position,
@@ -196,37 +197,41 @@ class Recall:
         and ids that came with them, wherever in the history they stand.
         """
         known = self._prefixes.recall(log.digests)
-        branch: tuple[Reach, Remembered] | None = None
+        branch: tuple[Reach, tuple[int, Remembered]] | None = None
         if known is not None:
             count, remembered = known
-            rest = [Message(bytes(raw)) for raw in log.raws[count:]]
+            rest = log.messages_from(count)
             within = named.id if named is not None else None
             reach = await self._search.behind(request, within, remembered, rest, count)
             if reach is not None:
                 if named is None and await self._is_anybodys(reach, log):
                     return None
                 if reach.is_head or log.ends_after(reach.index, named=named is not None):
-                    return await self._continue(request, reach, instructions, log, remembered.seqs)
-                branch = reach, remembered  # unless the answer behind it came back in another version
+                    return await self._continue(request, reach, instructions, log, known)
+                branch = reach, known  # unless the answer behind it came back in another version
         if named is None and not log.holds_answer and not request.hints:
             return None
         log.checkpoint = self._histories.recall(log)
         reach = await self._search.whole(request, named, log)
-        if reach is not None and (reach.is_head or log.ends_after(reach.index, named=named is not None)):
-            if named is None and await self._is_anybodys(reach, log):
+        is_end = reach is not None and log.ends_after(reach.index, named=named is not None)
+        if reach is None or not (is_end or (reach.is_head and named is not None)):
+            # Behind the head of a conversation, answers may follow that another has.
+            aligned = await self._find_rewritten(request, named, reach, log)
+            if aligned is not None:
+                return await self._continue_aligned(request, *aligned, instructions, log)
+        if reach is not None and (is_end or reach.is_head):
+            is_doubtful = reach.is_kept_again and not is_end
+            if named is None and (is_doubtful or await self._is_anybodys(reach, log)):
                 return None
             if reach.is_aligned and not has_versions(reach.match.conversation):
                 return await self._continue(request, reach, instructions, log, None)
             found = reach.match.conversation
             alignment = await self._histories.align(found, log, named=True)
             return await self._continue_aligned(request, found, alignment, instructions, log)
-        aligned = await self._find_rewritten(request, named, reach, log)
-        if aligned is not None:
-            return await self._continue_aligned(request, *aligned, instructions, log)
         if branch is None:
             return None
-        reach, remembered = branch
-        return await self._continue(request, reach, instructions, log, remembered.seqs)
+        reach, known = branch
+        return await self._continue(request, reach, instructions, log, known)
 
     async def _is_anybodys(self, reach: Reach, log: History) -> bool:
         """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
@@ -326,14 +331,16 @@ class Recall:
         *,
         calls_open: bool,
         answer: LogMessage | None = None,
+        known: tuple[int, Remembered] | None = None,
     ) -> Recollection:
         """A request in its place at the end of a conversation, or of a branch that is to be created.
 
         Args:
             calls_open: whether the message before the new ones may be followed by tool results.
             answer: what answered the request before, where this is its repetition.
+            known: as `_continue` takes it.
         """
-        new = log.messages[aligned.new_from :]
+        new = log.messages_from(aligned.new_from)
         await _check(new, first_index=len(request.raws) - len(new), calls_open=calls_open)
         seqs = aligned.seqs
         if seqs is not None:
@@ -347,6 +354,7 @@ class Recall:
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, conversation.counter),
             client_log=None if conversation.marks.get(REDACTED) else log.raws,
+            lacks_results=await _lacks_results(request, log, known),
             seqs=seqs,
             versions=aligned.versions,
             changes=aligned.changes,
@@ -365,13 +373,13 @@ class Recall:
         reach: Reach,
         instructions: tuple[Message, ...],
         log: History,
-        seqs: tuple[int, ...] | None,
+        known: tuple[int, Remembered] | None,
     ) -> Recollection:
         """Go on after the matched message: on its conversation if that ends there, else on a branch. Where messages
         were erased the stored log is shown, and not the client's copy of it.
 
         Args:
-            seqs: for the first messages of the history their log messages, where those are not the same.
+            known: so many messages of the history came byte for byte before.
         """
         found, last, new_from = reach.match.conversation, reach.match.message, reach.index + 1
         brings_nothing = new_from == len(log.raws)
@@ -379,12 +387,13 @@ class Recall:
         branches = answer is None and found.head_seq != last.seq
         placed = branch_of(found, last, new_conversation_id(found.root, self._random_bytes)) if branches else found
         versions = await self._histories.read_versions(placed)
+        seqs = None if known is None else known[1].seqs
         if seqs is not None:
             seqs = (*seqs[:new_from], *range(last.seq + 1 - (new_from - len(seqs)), last.seq + 1))
         aligned = AlignedHistory(new_from, seqs, versions, ())
         calls_open = leaves_calls_open(Message(bytes(log.raws[reach.index])))
         return await self._placed_behind(
-            request, placed, aligned, instructions, log, calls_open=calls_open, answer=answer
+            request, placed, aligned, instructions, log, calls_open=calls_open, answer=answer, known=known
         )
 
     async def _append(
@@ -472,6 +481,7 @@ class Recall:
             instructions=instructions,
             instructions_tokens=await self._counting.instructions(instructions, request, encoding),
             client_log=log.raws,
+            lacks_results=await _lacks_results(request, log),
             keeps=request.store,
             needs_store=request.store and not self._serves_degraded,
             points=named is not None,
@@ -504,6 +514,22 @@ async def _check(messages: Sequence[Message], *, first_index: int, calls_open: b
         await asyncio.to_thread(check_messages, messages, first_index=first_index, calls_open=calls_open)
     else:
         check_messages(messages, first_index=first_index, calls_open=calls_open)
+
+
+async def _lacks_results(request: ChatRequest, log: History, known: tuple[int, Remembered] | None = None) -> bool:
+    """Whether tool calls of a history have no result.
+
+    Args:
+        known: so many of its messages came byte for byte before.
+    """
+    if known is not None:
+        count, remembered = known
+        return remembered.lacks_results or has_missing_results(log.raws[count - 1 :])
+    if b'"tool_calls"' not in request.body:
+        return False
+    if log.is_long:
+        return await asyncio.to_thread(has_missing_results, log.raws)
+    return has_missing_results(log.raws)
 
 
 def _may_append(request: ChatRequest, log: History) -> bool:

@@ -228,7 +228,8 @@ class Remember:
             return
         position = Position(after_question.head_link, after_question.head_skeleton, False)
         rewritten = int(after_question.state.get(REWRITTEN, 0))
-        self._prefixes.remember(turn.remembers, Remembered(after_question.root, position, turn.seqs, rewritten))
+        remembered = Remembered(after_question.root, position, turn.seqs, rewritten, turn.lacks_results)
+        self._prefixes.remember(turn.remembers, remembered)
 
     def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
         """The write under way, and its time as a span of this name."""

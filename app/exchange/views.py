@@ -14,7 +14,7 @@ from app.compaction.bodies import INSTRUCTION_TOKENS
 from app.context.budget import Budget, budget_for, summary_limit
 from app.context.calibration import LOWEST_SLOPE, Calibration, Prompt, digest_instructions
 from app.context.chain import find_omitted
-from app.context.missing_results import close_calls, has_missing_results, is_missing_result
+from app.context.missing_results import close_calls, is_missing_result
 from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
 from app.context.partition import boundary_after
 from app.context.plan import plan
@@ -199,7 +199,7 @@ class Views:
             if LOWEST_SLOPE * turn.prompt(view).estimated_tokens > budget.window:
                 raise too_long(view)
             view = replace(view, warnings=(*view.warnings, _doubt(view)))
-        if place.client_log is not None and plan.is_untouched and not _lacks_results(turn.request):
+        if place.client_log is not None and plan.is_untouched and not place.lacks_results:
             return view
         shown = await self.shown(place, view, plan)
         added_tokens = self._missing_result_tokens(place, shown.messages or ())
@@ -398,11 +398,6 @@ class Views:
         tail = await self.log(place, decided.boundary_seq) if known is None else []
         found.update((entry.seq, entry.message.raw) for entry in (*stored, *fresh, *tail))
         return found
-
-
-def _lacks_results(request: ChatRequest) -> bool:
-    """Whether results of tool calls are missing in what the client sent."""
-    return b'"tool_calls"' in request.body and has_missing_results(request.raws)
 
 
 def runs_provider_tools(request: ChatRequest) -> bool:

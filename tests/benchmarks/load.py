@@ -24,7 +24,7 @@ import uvloop
 
 from tests.benchmarks.messages import KEY, History, question
 
-ASKED_PER_SECOND_AT_MOST = 100_000
+ASKED_PER_SECOND_AT_MOST = 30_000
 DEADLINE_SECONDS = 90.0
 STREAM_END = b"data: [DONE]\n\n"
 _HEAD = (
@@ -230,9 +230,14 @@ def percentiles(values: list[float]) -> dict[str, float]:
     return {name: ordered[int(len(ordered) * share)] for name, share in (("p50", 0.5), ("p99", 0.99)) if ordered}
 
 
+def question_numbers(job: Job) -> range:
+    """The numbers of its questions."""
+    return range(job.salt, job.salt + int((job.seconds + 1) * ASKED_PER_SECOND_AT_MOST))
+
+
 def _sources(job: Job, kept: dict[str, list[History]]) -> list[Source]:
     if job.seconds:
-        numbers = iter(range(job.salt, job.salt + int((job.seconds + 1) * ASKED_PER_SECOND_AT_MOST)))
+        numbers = iter(question_numbers(job))
         until_seconds = time.perf_counter() + job.seconds
         return [Questions(job, numbers, until_seconds) for _ in range(job.connections)]
     if job.key not in kept:

@@ -14,8 +14,10 @@ from tests.benchmarks.load import Job
 from tests.benchmarks.processes import BenchmarkFailed, Cpu, Process, resident_mb, settled
 from tests.benchmarks.targets import Running
 
-SALTS_PER_JOB: Final = 10_000_000
-SALT_SPAN: Final = 90_000_000
+SALTS_PER_JOB: Final = 100_000
+MOST_SALTS: Final = 100_000_000
+"""They are written with eight digits."""
+LONGEST_SECONDS: Final = 2.0
 PACED_CHUNKS, PACED_MILLISECONDS, BURST_CHUNKS = 100, 5, 200
 TURNS: Final = 10
 """Of each re-sent conversation: the first, which the target has never seen, and those that continue it."""
@@ -41,8 +43,10 @@ class Bench:
         Raises:
             BenchmarkFailed: an answer was not what it must be.
         """
+        job.salt = self.jobs * SALTS_PER_JOB
         self.jobs += 1
-        job.salt = self.jobs * SALTS_PER_JOB % SALT_SPAN
+        if self.jobs * SALTS_PER_JOB > MOST_SALTS:
+            raise BenchmarkFailed("one run has no more questions of its own: measure fewer rounds or scenarios")
         self.load.send_line(msgspec.json.encode(job))
         result: Measured = orjson.loads(self.load.read_line())
         if result["faults"] or not result["requests"]:
@@ -108,7 +112,7 @@ def _json(bench: Bench, running: Running, _: Measured) -> Measured:
 
 def _paced(bench: Bench, running: Running, so_far: Measured) -> Measured:
     model = f"scripted-{PACED_CHUNKS}-{PACED_MILLISECONDS}"
-    job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(2))
+    job = Job(running.port, 8, 0, model, stream=True, chunks=PACED_CHUNKS, seconds=bench.seconds(LONGEST_SECONDS))
     return {**_one_chunk(bench, running, so_far), "paced": bench.cost(running, job)}
 
 

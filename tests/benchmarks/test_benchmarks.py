@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
-from tests.benchmarks.load import Job, run
+from tests.benchmarks.load import Job, question_numbers, run
 from tests.benchmarks.messages import History, question
-from tests.benchmarks.processes import Cpu
+from tests.benchmarks.processes import BenchmarkFailed, Cpu
 from tests.benchmarks.report import figures
+from tests.benchmarks.scenarios import LONGEST_SECONDS, MOST_SALTS, SALTS_PER_JOB, Bench
 from tests.benchmarks.upstream import Counters, ScriptedModel
 
 
@@ -136,3 +139,23 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert found["floor"]["json_us"] == 100
     assert found["gateway"]["json_us_ratio"] == pytest.approx(3)
     assert found["gateway"]["start_seconds"] == 2.0
+
+
+def test_no_two_jobs_of_a_run_share_a_question() -> None:
+    sent: list[Job] = []
+
+    class Recording:
+        def send_line(self, line: bytes) -> None:
+            sent.append(msgspec.json.decode(line, type=Job))
+
+        def read_line(self) -> bytes:
+            return b'{"faults": 0, "requests": 1}'
+
+    bench = Bench(Recording(), 1.0)  # type: ignore[arg-type]
+    for _ in range(MOST_SALTS // SALTS_PER_JOB):
+        bench.send(Job(port=1, connections=1, salt=0, seconds=LONGEST_SECONDS))
+    numbers = [question_numbers(job) for job in sent]
+    assert all(before.stop <= after.start for before, after in pairwise(numbers))
+    assert numbers[-1].stop <= MOST_SALTS
+    with pytest.raises(BenchmarkFailed, match="fewer rounds"):
+        bench.send(Job(port=1, connections=1, salt=0))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
 
 from app.conversation.alignment import (
     Alignment,
+    Element,
     align,
+    align_behind,
     confirms_hint,
+    cut_head,
     digest_message,
     element_from,
     is_distinctive,
     is_evidence,
+    note_firsts,
 )
 from app.conversation.messages import Message
 
@@ -54,16 +59,29 @@ NOTED = [user("u0"), long("a0"), note("date"), user("u1"), long("a1")]
 NEW = user("something new")
 
 
+def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Element]:
+    """The elements of a log whose assistant messages are all ours.
+
+    Args:
+        choices: what else its last message might have been.
+    """
+    elements = []
+    for place, body in enumerate(bodies):
+        message = Message.of(body)
+        others = tuple(digest_message(Message.of(choice)) for choice in choices) if place == len(bodies) - 1 else ()
+        ours = body["role"] == "assistant"
+        elements.append(element_from(message, tokens=len(message.text) // 4, is_answer=ours, alternatives=others))
+    return elements
+
+
+def read_history(bodies: Sequence[Body]) -> list[Element]:
+    return [element_from(Message.of(body)) for body in bodies]
+
+
 def align_bodies(
     log: list[Body], history: list[Body], *, named: bool = False, choices: tuple[Body, ...] = ()
 ) -> Alignment:
-    elements = []
-    for place, body in enumerate(log):
-        message = Message.of(body)
-        others = tuple(digest_message(Message.of(choice)) for choice in choices) if place == len(log) - 1 else ()
-        ours = body["role"] == "assistant"
-        elements.append(element_from(message, tokens=len(message.text) // 4, is_answer=ours, alternatives=others))
-    return align(elements, [element_from(Message.of(body)) for body in history], named=named)
+    return align(read_log(log, choices), read_history(history), named=named)
 
 
 def show(alignment: Alignment) -> str:
@@ -323,6 +341,101 @@ def test_a_digest_needs_the_key() -> None:
     message = Message.of(user("yes"))
     assert digest_message(message, b"a") != digest_message(message, b"b")
     assert element_from(message, key=b"a").digest == digest_message(message, b"a")
+
+
+def cut_off(log: list[Body], history: list[Body], at: int, *, ours: bool = True, named: bool = True) -> bool:
+    """Whether the part of an alignment that ends with a message can be cut off, for others to be aligned behind it."""
+    elements, firsts = read_log(log), dict[Hashable, int]()
+    if not ours:
+        elements = read_history(log)
+    note_firsts(firsts, elements, 0)
+    theirs = read_history(history)
+    alignment = align(elements, theirs, named=named)
+    return cut_head(alignment, at, None, elements, theirs, firsts, named=named) is not None
+
+
+def test_a_part_of_an_alignment_is_cut_off_only_behind_an_answer_that_stands_for_what_is_before() -> None:
+    assert cut_off(CHAT, [*CHAT, NEW], 3)
+    assert cut_off(AGENT, [*AGENT, NEW], 1)
+    assert not cut_off(CHAT, [*CHAT, NEW], 2), "a question"
+    assert not cut_off(CHAT, [*CHAT, NEW], 3, ours=False), "an answer from elsewhere"
+    assert not cut_off(SHORT, [*SHORT, NEW], 1), "a short answer"
+    assert not cut_off([*CHAT[:2], call("call_0"), *CHAT[2:]], [*CHAT[:2], call("call_0"), *CHAT[2:]], 2), "a counter"
+    cut_short = answer(CHAT[3]["content"][:120])
+    assert not cut_off(CHAT, [*CHAT[:3], cut_short, *CHAT[4:], NEW], 3), "an answer that was cut short"
+    assert not cut_off(CHAT, [*CHAT[:3], answer("cleaned"), *CHAT[4:], NEW], 5), "an answer behind such a one"
+    assert not cut_off([*CHAT, *CHAT[:2]], [*CHAT, *CHAT[:2], NEW], 7), "an answer that stands there twice"
+    twice = [user("Hm"), user("yes"), answer("OK"), user("yes"), NEW, answer("OK"), CHAT[1]]
+    told = [user("Well"), user("yes"), answer("OK"), CHAT[1], user("yes"), answer("OK"), NEW]
+    assert show(align_bodies(twice, told)) == "s0 =3 =5 =6 + + +"
+    assert show(align_bodies(twice, told[:4])) == "~0 =1 =2 =6"
+    assert not cut_off(twice, told, 3, named=False), "a part that is another without what follows"
+
+
+BEHIND: dict[str, tuple[list[Body], list[Body], list[Body], list[Body], bool]] = {
+    "the last answer comes again": (CHAT[:2], [NEW, CHAT[1]], [note("n")], [CHAT[1]], True),
+    "the log repeats an answer": (
+        CHAT[:2],
+        [NEW, CHAT[1]],
+        [CHAT[2], CHAT[1], CHAT[4], CHAT[5]],
+        [CHAT[5], NEW],
+        True,
+    ),
+    "the log repeats the id of a call": (
+        [user("Fix it"), call(X), result(X, "rx"), call(Y)],
+        [user("Fix it"), call(X), result(X, "rx"), call(Y)],
+        [result(Y, "ry"), call(X, arguments='{"again": 1}'), result(X, "rz")],
+        [result(Y, "ry"), call(X, arguments='{"again": 1}'), result(X, "rz"), NEW],
+        False,
+    ),
+    "answers are left out before, and the newest is, too": (
+        CHAT[:4],
+        [CHAT[0], CHAT[2], CHAT[3]],
+        [CHAT[4], CHAT[5]],
+        [CHAT[4], user("Summary"), NEW],
+        True,
+    ),
+}
+"""What is aligned, then what comes behind it in the log and in the history, and whether an id names the log."""
+
+
+def align_in_parts(
+    log: list[Body], history: list[Body], log_behind: list[Body], history_behind: list[Body], named: bool
+) -> tuple[Alignment | None, Alignment, Alignment]:
+    """What stands behind a beginning, aligned behind it, alone, and in the whole."""
+    ours, theirs = read_log([*log, *log_behind]), read_history([*history, *history_behind])
+    earlier, told = ours[: len(log)], theirs[: len(history)]
+    firsts: dict[Hashable, int] = {}
+    note_firsts(firsts, ours, 0)
+    head = cut_head(align(earlier, told, named=named), len(told) - 1, None, earlier, told, firsts, named=named)
+    assert head is not None
+    rest = theirs[len(told) - 1 :]
+    alone = align(ours[head.last_seq :], rest, first_seq=head.last_seq, named=named)
+    return align_behind(head, ours, rest, firsts, named=named), alone, align(ours, theirs, named=named)
+
+
+@pytest.mark.parametrize("case", BEHIND.values(), ids=BEHIND)
+def test_only_the_whole_tells_what_has_to_do_with_what_stands_before(
+    case: tuple[list[Body], list[Body], list[Body], list[Body], bool],
+) -> None:
+    behind, alone, whole = align_in_parts(*case)
+    first = len(whole.marks) - len(alone.marks)
+    assert (alone.marks, alone.continues, alone.issued) != (whole.marks[first:], whole.continues, whole.issued)
+    assert behind is None
+
+
+def test_all_that_an_alignment_counts_is_counted_before_and_behind_a_beginning() -> None:
+    log = [*CHAT[:4], *AGENT[:4]]
+    told = [user("Summary"), CHAT[1], user("u1 + documents"), CHAT[3], AGENT[0], AGENT[1]]
+    told_behind = [AGENT[2], result(Y, "-"), note("now"), call(Z), result(Z, "other"), AGENT[6], NEW]
+    behind, _, whole = align_in_parts(log[:6], told, [*log[6:], *AGENT[4:]], told_behind, True)
+    assert behind == whole
+    assert show(whole) == "~0 =1 ~2 =3 =4 =5 =6 ~7 n8 =8 ~9 =10 +"
+    assert (whole.answers, whole.issued, whole.unknown, whole.reworded) == (3, 2, 0, 4)
+    assert (whole.others, whole.others_aligned, whole.users, whole.newest_user) == (4, 2, 1, True)
+    behind, _, whole = align_in_parts(CHAT[:4], [CHAT[0], *CHAT[2:4]], CHAT[4:], [*CHAT[4:], NEW], True)
+    assert behind == whole
+    assert (whole.answers, whole.omitted) == (2, ((1, 2),))
 
 
 @pytest.mark.parametrize("repeat", [1, 10_000], ids=["all alike", "all different"])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -254,7 +255,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
             assert max(cost["canonicalised"] for cost in late) <= 4
 
 
-async def test_sqlite_runs_as_many_statements_at_turn_ten_as_at_turn_one_hundred_and_twenty(
+async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_of_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
@@ -267,13 +268,14 @@ async def test_sqlite_runs_as_many_statements_at_turn_ten_as_at_turn_one_hundred
     monkeypatch.setattr("app.store.sqlite.open_file", traced)
     url = f"sqlite:///{tmp_path}/turns.db"
     prepare(url, auto_migrate=True)
-    counts = {}
+    counts = []
     async with world(
         monkeypatch, ScriptedUpstream(default=answering), store=open_store(url), window=500_000
     ) as gateway:
         for turn in range(120):
             statements.clear()
             await gateway.say([user(f"Question {turn}")], conversation="c", headers={"x-context-mode": "append"})
-            counts[turn] = len(statements)
-    assert counts[10] == counts[119]
-    assert counts[119] <= 24
+            counts.append(len(statements))
+    # What is written after an answer may count for the next turn: single turns differ on a busy machine.
+    assert median(counts[5:25]) == median(counts[100:])
+    assert median(counts[100:]) <= 24

@@ -207,3 +207,5 @@ async def test_a_log_that_is_new_has_the_summaries_that_end_at_their_own_places_
     assert found == [first, second]
     longer = replace(fresh, new=tuple(scene.log))
     assert await scene.chains._among_the_new(longer) == [first, second]
+    ends_there = replace(fresh, new=tuple(scene.log[: 3 * MESSAGES_EACH]))
+    assert await scene.chains._among_the_new(ends_there) == [first, second]

@@ -22,7 +22,7 @@ from app.conversation.alignment import Alignment, align_behind
 from app.conversation.canonical import canonical
 from app.conversation.identity import new_conversation_id
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
-from app.exchange import history
+from app.exchange import client_history, history
 from app.exchange.client_history import AlignedHistory, ClientHistories
 from app.exchange.counting import Counting
 from app.exchange.growing import empty_log, ending_with, entries_behind
@@ -191,6 +191,37 @@ async def test_a_history_is_placed_the_same_whatever_is_remembered(
             await turns.erase(data.draw(st.integers(1, 6)))
         await turns.take(number, tell, named=named, lost=lost, beside=beside)
     event(f"{'some' if turns.checkpoints else 'no'} checkpoints")
+
+
+async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
+    behind: list[int] = []
+
+    def count(head: Alignment, *arguments: Any, **options: Any) -> Alignment | None:
+        behind.append(len(head.marks))
+        return align_behind(head, *arguments, **options)
+
+    monkeypatch.setattr(client_history, "align_behind", count)
+    turns = Turns(Store())
+    for number in range(12):
+        await turns.take(number, TELLS["masks"], named=False, lost=None, beside=None)
+    assert turns.conversation is not None
+    raws = encode(TELLS["masks"]([*turns.messages, question_of(12)]))
+    log = History(TENANT, raws, Message(raws[0]))
+    log.checkpoint = turns.histories.recall(log)
+    assert log.checkpoint is not None
+    empty = empty_log(TENANT, "o200k_base", conversation_id=new_conversation_id(ROOT, lambda n: n * b"1"), root=ROOT)
+    entries = await entries_behind(empty, [Message.of(one) for one in turns.messages[:2]], COUNTING)
+    other = ending_with(empty, entries)
+    await turns.store.append(Append(other, -1, entries, creates=True))
+    behind.clear()
+    for conversation, named in ((other, False), (turns.conversation, True)):
+        found = await turns.histories.align(conversation, log, named=named)
+        fresh = History(TENANT, raws, Message(raws[0]))
+        assert found == await ClientHistories(turns.store, COUNTING).align(conversation, fresh, named=named)
+        assert behind == []
 
 
 def reply(body: Body) -> Reply:

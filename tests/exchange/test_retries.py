@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
 from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
@@ -277,6 +278,15 @@ async def test_bodies_that_end_alike_are_told_apart() -> None:
     attempts = attempts_at(upstream)
     for first in (b"a", b"b"):
         Client(attempts, asked(stream=False, body=first + b"x" * 1000))
+    await settled()
+    assert upstream.calls == 2
+
+
+async def test_equal_requests_with_other_keys_of_a_tenant_are_told_apart() -> None:
+    upstream = Upstream()
+    attempts = attempts_at(upstream)
+    for key_id in ("one", "two"):
+        Client(attempts, replace(asked(stream=False), caller=Caller(tenant="t", key_id=key_id)))
     await settled()
     assert upstream.calls == 2
 

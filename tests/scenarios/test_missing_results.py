@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.context.missing_results import MISSING_RESULT
+from app.exchange.history import FAST_PATH_MESSAGES
 from tests.edge.kept import call, user
 from tests.live import completion
 from tests.scenarios.rewriting import (
@@ -110,4 +111,29 @@ async def test_an_appending_client_may_go_on_without_a_result(tmp_path: Path) ->
         assert body["context"]["prompt_tokens"] == COUNTER.request(model.asked[-1]["messages"], tools=[LOOK])
         assert [message["role"] for message in model.asked[-1]["messages"]] == ["user", "assistant", "tool", "user"]
         assert len(place.contents()) == 4
+        await check_views(place, body["conversation_id"], model)
+
+
+async def test_a_result_stays_missing_in_a_long_history_that_is_sent_again(tmp_path: Path) -> None:
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        asking = {"role": "assistant", "content": None, "tool_calls": [call("look", "{}", "call_a")]}
+        history = [question(0), asking, *[question(at) for at in range(1, 2 * FAST_PATH_MESSAGES)]]
+        for turn in range(3):
+            body = await place.say(history, tools=[LOOK])
+            assert [message.get("tool_call_id") for message in model.asked[-1]["messages"]].index("call_a") == 2
+            assert count_missing(model.asked[-1]) == 1, f"in turn {turn}"
+            history = [*history, message_in(body), question(100 + turn)]
+        await check_views(place, body["conversation_id"], model)
+
+
+async def test_a_result_is_missing_behind_a_long_history_that_was_whole(tmp_path: Path) -> None:
+    model = StrictModel()
+    async with kept(tmp_path / "kept.db", model) as place:
+        history = [question(at) for at in range(2 * FAST_PATH_MESSAGES)]
+        body = await place.say(history, tools=[LOOK])
+        asking = {"role": "assistant", "content": None, "tool_calls": [call("look", "{}", "call_a")]}
+        history = [*history, message_in(body), asking, question(100)]
+        body = await place.say(history, tools=[LOOK])
+        assert count_missing(model.asked[-1]) == 1
         await check_views(place, body["conversation_id"], model)

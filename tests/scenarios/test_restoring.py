@@ -28,7 +28,9 @@ def is_shown(model: StrictModel) -> bool:
     return FACT in str(model.asked[-1]["messages"])
 
 
-async def test_a_message_that_the_client_left_out_is_quoted_in_a_view_that_is_shortened(tmp_path: Path) -> None:
+async def test_a_message_that_the_client_left_out_is_quoted_in_a_view_that_is_shortened_until_it_is_erased(
+    tmp_path: Path,
+) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:
         client, body = await ask_after_the_fact_has_left(place, long=True)
@@ -36,6 +38,11 @@ async def test_a_message_that_the_client_left_out_is_quoted_in_a_view_that_is_sh
         assert body["context_status"] == "summarized"
         assert is_shown(model)
         assert 0 in [one["seq"] for one in body["context"]["quoted"]]
+        (item,) = [item for item in await place.items(body["conversation_id"]) if FACT in str(item)]
+        await place.call("DELETE", f"{body['conversation_id']}/items/{item['id']}", erase="true")
+        body = await client.say(user(f"Once more: {ASKED}"))
+        assert len(client.ids) == 1
+        assert not is_shown(model)
 
 
 async def test_nothing_that_the_client_left_out_is_quoted_without_restoring(tmp_path: Path) -> None:
@@ -51,18 +58,6 @@ async def test_nothing_is_quoted_in_a_view_that_fits_as_it_was_sent(tmp_path: Pa
     async with kept(tmp_path / "kept.db", model) as place:
         _, body = await ask_after_the_fact_has_left(place, long=False)
         assert body["context_status"] == "full"
-        assert not is_shown(model)
-
-
-async def test_a_message_that_was_erased_is_not_quoted_from_what_the_client_left_out(tmp_path: Path) -> None:
-    model = StrictModel()
-    async with kept(tmp_path / "kept.db", model) as place:
-        client, body = await ask_after_the_fact_has_left(place, long=True)
-        assert is_shown(model)
-        (item,) = [item for item in await place.items(body["conversation_id"]) if FACT in str(item)]
-        await place.call("DELETE", f"{body['conversation_id']}/items/{item['id']}", erase="true")
-        body = await client.say(user(f"Once more: {ASKED}"))
-        assert len(client.ids) == 1
         assert not is_shown(model)
 
 

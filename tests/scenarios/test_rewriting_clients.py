@@ -124,6 +124,30 @@ async def test_people_with_the_same_examples_who_say_the_same_are_never_joined(t
         assert set(ids[1:]) <= set(place.ids())
 
 
+@pytest.mark.parametrize(("length", "conversations"), [(40, 1), (2, 2)], ids=["long messages", "short messages"])
+async def test_a_history_goes_on_with_its_answers_and_not_with_a_greeting_that_another_got_too(
+    length: int, conversations: int, tmp_path: Path
+) -> None:
+    """The other's conversation ends where this one's client leaves out what followed. Short messages are no
+    evidence: then it begins a conversation."""
+    path, model = tmp_path / "kept.db", StrictModel(length)
+    async with kept(path, model) as place:
+        ann, bob = Client(place, lambda messages: [*messages[:2], *messages[2:][-5:]]), Client(place)
+        await ann.say(user("Hi"))
+        for turn in range(4):
+            await ann.say(question(turn, length))
+        await bob.say(user("Hi"))
+        assert bob.messages == ann.messages[:2]
+        await place.settle()
+    async with kept(path, model) as place:
+        ann.place = bob.place = place
+        await ann.say(question(4, length))
+        assert len(ann.ids) == conversations
+        await bob.say(user("I grow beans."))
+        assert len(bob.ids) == 1
+        assert ann.ids.isdisjoint(bob.ids)
+
+
 async def test_a_prefix_of_examples_makes_no_family(tmp_path: Path) -> None:
     model = StrictModel()
     async with kept(tmp_path / "kept.db", model) as place:
