@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from app.__main__ import main
-from app.exchange.seen import messages_seen, seen
 from app.main import create_app
+from app.pipeline.view.view_history import messages_seen, seen
 from app.settings import load
 from migrations.run import prepare
 from tests.edge.kept import answering, user, world

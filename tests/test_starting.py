@@ -75,7 +75,7 @@ def test_a_start_on_sqlite_loads_what_its_first_answer_needs(tmp_path: Path) -> 
         program, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path
     )
     loaded = run.stdout.split()
-    assert "app.exchange.story" in loaded
+    assert "app.pipeline.pipeline" in loaded
     assert NOT_FOR_THE_FIRST_ANSWER & set(loaded) == set()
 
 

@@ -14,7 +14,7 @@ from app.api.resources import REFUSALS, YEAR_9999, After, Described, Limit, Page
 from app.archive.issuing import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.conversation.keys import ApiKey, Scope
 from app.errors import InvalidRequest, NotFound
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 DEFAULT_PAGE: Final = 20
 

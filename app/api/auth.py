@@ -20,8 +20,8 @@ from app.api.visitors import READ_HEADERS as VISITOR_HEADERS
 from app.api.visitors import Visitors
 from app.conversation.keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
-from app.exchange.body import rebuilt
-from app.exchange.request import Caller, ChatRequest
+from app.pipeline.call.upstream_request import rebuilt
+from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.base import ListQuery, Store
 
 log = logging.getLogger(__name__)

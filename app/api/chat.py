@@ -21,15 +21,15 @@ from app.api.leaving import has_left
 from app.api.schemas import READ_HEADERS, parse_chat_request
 from app.api.sizes import DEFAULT_SIZES, Sizes
 from app.errors import GatewayError, UpstreamUnavailable, release_frames
-from app.exchange.answer import StreamedAnswer, WholeAnswer
-from app.exchange.frames import error_frames
-from app.exchange.retries.attempt import Seat
-from app.exchange.retries.replay import REPLAYED
-from app.exchange.retries.retries import Retries
 from app.observability.families import REPLAYS
 from app.observability.log import log_scope
 from app.observability.metrics import SILENT, Metrics
 from app.observability.requests import note_error, note_request
+from app.pipeline.admission.answer_replay import REPLAYED
+from app.pipeline.admission.request_coalescing import Retries
+from app.pipeline.admission.shared_attempt import Seat
+from app.pipeline.respond.answer import StreamedAnswer, WholeAnswer
+from app.pipeline.respond.stream_frames import error_frames
 
 log = logging.getLogger(__name__)
 

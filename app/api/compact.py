@@ -24,9 +24,9 @@ from app.api.views import RangeInView
 from app.archive.compacting import Compactions, CompactionWish
 from app.archive.watching import Compaction
 from app.errors import GatewayError, release_frames
-from app.exchange.admission import Admission
-from app.exchange.frames import DONE_FRAME, error_frames
-from app.exchange.request import Caller
+from app.pipeline.admission.admission import Admission
+from app.pipeline.chat_request import Caller
+from app.pipeline.respond.stream_frames import DONE_FRAME, error_frames
 
 STREAM_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}

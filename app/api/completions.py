@@ -25,7 +25,7 @@ from app.api.resources import (
     page_of,
 )
 from app.archive.completions import Completions
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 from app.store.base import CompletionQuery
 
 ModelName = Annotated[str | None, Query(description="Only those that were asked of this model, by the name asked for.")]

@@ -12,7 +12,7 @@ from app.api.auth import Auth
 from app.api.body import headers_of, read_body
 from app.api.resources import REFUSALS, Described
 from app.api.schemas import parse_chat_request
-from app.exchange.story import Exchange
+from app.pipeline.pipeline import Exchange
 
 CHAT_REQUEST: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
 """Described with the chat endpoint (`api.openapi`)."""

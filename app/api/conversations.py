@@ -34,7 +34,7 @@ from app.archive.history import History
 from app.archive.records import Records
 from app.conversation.identity import ID_PATTERN
 from app.conversation.messages import Conversation, Mode
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 from app.store.base import ListQuery
 
 BUSY: dict[int | str, dict[str, Any]] = {

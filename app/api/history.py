@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, After, Described, Order, Page, json_response, page_of
 from app.archive.history import History, TurnsWish
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000
 MAX_MESSAGES: Final = 200

@@ -17,7 +17,7 @@ from app.archive.adding import Adding
 from app.archive.erasing import Erasing
 from app.archive.listing import Listing, Wanted
 from app.archive.records import Records
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 Include = Annotated[
     list[str],

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from app.api.auth import Auth, may_ask_for
 from app.api.resources import REFUSALS, Described, json_response
 from app.errors import ModelNotFound
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 from app.upstream.catalogue import Catalogue
 
 

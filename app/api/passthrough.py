@@ -21,8 +21,8 @@ from app.api.passed_headers import headers_to_client, headers_to_provider
 from app.api.request_model import MODEL, PassedRequest, read_fields, read_model, write_model
 from app.api.unknown_paths import unknown_path
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
-from app.exchange.admission import Admission
-from app.exchange.request import Caller
+from app.pipeline.admission.admission import Admission
+from app.pipeline.chat_request import Caller
 from app.upstream.base import Call, ClientKey, Provider, bind_client_key, find_only_keyless
 from app.upstream.router import Router, check_client_key
 from app.upstream.timed import passed_on

@@ -12,7 +12,7 @@ from app.api.conversations import BUSY
 from app.api.item_schemas import ItemObject
 from app.api.resources import MAX_PAGE, REFUSALS, After, Described, Limit, Page, json_response, page_of
 from app.archive.pins import Pins
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 
 class PinnedItem(ItemObject):

@@ -17,7 +17,7 @@ from python_multipart.multipart import parse_options_header
 
 from app.api.auth import OTHER_MODELS
 from app.errors import InvalidRequest
-from app.exchange.body import rebuilt
+from app.pipeline.call.upstream_request import rebuilt
 
 MOST_FIELDS: Final = 1000
 """Of a form: each costs some microseconds, and a body may hold a million."""

@@ -12,7 +12,7 @@ import orjson
 from app.context.policy import Recall
 from app.conversation.identity import is_valid_id
 from app.errors import InvalidRequest
-from app.exchange.request import Caller, ChatRequest, ContextMode, EventStyle, decode_field
+from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, EventStyle, decode_field
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -13,7 +13,7 @@ from app.archive.history import History
 from app.archive.items import message_item_id
 from app.archive.records import Records
 from app.archive.searching import Hit, Hits, Searching, excerpt
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
 

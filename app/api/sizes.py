@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.errors import InvalidRequest
-from app.exchange.request import ChatRequest
+from app.pipeline.chat_request import ChatRequest
 
 LEAST_TOOL_BYTES: Final = 40
 """Of a tool with a name. What stands for less is not counted: so many cannot do harm."""

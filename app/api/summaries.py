@@ -27,8 +27,8 @@ from app.api.resources import (
 )
 from app.api.views import SummaryInView
 from app.archive.summaries import Summaries
-from app.exchange.admission import Admission
-from app.exchange.request import Caller
+from app.pipeline.admission.admission import Admission
+from app.pipeline.chat_request import Caller
 
 MAX_TEXT_CHARS: Final = 1_000_000
 MAX_INSTRUCTIONS_CHARS: Final = 10_000

@@ -13,8 +13,8 @@ from app.api.auth import Auth
 from app.api.body import headers_of
 from app.api.resources import REFUSALS, Described, ErrorBody, json_response
 from app.errors import InvalidApiKey, NotFound
-from app.exchange.request import Caller
 from app.observability.exposition import Exposition
+from app.pipeline.chat_request import Caller
 
 TEXT: Final = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
 REFUSED: Final[dict[int | str, dict[str, Any]]] = {

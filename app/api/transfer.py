@@ -16,7 +16,7 @@ from app.archive.exporting import Exporting
 from app.archive.formats.detect import Format
 from app.archive.importing import Importing
 from app.archive.records import Records
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 NDJSON: Final = "application/x-ndjson"
 ExportFormat = Annotated[

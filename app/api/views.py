@@ -12,7 +12,7 @@ from app.api.auth import Auth
 from app.api.resources import REFUSALS, After, Described, ErrorBody, Order, Page, json_response
 from app.archive.looking import Looking, PageWish
 from app.archive.standing import Wish
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100

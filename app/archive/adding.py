@@ -14,11 +14,11 @@ from app.conversation.identity import Position, new_conversation_id, root_of, st
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, leaves_calls_open
 from app.errors import ConversationBusy
-from app.exchange.counting import Counting
-from app.exchange.growing import empty_log, ending_with, entries_behind
-from app.exchange.history import root_of_log
-from app.exchange.placement import CALLS_OPEN, INSTRUCTIONS, PENDING
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
+from app.pipeline.persist.log_entries import empty_log, ending_with, entries_behind
+from app.pipeline.resolve.resent_history import root_of_log
+from app.pipeline.resolve.resolved_request import CALLS_OPEN, INSTRUCTIONS, PENDING
+from app.pipeline.token_counting import Counting
 from app.store.base import Append, HeadMoved, Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 

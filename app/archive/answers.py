@@ -9,7 +9,7 @@ from app.archive.items import message_item_id
 from app.context.budget import budget_for
 from app.context.policy import Policy
 from app.conversation.messages import LogMessage
-from app.exchange.seen import LOG_TOKENS, SEEN, THRESHOLD, asked_in
+from app.pipeline.view.view_history import LOG_TOKENS, SEEN, THRESHOLD, asked_in
 
 Facts = Mapping[str, Any]
 

@@ -18,12 +18,12 @@ from app.archive.watching import Compaction, Progress
 from app.context.outline import last_view
 from app.conversation.messages import Chunk, Conversation
 from app.errors import InvalidRequest, ItemNotFound
-from app.exchange.compacting import Compacting
-from app.exchange.pinning import Pinning
-from app.exchange.request import Caller
-from app.exchange.tasks import Tasks
-from app.exchange.viewed import VIEWS, last_view_of, with_view
-from app.exchange.views import Turn, View, Views
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import Caller
+from app.pipeline.compact.turn_compaction import Compacting
+from app.pipeline.view.pins import Pinning
+from app.pipeline.view.view_builder import Turn, View, Views
+from app.pipeline.view.view_state import VIEWS, last_view_of, with_view
 from app.store.base import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from app.archive.items import DELETED
 from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion, text_of
 from app.errors import CompletionNotFound, NotFound
-from app.exchange.request import Caller
-from app.exchange.retries.replay import completion_of
+from app.pipeline.admission.answer_replay import completion_of
+from app.pipeline.chat_request import Caller
 from app.store.base import CompletionQuery, Store
 
 READS_AT_ONCE: Final = 8

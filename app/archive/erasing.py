@@ -18,9 +18,9 @@ from app.compaction.job import lease_key_of
 from app.compaction.standin import stand_in
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
-from app.exchange.counting import Counting
-from app.exchange.placement import INSTRUCTIONS
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.pipeline.token_counting import Counting
 from app.store.base import Append, CompletionQuery, HeadMoved, LeaseLost, ListQuery, Store
 from app.store.leases import LeaseKeeper
 

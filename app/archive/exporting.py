@@ -15,7 +15,7 @@ from app.archive.redaction import DELETED_MARK, ERASED_MARK
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationNotFound
-from app.exchange.placement import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 from app.store.base import Store
 
 FIRST_MESSAGES, MOST_MESSAGES = 32, 256

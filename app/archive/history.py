@@ -14,9 +14,9 @@ from app.archive.spoken import spoken_row, title_of
 from app.context.chain import active_chain
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.exchange.chains import read_omitted
-from app.exchange.pinning import pins_of
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
+from app.pipeline.compact.summary_chain import read_omitted
+from app.pipeline.view.pins import pins_of
 from app.store.base import ListQuery, Store
 from app.store.lineage import own_from
 

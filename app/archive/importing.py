@@ -20,10 +20,10 @@ from app.conversation.identity import new_conversation_id, root_of, start_of, wa
 from app.conversation.messages import Conversation
 from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.errors import StoreUnavailable
-from app.exchange.counting import Counting
-from app.exchange.growing import NOTHING_BROUGHT, branch_of, empty_log
-from app.exchange.placement import INSTRUCTIONS
-from app.exchange.tasks import Tasks
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.persist.log_entries import NOTHING_BROUGHT, branch_of, empty_log
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.pipeline.token_counting import Counting
 from app.store.base import Store
 
 log = logging.getLogger(__name__)

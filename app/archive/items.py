@@ -19,7 +19,7 @@ from app.archive.contents import message_parts, reasoning_of, result_output
 from app.context.edits import REASONING_FIELDS
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.conversation.validation import TOOL_ROLES
-from app.exchange.placement import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 
 Item = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]

@@ -20,7 +20,7 @@ from app.context.chain import active_chain
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversation.validation import TOOL_ROLES
 from app.errors import ItemNotFound
-from app.exchange.chains import read_omitted
+from app.pipeline.compact.summary_chain import read_omitted
 from app.store.base import Store
 
 LONGEST_ROUND: Final = 128

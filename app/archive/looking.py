@@ -17,11 +17,11 @@ from app.context.origins import Origin, origins
 from app.context.outline import Plan
 from app.conversation.messages import Conversation
 from app.errors import ItemNotFound, ViewNotFound
-from app.exchange.pinning import pins_of
-from app.exchange.preview import Preview, preview, rows
-from app.exchange.request import Caller
-from app.exchange.seen import messages_seen, seen
-from app.exchange.views import Views
+from app.pipeline.chat_request import Caller
+from app.pipeline.view.pins import pins_of
+from app.pipeline.view.view_builder import Views
+from app.pipeline.view.view_history import messages_seen, seen
+from app.pipeline.view.view_preview import Preview, preview, rows
 from app.store.base import Store
 
 STRETCH_MESSAGES: Final = 64

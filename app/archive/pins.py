@@ -16,10 +16,10 @@ from app.archive.telling import pin_object
 from app.context.outline import Pin
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy
-from app.exchange.pinning import Pinning, check_share, pins_of
-from app.exchange.placement import PINS
-from app.exchange.request import Caller
-from app.exchange.views import Views
+from app.pipeline.chat_request import Caller
+from app.pipeline.resolve.resolved_request import PINS
+from app.pipeline.view.pins import Pinning, check_share, pins_of
+from app.pipeline.view.view_builder import Views
 from app.store.base import HeadMoved, Store
 
 TRIES: Final = 8

@@ -12,7 +12,7 @@ from app.archive.items import items_of, parse_item_id
 from app.conversation.identity import is_valid_id
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import ConversationNotFound, ItemNotFound
-from app.exchange.request import Caller
+from app.pipeline.chat_request import Caller
 from app.store.base import ListQuery, Store
 
 BRANCH_PAGE: Final = 1_000

@@ -19,9 +19,9 @@ from app.context.quoting import quotable_text
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.terms import query_terms
 from app.errors import StoreUnavailable
-from app.exchange.finding import Finding
-from app.exchange.request import Caller
-from app.exchange.tasks import Tasks
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import Caller
+from app.pipeline.view.message_search import Finding
 from app.store.base import ListQuery, Store
 
 INDEXING_SECONDS: Final = 1.0

@@ -14,7 +14,7 @@ from app.archive.contents import reasoning_of
 from app.archive.items import DELETED, items_of, message_item_id
 from app.archive.redaction import CALL_TYPES, deleted_parts
 from app.conversation.messages import LogMessage
-from app.exchange.seen import asked_in
+from app.pipeline.view.view_history import asked_in
 
 MAX_CHARS: Final = 20_000
 """Of one text; all of it can be had as an item."""

@@ -14,12 +14,12 @@ from app.context.policy import Policy
 from app.context.versions import ClientVersions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import InvalidRequest, ModelRequired
-from app.exchange.counting import Counting
-from app.exchange.placement import INSTRUCTIONS, Recollection, has_versions
-from app.exchange.request import Caller, ChatRequest
-from app.exchange.seen import MAX_OUTPUT, asked_in
-from app.exchange.turns import Turns
-from app.exchange.views import Turn
+from app.pipeline.chat_request import Caller, ChatRequest
+from app.pipeline.resolve.model_context import Turns
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS, Recollection, has_versions
+from app.pipeline.token_counting import Counting
+from app.pipeline.view.view_builder import Turn
+from app.pipeline.view.view_history import MAX_OUTPUT, asked_in
 from app.store.base import Lease, Store
 
 NEWEST_MESSAGES: Final = 64
@@ -97,7 +97,7 @@ def check_summarizes(policy: Policy) -> None:
 
 
 def asked_of(answer: LogMessage | None) -> Mapping[str, Any]:
-    """What the request of an answer asked for (`exchange.seen.asked_facts`)."""
+    """What the request of an answer asked for (`pipeline.view.view_history.asked_facts`)."""
     return asked_in({} if answer is None else answer.meta or {})
 
 

@@ -16,11 +16,11 @@ from app.context.chain import active_chain
 from app.context.view import Counter, section_tokens
 from app.conversation.messages import Chunk, Conversation
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
-from app.exchange.chains import read_omitted
-from app.exchange.compacting import Compacting
-from app.exchange.request import Caller
-from app.exchange.tasks import Tasks
-from app.exchange.views import Views
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import Caller
+from app.pipeline.compact.summary_chain import read_omitted
+from app.pipeline.compact.turn_compaction import Compacting
+from app.pipeline.view.view_builder import Views
 from app.store.base import HeadMoved, Store
 
 TRIES: Final = 4

@@ -14,7 +14,7 @@ from app.context.disposition import Disposition
 from app.context.origins import Origin
 from app.context.outline import Pin, Plan
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.exchange.preview import Preview
+from app.pipeline.view.view_preview import Preview
 
 EXCERPT_CHARS: Final = 400
 

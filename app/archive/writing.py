@@ -11,9 +11,9 @@ from app.archive.formats.imported import ImportedMessage
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy
-from app.exchange.counting import Counting
-from app.exchange.growing import ending_with, entries_behind
-from app.exchange.placement import CALLS_OPEN, PENDING
+from app.pipeline.persist.log_entries import ending_with, entries_behind
+from app.pipeline.resolve.resolved_request import CALLS_OPEN, PENDING
+from app.pipeline.token_counting import Counting
 from app.store.base import Append, HeadMoved, Store
 
 BATCH_MESSAGES: Final = 500

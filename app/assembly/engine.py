@@ -22,35 +22,35 @@ from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.tokens import counter_for
 from app.conversation.identity import PrefixMemory
-from app.exchange.admission import Admission
-from app.exchange.anchors import Anchors
-from app.exchange.ask import Ask
-from app.exchange.client_history import ClientHistories
-from app.exchange.compacting import Compacting
-from app.exchange.counting import Counting
-from app.exchange.delivery import Delivery
-from app.exchange.finding import Finding
-from app.exchange.history import Remembered
-from app.exchange.line import Bounds
-from app.exchange.pinning import Pinning
-from app.exchange.preparing import Preparing
-from app.exchange.quoting import Quoting
-from app.exchange.recall import Recall
-from app.exchange.recalling import Recalling
-from app.exchange.remember import Remember
-from app.exchange.retries.idempotency_keys import RequestKeys
-from app.exchange.retries.replay import StoredAnswers
-from app.exchange.retries.retries import Retries
-from app.exchange.slopes import SLOPES, Slopes
-from app.exchange.stored import Storing
-from app.exchange.story import Clocks, Exchange
-from app.exchange.tasks import Tasks
-from app.exchange.turns import Turns
-from app.exchange.views import Views
 from app.observability.families import TASKS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Overview
 from app.observability.tracing import Tracing
+from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.admission.fair_queue import Bounds
+from app.pipeline.admission.idempotency_keys import RequestKeys
+from app.pipeline.admission.request_coalescing import Retries
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.call.search_tool_loop import Recalling
+from app.pipeline.call.upstream_call import Ask
+from app.pipeline.compact.precompaction import Preparing
+from app.pipeline.compact.turn_compaction import Compacting
+from app.pipeline.persist.stored_completion import Storing
+from app.pipeline.persist.turn_writer import Remember
+from app.pipeline.pipeline import Clocks, Exchange
+from app.pipeline.resolve.answer_anchors import Anchors
+from app.pipeline.resolve.calibration_slopes import SLOPES, Slopes
+from app.pipeline.resolve.client_history import ClientHistories
+from app.pipeline.resolve.conversation_resolver import Recall
+from app.pipeline.resolve.model_context import Turns
+from app.pipeline.resolve.resent_history import Remembered
+from app.pipeline.respond.response import Delivery
+from app.pipeline.token_counting import Counting
+from app.pipeline.view.message_search import Finding
+from app.pipeline.view.pins import Pinning
+from app.pipeline.view.quotations import Quoting
+from app.pipeline.view.view_builder import Views
 from app.settings import Settings
 from app.store.base import Store
 from app.store.ciphers import Cipher

@@ -17,8 +17,8 @@ from app.commands.opened import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.commands.watching.figures import shown
 from app.context.tokens import counter_for, encoding_for
-from app.exchange.counting import Counting
-from app.exchange.tasks import Tasks
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.token_counting import Counting
 from app.settings import Settings, load
 from migrations import run as migrations
 

@@ -26,13 +26,13 @@ from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
 from app.context.tokens import counter_for
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.exchange.counting import Counting
-from app.exchange.preview import Preview, preview, rows
-from app.exchange.report import summary_fields
-from app.exchange.request import Caller
-from app.exchange.seen import MAX_OUTPUT, Seen, asked_in, messages_seen, seen
-from app.exchange.viewed import CALIBRATION, calibration_of
-from app.exchange.views import Turn, Views
+from app.pipeline.chat_request import Caller
+from app.pipeline.respond.context_status import summary_fields
+from app.pipeline.token_counting import Counting
+from app.pipeline.view.view_builder import Turn, Views
+from app.pipeline.view.view_history import MAX_OUTPUT, Seen, asked_in, messages_seen, seen
+from app.pipeline.view.view_preview import Preview, preview, rows
+from app.pipeline.view.view_state import CALIBRATION, calibration_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of

@@ -22,8 +22,8 @@ from app.archive.importing import Importing
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.errors import InvalidRequest
-from app.exchange.counting import Counting
-from app.exchange.tasks import Tasks
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.token_counting import Counting
 from app.store.memory import MemoryStore
 from tests.archive.files import chatgpt_conversation, chatgpt_message, node
 

@@ -28,7 +28,7 @@ from app.archive.items import (
     parse_item_id,
 )
 from app.conversation.messages import Conversation, LogMessage
-from app.exchange.placement import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 from tests.archive.logs import LOGS, placed
 
 Body = dict[str, Any]

@@ -14,7 +14,7 @@ from app.archive.listing import Listing, Wanted
 from app.archive.records import Records
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.errors import ItemNotFound
-from app.exchange.placement import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 from app.store.base import Append
 from app.store.memory import MemoryStore
 from tests.archive.logs import LOGS, placed

@@ -17,7 +17,7 @@ import pytest
 from app.api.auth import open_caller
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, Message, text_of
-from app.exchange.counting import Counting
+from app.pipeline.token_counting import Counting
 from app.store.base import Store
 from app.store.connect import open_store
 from app.store.memory import MemoryStore

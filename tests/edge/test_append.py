@@ -16,8 +16,8 @@ import pytest
 import app.conversation.identity
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Message
-from app.exchange import remember
-from app.exchange.quoting import CANDIDATES
+from app.pipeline.persist import turn_writer
+from app.pipeline.view.quotations import CANDIDATES
 from app.store.connect import open_store
 from app.store.memory import MemoryStore
 from app.store.sqlite_lanes import open_file
@@ -169,7 +169,7 @@ class Gauge:
 async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)  # a turn is one write, however slow this machine
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)  # a turn is one write, however slow this machine
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
@@ -203,7 +203,7 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
 async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind_a_hundred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)

@@ -19,7 +19,7 @@ from app.conversation.identity import new_conversation_id, root_of, seed, start_
 from app.conversation.keys import SCOPES, ApiKey, application_of
 from app.conversation.messages import Conversation
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
-from app.exchange.request import Caller, ChatRequest
+from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.base import Append
 from app.store.memory import MemoryStore
 

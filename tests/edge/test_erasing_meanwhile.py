@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.conversation.identity import start_of
-from app.exchange import remember
+from app.pipeline.persist import turn_writer
 from app.store.leases import LeaseKeeper
 from tests.edge.control import WINDOW, done, question
 from tests.edge.kept import (
@@ -118,7 +118,7 @@ def list_summary_requests(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
 async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not_come_back(
     kept_back_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", kept_back_seconds)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", kept_back_seconds)
     async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
         instructed = [system(f"Never say {SECRET}."), user("Hi")]
         ours = (await gateway.say(instructed, conversation="c"))["conversation_id"]
@@ -188,7 +188,7 @@ async def test_an_instruction_that_is_erased_while_an_append_is_answered_does_no
 async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_not_come_back(
     left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 0.0)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 0.0)
     begun, gate = asyncio.Event(), asyncio.Event()
 
     def reply(body: dict[str, Any]) -> Reply:

@@ -74,7 +74,7 @@ async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatc
     assert ["no-store" in answer.headers["cache-control"] for answer in answers] == [True] * 6
 
 
-@pytest.mark.parametrize("place", ["app.api.chat.parse_chat_request", "app.exchange.ask.upstream_body"])
+@pytest.mark.parametrize("place", ["app.api.chat.parse_chat_request", "app.pipeline.call.upstream_call.upstream_body"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_fault_of_our_own_says_no_more_than_that(
     monkeypatch: pytest.MonkeyPatch, streamed: bool, place: str

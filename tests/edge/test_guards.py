@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.exchange import remember
+from app.pipeline.persist import turn_writer
 from app.store.base import Append
 from app.store.memory import MemoryStore
 from tests.edge.control import WINDOW, call, done, talk
@@ -148,7 +148,7 @@ WRITES = pytest.mark.parametrize(
 async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(
     kept_back_seconds: float, late: int, seqs: list[list[int]], stored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", kept_back_seconds)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", kept_back_seconds)
     slow = completion("Too late.")
     gate = held(slow)
     store = Elapsing()
@@ -184,7 +184,7 @@ async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_
 
 
 async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
     count = 4
     store = Elapsing()
     async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.exchange.placement import PENDING
+from app.pipeline.resolve.resolved_request import PENDING
 from tests.edge.kept import summaries_asked, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, Reply, ScriptedUpstream, completion, stream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import StoreUnavailable
-from app.exchange import remember
+from app.pipeline.persist import turn_writer
 from app.store.base import Append
 from app.store.memory import MemoryStore
 from tests.edge.kept import World, answered, answering, assistant, until, user, world
@@ -36,7 +36,7 @@ class Counting(MemoryStore):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are kept back for as long as it takes."""
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
 
 
 def gated(text: str, gate: asyncio.Event) -> Reply:
@@ -71,7 +71,7 @@ async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn(monke
 
 
 async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remember, "KEPT_BACK_SECONDS", 0.001)
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 0.001)
     gate = asyncio.Event()
     upstream = ScriptedUpstream(gated("At last.", gate))
     async with world(monkeypatch, upstream, store=Counting()) as gateway:

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from app.errors import StoreUnavailable
-from app.exchange.recall_tool import MAX_ROUNDS, RECALL
+from app.pipeline.call.search_tool import MAX_ROUNDS, RECALL
 from app.store.connect import open_store
 from app.store.memory import MemoryStore
 from tests.edge.kept import World, assistant, call, result, system, user, world

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.exchange import history, recall
+from app.pipeline.resolve import conversation_resolver, resent_history
 from tests.edge.kept import assistant, user, world
 from tests.live import ScriptedUpstream
 
@@ -60,8 +60,8 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
 
         monkeypatch.setattr(module, name, called)
 
-    watch(recall, "check_messages")
-    watch(history, "_find_deepest")
+    watch(conversation_resolver, "check_messages")
+    watch(resent_history, "_find_deepest")
     said = [user("a " * 100), assistant("b " * 100)] * 500
     async with world(monkeypatch, ScriptedUpstream()) as w:
         await w.say([*said, user("c")])

@@ -14,12 +14,12 @@ import pytest
 
 from app.api.auth import Auth, AuthRules
 from app.api.chat import ChatEndpoint
-from app.exchange.answer import Answer, StreamedAnswer
-from app.exchange.request import ChatRequest
-from app.exchange.retries.idempotency_keys import RequestKeys
-from app.exchange.retries.replay import StoredAnswers
-from app.exchange.retries.retries import Retries
-from app.exchange.tasks import Tasks
+from app.pipeline.admission.answer_replay import StoredAnswers
+from app.pipeline.admission.idempotency_keys import RequestKeys
+from app.pipeline.admission.request_coalescing import Retries
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.respond.answer import Answer, StreamedAnswer
 from app.store.memory import MemoryStore
 
 FRAME = b'data: {"choices":[]}\n\n'

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.exchange.frames import spliced
-from app.exchange.placement import PENDING
+from app.pipeline.resolve.resolved_request import PENDING
+from app.pipeline.respond.stream_frames import spliced
 from tests.edge.kept import World, user, world
 from tests.edge.wire import chunks, long_talk, summarizing, text_of
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
@@ -210,7 +210,7 @@ async def broken(monkeypatch: pytest.MonkeyPatch, w: World, *, good_chunks: int)
             raise ZeroDivisionError("secret")
         return spliced(data, fields)
 
-    monkeypatch.setattr("app.exchange.relay.spliced", fault)
+    monkeypatch.setattr("app.pipeline.respond.stream_relay.spliced", fault)
     return await w.post([user("x")], stream=True)
 
 

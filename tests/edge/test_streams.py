@@ -223,7 +223,7 @@ async def test_a_compaction_can_go_untold(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_while_a_compaction_lasts_empty_chunks_keep_the_reader_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.exchange.story.HEARTBEAT_SECONDS", 0.03)
+    monkeypatch.setattr("app.pipeline.pipeline.HEARTBEAT_SECONDS", 0.03)
     slow = completion(SUMMARY)
     slow.gate = asyncio.Event()
     async with world(monkeypatch, summarizing(summary=slow)) as w:

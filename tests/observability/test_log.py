@@ -10,7 +10,7 @@ import pytest
 from app.observability import log as lines
 from app.observability.log import configure, flush, log_scope, name_conversation
 
-log = logging.getLogger("app.exchange")
+log = logging.getLogger("app.pipeline")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
     assert line.pop("time")
     assert line == {
         "level": "info",
-        "logger": "app.exchange",
+        "logger": "app.pipeline",
         "message": "answered",
         "prompt_tokens": 12,
         "model": "sim",

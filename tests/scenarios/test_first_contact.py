@@ -37,7 +37,7 @@ async def test_its_view_is_planned_off_the_event_loop(monkeypatch: pytest.Monkey
         planned_in.append(threading.current_thread())
         return plan(*args, **keywords)
 
-    monkeypatch.setattr("app.exchange.views.plan", noting)
+    monkeypatch.setattr("app.pipeline.view.view_builder.plan", noting)
     async with talking() as talk:
         talk.messages = history(1_500, "Short.")
         await talk.say("Where were we?", context={"summarize": "never"})

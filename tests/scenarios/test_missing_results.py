@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.context.missing_results import MISSING_RESULT
-from app.exchange.history import FAST_PATH_MESSAGES
+from app.pipeline.resolve.resent_history import FAST_PATH_MESSAGES
 from tests.edge.kept import call, user
 from tests.live import completion
 from tests.scenarios.rewriting import (

@@ -29,16 +29,16 @@ from app.conversation.messages import LogMessage, Message
 from app.conversation.terms import searchable_text, terms_of_message
 from app.conversation.validation import check_messages
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
-from app.exchange.body import upstream_body
-from app.exchange.frames import DONE_FRAME, EarlyStream, error_frames
-from app.exchange.request import Caller
+from app.pipeline.call.upstream_request import upstream_body
+from app.pipeline.chat_request import Caller
+from app.pipeline.respond.stream_frames import DONE_FRAME, EarlyStream, error_frames
 from app.upstream.base import Call, Deployment, Quirks
 from app.upstream.collect import Collector
 from app.upstream.inflate import MOST_BYTES, Inflater
 from app.upstream.openai import OpenAIProvider
 from app.upstream.overflow import recognise
 from app.upstream.sse import Event, EventDecoder
-from tests.exchange.test_relay import relayed
+from tests.pipeline.test_stream_relay import relayed
 from tests.upstream.test_http1_properties import answered
 
 Target = Callable[[bytes], None]

@@ -17,9 +17,9 @@ from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import StoredCompletion
 from app.errors import NotFound
-from app.exchange.counting import Counting
-from app.exchange.request import Caller
-from app.exchange.tasks import Tasks
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import Caller
+from app.pipeline.token_counting import Counting
 from app.store.base import CompletionQuery, Store
 from tests.archive.files import chatgpt_conversation, chatgpt_message, node
 

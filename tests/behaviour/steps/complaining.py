@@ -30,7 +30,7 @@ def _(talk: Talk) -> None:
 
 @given(step("a summary takes as long as {beats:N} heartbeats"))
 def _(talk: Talk, beats: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.exchange.story.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr("app.pipeline.pipeline.HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
     talk.model.summary_seconds = (beats + 0.5) * HEARTBEAT_SECONDS
 
 

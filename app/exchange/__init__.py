@@ -1,1 +1,0 @@
-"""One chat completion from recall to remembering. The only room that visits every other."""

@@ -1,0 +1,1 @@
+"""Which requests run, wait, or get the answer of an earlier request."""

@@ -1,0 +1,1 @@
+"""Summaries for this turn, and ahead of the next one."""

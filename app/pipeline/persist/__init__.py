@@ -1,0 +1,1 @@
+"""The turn is written to the store."""

@@ -1,0 +1,1 @@
+"""Which conversation a request means, and what of the request is new."""

@@ -1,0 +1,1 @@
+"""The answer on its way to the client: whole or as a stream, with its context status."""

@@ -1,0 +1,79 @@
+"""What a turn amounts to, for whoever watches: for its request's log line and span once the view is known, and in
+numbers once it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.context.usage import input_of, output_of
+from app.observability.metrics import TurnFacts
+from app.observability.requests import request_facts
+from app.observability.tracing import STREAMED, current_span
+from app.pipeline.chat_request import ChatRequest
+from app.pipeline.respond.context_status import Report
+from app.upstream.base import Deployment
+from app.upstream.prices import cost_usd, input_usd, price_of
+
+
+def note_view(request: ChatRequest, report: Report) -> None:
+    """Note what the model is shown: numbers and names."""
+    facts = request_facts()
+    if facts is None:
+        return
+    facts.context_status = report.status
+    facts.conversation_id = report.conversation_id
+    prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
+    facts.prompt_tokens = prompt_tokens
+    facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
+    facts.compaction_ms = report.compaction.get("duration_ms") or None
+    span = current_span()
+    if span.is_recording:
+        span.set(
+            {
+                "concertina.context.status": report.status,
+                "concertina.context.policy": report.policy,
+                "concertina.context.pressure": report.budget.limit_pressure(prompt_tokens),
+                "concertina.context.prompt_tokens": prompt_tokens,
+                "concertina.context.saved_tokens": facts.saved_tokens,
+                "concertina.context.window": report.budget.window,
+                "gen_ai.request.model": request.model,
+                STREAMED: request.stream,
+            }
+        )
+
+
+def facts_of_turn(
+    deployment: Deployment, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
+) -> TurnFacts:
+    """An answer in numbers: tokens that were sent and saved, and what that cost by list price. Pure.
+
+    Args:
+        deployment: the one that answered.
+        report: what the client was told.
+        usage: as reported for all that was asked for this answer.
+    """
+    sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
+    price, prompt, completion_tokens = price_of(deployment), input_of(usage), output_of(usage)
+    facts = TurnFacts(
+        provider=deployment.provider.name,
+        model=deployment.upstream_model,
+        policy=report.policy,
+        status=report.status,
+        prompt_tokens=sent_tokens,
+        log_tokens=log_tokens,
+        pressure=report.budget.limit_pressure(sent_tokens),
+        saved_usd=input_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
+        is_whole=is_whole,
+        recovered=report.recovered,
+    )
+    if prompt is not None:
+        facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens
+        facts.completion_tokens = completion_tokens
+        facts.cost_usd = cost_usd(
+            price,
+            prompt_tokens=prompt.tokens,
+            cached_tokens=prompt.cached_tokens,
+            completion_tokens=completion_tokens,
+        )
+    return facts

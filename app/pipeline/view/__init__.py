@@ -1,0 +1,1 @@
+"""The view that the model gets: plan, messages, pins and quotations."""

@@ -1,0 +1,49 @@
+"""What of a conversation's state and marks goes along into a branch: nothing that was said or made behind its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.context.edits import Edit
+from app.context.outline import Boundary, LastView, Quotation
+from app.pipeline.resolve.resolved_request import CALLS_OPEN, PENDING, PINS, REDACTED, marks_through, state_through
+from app.pipeline.view.view_state import CALIBRATION, VIEWS
+
+LAST_SEQ = 5
+"""Of the log that the branch shares."""
+
+
+def boundary(to_seq: int) -> Boundary:
+    return msgspec.structs.replace(LastView().boundary, to_seq=to_seq)
+
+
+def shared(**views: LastView) -> dict[str, Any]:
+    kept: dict[str, Any] = state_through({VIEWS: msgspec.to_builtins(views)}, LAST_SEQ)[VIEWS]
+    return {name: msgspec.convert(view, LastView) for name, view in kept.items()}
+
+
+def test_a_view_that_began_behind_a_branch_is_not_its() -> None:
+    views = {f"v{to_seq}": LastView(boundary=boundary(to_seq), level=0.5, tokens=9) for to_seq in (0, 5, 6, 7, 20)}
+    assert list(shared(**views)) == ["v0", "v5", "v6"]
+    assert shared(**views) == {name: views[name] for name in ("v0", "v5", "v6")}
+
+
+def test_edits_and_quotations_of_messages_behind_a_branch_are_not_its() -> None:
+    edits = tuple(Edit(seq, "truncated", (("contents", 300),), 100, 200) for seq in (4, 5, 6, 9))
+    quotations = tuple(Quotation(seq, (), 3) for seq in (4, 5, 6, 9))
+    (view,) = shared(v=LastView(boundary=boundary(2), edits=edits, quotations=quotations)).values()
+    assert [edit.seq for edit in view.edits] == [4, 5]
+    assert [quotation.before_seq for quotation in view.quotations] == [4, 5]
+
+
+def test_what_waits_for_an_answer_behind_a_branch_is_not_its() -> None:
+    kept = {CALIBRATION: {"m": [1.5, 2]}}
+    assert state_through({**kept, PENDING: 3, CALLS_OPEN: True}, LAST_SEQ) == kept
+
+
+def test_pins_and_erasures_behind_a_branch_are_not_its() -> None:
+    pins = [{"from_seq": start, "to_seq": start + 2, "tokens": 5} for start in (0, 4, 5, 8)]
+    marks = marks_through({PINS: pins, REDACTED: [0, 5, 6, 9], "other": 1}, LAST_SEQ)
+    assert marks == {PINS: pins[:2], REDACTED: [0, 5], "other": 1}

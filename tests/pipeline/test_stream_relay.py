@@ -1,0 +1,167 @@
+"""What a client gets of a stream does not depend on how it was cut, nor on which chunks were known by their bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.context.budget import Budget
+from app.context.outline import START, Plan
+from app.pipeline.call.first_event import Begun
+from app.pipeline.respond import stream_relay as relaying
+from app.pipeline.respond.context_status import Report
+from app.pipeline.respond.stream_frames import EarlyStream
+from app.pipeline.respond.stream_relay import Relay
+from app.pipeline.respond.text_deltas import alike
+from app.upstream.collect import Collector
+from app.upstream.router import ReadReply
+from app.upstream.sse import EventDecoder
+from tests.live import DONE, chunk, usage_chunk
+
+REPORT = Report(
+    status="full",
+    conversation_id="conv_1",
+    policy="additive",
+    plan=Plan(status="full", chunks=(), boundary=START, prompt_tokens=10, fits=True),
+    budget=Budget(1000, 100, 0, 900, 700),
+    prompt_tokens=10,
+    next_seq=1,
+    compaction={"ran": False},
+)
+TEXTS = st.one_of(
+    st.sampled_from(["", " ", "\n", '"', "\\", "\\\\", "é", "😀", "data: ", "}\n\n", '"},"x":"', "\\u00e9", "ab"]),
+    st.text(max_size=6),
+)
+KINDS: Sequence[dict[str, Any]] = ({}, {"system_fingerprint": None}, {"usage": None}, {"x": {"content": "y"}})
+
+
+@st.composite
+def plain_chunks(draw: st.DrawFn) -> list[bytes]:
+    """Chunks of which several in a row are of one kind, in the spellings that servers use."""
+    events: list[bytes] = []
+    for _ in range(draw(st.integers(1, 4))):
+        further, spaced = draw(st.sampled_from(KINDS)), draw(st.booleans())
+        ascii_only = draw(st.booleans())
+        for text in draw(st.lists(TEXTS, min_size=1, max_size=6)):
+            body = orjson.loads(chunk({"content": text}, **further)[6:])
+            separators = (", ", ": ") if spaced else (",", ":")
+            said = json.dumps(body, separators=separators, ensure_ascii=ascii_only)
+            events.append(b"data: %b\n\n" % said.encode())
+    return events
+
+
+ODD = st.sampled_from(
+    [
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"reasoning_content": "hm", "content": None}),
+        chunk({"content": "a", "reasoning_content": "b"}),
+        chunk({"content": "a"}, "length"),
+        chunk({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}]}),
+        chunk({}, "stop"),
+        usage_chunk(5),
+        b": a comment\n\n",
+        b'data: {"choices":[{"index":1,"delta":{"content":"other"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"half \\ud83d"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"\\ude00 more"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"cut\\"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"bad \xff"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"\\u00"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"e9"}}]}\n\n',
+        b'data: {"error":{"message":"no"}}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\r\n\r\n',
+        b"event: x\ndata: {}\n\n",
+        DONE,
+    ]
+)
+
+
+@contextmanager
+def nothing_known() -> Iterator[None]:
+    """Each chunk is looked into."""
+    with mock.patch.object(relaying, "MOST_KINDS", 0):
+        yield
+
+
+def relayed(
+    pieces: Sequence[bytes], *, include_usage: bool = False, early: EarlyStream | None = None
+) -> tuple[bytes, Relay]:
+    decoder = EventDecoder("m")
+    begun = Begun(ReadReply(200, {}, b""), [], iter(()), decoder)  # type: ignore[arg-type]
+    relay = Relay(begun, REPORT, include_usage=include_usage, early=early, source="m")
+    frames = relay.begin()
+    for piece in pieces:
+        if not relay.has_ended:
+            frames += relay.feed(piece)
+    if not relay.has_ended:
+        frames += relay.finish()
+    relay.close()
+    return frames, relay
+
+
+def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ...]:
+    frames, relay = relayed(pieces, include_usage=include_usage)
+    told, failure = relay.collector, relay.failure
+    error = None if failure is None else (type(failure), failure.message)
+    counted = (told.chunks, told.usage, told.finish_reason, told.complete)
+    return frames, told.messages(), counted, error, relay.is_done, relay.has_ended
+
+
+@given(
+    runs=st.lists(st.one_of(plain_chunks(), ODD.map(lambda one: [one])), max_size=6),
+    ends=st.sampled_from([b"", DONE, chunk({}, "stop") + DONE]),
+    cuts=st.lists(st.integers(0, 4000), max_size=8),
+    include_usage=st.booleans(),
+)
+def test_chunks_known_by_their_bytes_come_out_like_those_that_are_looked_into(
+    runs: list[list[bytes]], ends: bytes, cuts: list[int], include_usage: bool
+) -> None:
+    events = [event for run in runs for event in run]
+    stream = b"".join(events) + ends
+    places = [0, *sorted(place % (len(stream) + 1) for place in cuts), len(stream)]
+    pieces = [stream[start:end] for start, end in itertools.pairwise(places)]
+    with nothing_known():
+        expected = outcome([*events, ends], include_usage=include_usage)
+    assert outcome([*events, ends], include_usage=include_usage) == expected
+    assert outcome(pieces, include_usage=include_usage) == expected
+
+
+def test_a_burst_of_like_chunks_is_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = b"".join(chunk({"content": f"word{number} \n"}) for number in range(500))
+    decoded: list[bytes] = []
+    add = Collector.add
+
+    def counted(self: Collector, data: bytes) -> None:
+        decoded.append(data)
+        add(self, data)
+
+    monkeypatch.setattr(Collector, "add", counted)
+    frames, relay = relayed([stream[start : start + 4096] for start in range(0, len(stream), 4096)])
+    assert frames.count(b'"context_status":"full"') == 500
+    assert relay.collector.message()["content"].count("word") == 500
+    assert len(decoded) < 20
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}',
+        b'{"choices":[{"index":1,"delta":{"content":"a"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"a","reasoning":"b"}}]}',
+        b'{"content":"a","choices":[{"index":0,"delta":{"content":"a"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"a","content":"b"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"a"}}],"object":"error"}',
+        b'[{"choices":[{"index":0,"delta":{"content":"a"}}]}]',
+    ],
+)
+def test_a_chunk_that_says_more_than_text_is_no_pattern(data: bytes) -> None:
+    assert alike(data, b'"x":1') is None
