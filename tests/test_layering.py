@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "app").rglob("*.py"))
 LINES = [
     {"main", "server", "__main__", "commands", "assembly"},
     {"api"},
-    {"archive"},
+    {"conversations"},
     {"pipeline"},
     {"compaction"},
     {"context", "upstream", "store"},

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, YEAR_9999, After, Described, Limit, Page, json_response, page_of
-from app.archive.issuing import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.conversation.keys import ApiKey, Scope
+from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.errors import InvalidRequest, NotFound
 from app.pipeline.chat_request import Caller
 

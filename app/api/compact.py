@@ -21,8 +21,8 @@ from app.api.request_ids import REQUEST_ID
 from app.api.resources import EVENTS, REFUSALS, Described, JsonRoute, Strict, json_response
 from app.api.summaries import FAILED, Instructions, ModelName, SummaryObject
 from app.api.views import RangeInView
-from app.archive.compacting import Compactions, CompactionWish
-from app.archive.watching import Compaction
+from app.conversations.summaries.compaction_events import Compaction
+from app.conversations.summaries.requested_compaction import Compactions, CompactionWish
 from app.errors import GatewayError, release_frames
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller

@@ -24,7 +24,7 @@ from app.api.resources import (
     metadata_filter,
     page_of,
 )
-from app.archive.completions import Completions
+from app.conversations.stored_completions import Completions
 from app.pipeline.chat_request import Caller
 from app.store.base import CompletionQuery
 

@@ -29,11 +29,11 @@ from app.api.resources import (
     metadata_filter,
     page_of,
 )
-from app.archive.adding import Adding
-from app.archive.history import History
-from app.archive.records import Records
 from app.conversation.identity import ID_PATTERN
 from app.conversation.messages import Conversation, Mode
+from app.conversations.history.conversations import Records
+from app.conversations.history.history import History
+from app.conversations.items.item_writer import Adding
 from app.pipeline.chat_request import Caller
 from app.store.base import ListQuery
 

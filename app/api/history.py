@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, After, Described, Order, Page, json_response, page_of
-from app.archive.history import History, TurnsWish
+from app.conversations.history.history import History, TurnsWish
 from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000

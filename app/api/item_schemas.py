@@ -8,8 +8,8 @@ import msgspec
 from pydantic import Field, WithJsonSchema
 
 from app.api.resources import Described, Page
-from app.archive.incoming import MAX_ITEMS
-from app.archive.shapes import SHAPES
+from app.conversations.items.item_parser import MAX_ITEMS
+from app.conversations.items.item_schemas import SHAPES
 
 _NAMED: Final = "#/items/{name}"
 
@@ -31,7 +31,7 @@ def _items_schema() -> dict[str, Any]:
 
 
 IncomingItem = Annotated[dict[str, Any], WithJsonSchema(_items_schema())]
-"""One of the items that can be added; `archive.incoming` reads it."""
+"""One of the items that can be added; `conversations.items.item_parser` reads it."""
 
 
 class ItemObject(Described):

@@ -13,10 +13,10 @@ from app.api.body import headers_of
 from app.api.conversations import BUSY, ConversationObject, conversation_response
 from app.api.item_schemas import ItemObject, ItemPage, Items
 from app.api.resources import REFUSALS, After, JsonRoute, Limit, Order, json_response, page_of
-from app.archive.adding import Adding
-from app.archive.erasing import Erasing
-from app.archive.listing import Listing, Wanted
-from app.archive.records import Records
+from app.conversations.erase.erasure import Erasing
+from app.conversations.history.conversations import Records
+from app.conversations.items.item_list import Listing, Wanted
+from app.conversations.items.item_writer import Adding
 from app.pipeline.chat_request import Caller
 
 Include = Annotated[

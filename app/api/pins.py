@@ -11,7 +11,7 @@ from app.api.auth import Auth
 from app.api.conversations import BUSY
 from app.api.item_schemas import ItemObject
 from app.api.resources import MAX_PAGE, REFUSALS, After, Described, Limit, Page, json_response, page_of
-from app.archive.pins import Pins
+from app.conversations.items.pins import Pins
 from app.pipeline.chat_request import Caller
 
 

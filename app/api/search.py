@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, Described, Limit, Page, json_response, page_of, unix_seconds
-from app.archive.history import History
-from app.archive.items import message_item_id
-from app.archive.records import Records
-from app.archive.searching import Hit, Hits, Searching, excerpt
+from app.conversations.history.conversations import Records
+from app.conversations.history.history import History
+from app.conversations.items.items import message_item_id
+from app.conversations.search import Hit, Hits, Searching, excerpt
 from app.pipeline.chat_request import Caller
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]

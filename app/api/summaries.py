@@ -26,7 +26,7 @@ from app.api.resources import (
     page_of,
 )
 from app.api.views import SummaryInView
-from app.archive.summaries import Summaries
+from app.conversations.summaries.summaries import Summaries
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
 

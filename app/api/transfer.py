@@ -12,10 +12,10 @@ from app.api.auth import Auth
 from app.api.body import headers_of, read_body
 from app.api.conversations import ConversationObject
 from app.api.resources import REFUSALS, Page, json_response, page_of
-from app.archive.exporting import Exporting
-from app.archive.formats.detect import Format
-from app.archive.importing import Importing
-from app.archive.records import Records
+from app.conversations.history.conversations import Records
+from app.conversations.transfer.export import Exporting
+from app.conversations.transfer.formats.format_detection import Format
+from app.conversations.transfer.import_ import Importing
 from app.pipeline.chat_request import Caller
 
 NDJSON: Final = "application/x-ndjson"

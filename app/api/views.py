@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from app.api.auth import Auth
 from app.api.resources import REFUSALS, After, Described, ErrorBody, Order, Page, json_response
-from app.archive.looking import Looking, PageWish
-from app.archive.standing import Wish
+from app.conversations.views.stored_turn import Wish
+from app.conversations.views.view_pages import Looking, PageWish
 from app.pipeline.chat_request import Caller
 
 MAX_MESSAGES: Final = 1_000

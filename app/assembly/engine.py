@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from app.api.auth import Auth, AuthRules
-from app.archive.retention import Retention
 from app.assembly.models import policy_of, providers_of, router_of, routes_of, windows_of
 from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of
@@ -22,6 +21,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summarizer import Summarizer
 from app.context.tokens import counter_for
 from app.conversation.identity import PrefixMemory
+from app.conversations.erase.retention import Retention
 from app.observability.families import TASKS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Overview

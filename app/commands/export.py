@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from app.archive.exporting import Exporting, described
 from app.commands import CommandFailed
 from app.commands.opened import all_conversations, opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.conversation.messages import Conversation
+from app.conversations.transfer.export import Exporting, described
 from app.settings import Settings, load
 from app.store.base import Store
 

@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.admin import key_object
-from app.archive.issuing import DEFAULT_SCOPES, Issuing, Wish
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown
 from app.conversation.keys import ApiKey
+from app.conversations.api_keys import DEFAULT_SCOPES, Issuing, Wish
 from app.settings import Settings, load
 from migrations import run as migrations
 

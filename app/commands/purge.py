@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from app.archive.retention import Retention, Rule
 from app.assembly.engine import retention_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
+from app.conversations.erase.retention import Retention, Rule
 from app.settings import Settings, load
 from app.store.leases import LeaseKeeper
 

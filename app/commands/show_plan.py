@@ -15,8 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from app.archive.standing import Wish, bare_request, place_of
-from app.archive.telling import excerpt
 from app.assembly.models import policy_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
@@ -26,6 +24,8 @@ from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
 from app.context.tokens import counter_for
 from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversations.views.stored_turn import Wish, bare_request, place_of
+from app.conversations.views.view_objects import excerpt
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.context_status import summary_fields
 from app.pipeline.token_counting import Counting

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from app.archive.verifying import Finding, Found, Verifying
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.context.tokens import counter_for
+from app.conversations.verification import Finding, Found, Verifying
 from app.errors import GatewayError
 from app.settings import Settings, load
 from app.store.auditing import opened_audit

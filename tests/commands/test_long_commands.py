@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.archive.exporting import Exporting
-from app.archive.retention import Retention
-from app.archive.writing import LogWriter
+from app.conversations.erase.retention import Retention
+from app.conversations.transfer.export import Exporting
+from app.conversations.transfer.log_writer import LogWriter
 from app.store.location import location_of
 from app.store.reencrypting import Reencryption
 from migrations import run as migrations

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from app.api.auth import Auth, AuthRules, may_ask_for
 from app.api.tenants import tenant_of, tenant_of_end_user
-from app.archive.issuing import Issuing, Wish
 from app.conversation.identity import new_conversation_id, root_of, seed, start_of
 from app.conversation.keys import SCOPES, ApiKey, application_of
 from app.conversation.messages import Conversation
+from app.conversations.api_keys import Issuing, Wish
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.store.base import Append

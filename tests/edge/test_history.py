@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.archive.spoken import MAX_CHARS
+from app.conversations.history.readable_log import MAX_CHARS
 from tests.edge.control import KEY, WINDOW, done, question, refused, talk
 from tests.edge.kept import World, answered, answering, assistant, long_history, result, user, world
 from tests.edge.kept import call as tool_call

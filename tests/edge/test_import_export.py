@@ -16,7 +16,7 @@ from app.conversation.messages import Conversation
 from app.errors import StoreUnavailable
 from app.store.base import Append
 from app.store.memory import MemoryStore
-from tests.archive.files import chatgpt_conversation, chatgpt_message, node
+from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
 from tests.edge.kept import Messages, World, answered, answering, assistant, call, result, system, user, world
 from tests.live import ScriptedUpstream
 

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from app.__main__ import main
-from app.archive.issuing import Issuing, Wish
 from app.assembly import models
 from app.conversation.keys import ApiKey
+from app.conversations.api_keys import Issuing, Wish
 from app.errors import StoreUnavailable
 from app.store.memory import MemoryStore
 from tests.edge.kept import World, answered, answering, user, world

@@ -20,8 +20,8 @@ import asyncpg
 import httpx
 import pytest
 
-from app.archive.verifying import Verifying
 from app.context.tokens import counter_for
+from app.conversations.verification import Verifying
 from app.store.auditing import opened_audit
 from app.store.ciphers import Cipher
 from app.store.location import location_of

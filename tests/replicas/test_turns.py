@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.archive.issuing import Issuing, Wish
+from app.conversations.api_keys import Issuing, Wish
 from app.store.connect import open_store
 from tests.edge.kept import assistant, user
 from tests.replicas.fleet import REPLICAS, Fleet, answer_to, fleet, fresh_name, history_of, question, reached

@@ -15,10 +15,6 @@ import msgspec
 import orjson
 
 from app.api.schemas import READ_HEADERS, parse_chat_request
-from app.archive.formats import detect
-from app.archive.incoming import read_items
-from app.archive.items import items_of, parse_item_id
-from app.archive.spoken import spoken_row
 from app.compaction.transcript import transcript
 from app.compaction.values import Values
 from app.context.images import image_tokens
@@ -28,6 +24,10 @@ from app.conversation.identity import is_valid_id, start_of, walk
 from app.conversation.messages import LogMessage, Message
 from app.conversation.terms import searchable_text, terms_of_message
 from app.conversation.validation import check_messages
+from app.conversations.history.readable_log import spoken_row
+from app.conversations.items.item_parser import read_items
+from app.conversations.items.items import items_of, parse_item_id
+from app.conversations.transfer.formats import format_detection
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request import upstream_body
 from app.pipeline.chat_request import Caller
@@ -209,9 +209,9 @@ def head(data: bytes) -> None:
 
 def imported(data: bytes) -> None:
     """A file of conversations, of whichever format it may be."""
-    for wanted in detect.FORMATS:
+    for wanted in format_detection.FORMATS:
         try:
-            found = detect.read(data, wanted)
+            found = format_detection.read(data, wanted)
             for conversation in found:
                 for one in conversation.messages:
                     _look_at(one.message.raw)

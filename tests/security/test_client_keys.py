@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.archive.issuing import Issuing, Wish
+from app.conversations.api_keys import Issuing, Wish
 from app.store.memory import MemoryStore
 from tests.edge.kept import answering, is_summary, long_history, user
 from tests.edge.test_tenants import WITH_IDS, WITHOUT_IDS

@@ -10,18 +10,18 @@ from typing import Any
 import orjson
 import pytest
 
-from app.archive.completions import Completions
-from app.archive.exporting import Exporting
-from app.archive.importing import Importing
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import TokenCounter
 from app.conversation.messages import StoredCompletion
+from app.conversations.stored_completions import Completions
+from app.conversations.transfer.export import Exporting
+from app.conversations.transfer.import_ import Importing
 from app.errors import NotFound
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.token_counting import Counting
 from app.store.base import CompletionQuery, Store
-from tests.archive.files import chatgpt_conversation, chatgpt_message, node
+from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
 
 TENANT = "tenant"
 LONG = 1_203

@@ -35,7 +35,7 @@ class Preview:
 
 
 async def preview(views: Views, turn: Turn) -> Preview:
-    """Plan a turn that adds nothing (`archive.standing`), whether or not the view fits.
+    """Plan a turn that adds nothing (`conversations.views.stored_turn`), whether or not the view fits.
 
     Raises:
         StoreUnavailable: the log or its summaries cannot be read.

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_bdd import given, then, when
 
-from app.archive.issuing import Issuing, Wish
+from app.conversations.api_keys import Issuing, Wish
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 

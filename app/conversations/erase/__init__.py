@@ -1,0 +1,1 @@
+"""Deletion, redaction and retention."""

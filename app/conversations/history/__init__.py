@@ -1,0 +1,1 @@
+"""Conversations, their turns and branches, and the log as people read it."""

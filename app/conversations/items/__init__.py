@@ -1,0 +1,1 @@
+"""A log as items of the Conversations API: read, listed, added, pinned."""

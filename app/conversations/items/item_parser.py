@@ -1,0 +1,285 @@
+"""Items that a client sends → chat messages. Pure; all of them are read, or none.
+
+A model's reasoning, text and calls that follow on each other are one chat message. What a chat message has no place
+for (`phase`, annotations, ids of another system) is kept beside it and comes back with the item
+(`conversations.items.items`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from app.conversation.messages import Message
+from app.conversation.nesting import TOO_DEEP, is_too_deep
+from app.conversations.items.item_content import CACHE_MARK
+from app.conversations.items.item_schemas import (
+    SHAPES,
+    Call,
+    CustomCall,
+    InputAudio,
+    InputFile,
+    InputImage,
+    ItemShape,
+    MessageItem,
+    OutputText,
+    Part,
+    Reasoning,
+    Refusal,
+    Result,
+    TextShape,
+)
+from app.errors import InvalidRequest
+
+MAX_ITEMS: Final = 20
+"""OpenAI's limit for one request."""
+_PLACE: Final = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """A chat message that was made of items, and what they held beside it (`LogMessage.meta["item"]`)."""
+
+    body: dict[str, Any]
+    sent: dict[str, Any]
+
+    @property
+    def message(self) -> Message:
+        return Message.of(self.body)
+
+
+def read_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[Incoming]:
+    """The chat messages that items make.
+
+    Args:
+        open_calls: ids of the calls at the end of the log, whose results may come first; None if any may.
+
+    Raises:
+        InvalidRequest: an item that no chat message can carry; `param` names it: `items[3].type`.
+    """
+    if len(items) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"At most {MAX_ITEMS} items may be added at a time, not {len(items)}.",
+            code="array_above_max_length",
+            param="items",
+        )
+    reading = _Reading(open_calls)
+    for index, item in enumerate(items):
+        if is_too_deep(item):
+            raise InvalidRequest(f"items[{index}] {TOO_DEEP}", code="invalid_value", param=f"items[{index}]")
+        reading.take(_shaped(item, index), index)
+    reading.end()
+    return reading.made
+
+
+class _Answer:
+    """A model's message that is being put together."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.reasoning: list[Reasoning] = []
+        self.said: MessageItem | None = None
+        self.calls: list[Call | CustomCall] = []
+
+    @property
+    def only_thinks(self) -> bool:
+        return self.said is None and not self.calls
+
+    def made(self) -> Incoming:
+        body: dict[str, Any] = {"role": "assistant", "content": None}
+        sent: dict[str, Any] = {}
+        if self.said is not None:
+            body["content"], sent["message"] = _content(self.said.content), _beside_message(self.said)
+        if self.reasoning:
+            body |= _reasoning(self.reasoning)
+            sent["reasoning"] = _beside_reasoning(self.reasoning)
+        if self.calls:
+            body["tool_calls"] = [_tool_call(call) for call in self.calls]
+            sent["calls"] = [_beside(call, "status", "namespace", "caller") for call in self.calls]
+        return Incoming(body, {name: beside for name, beside in sent.items() if any(beside)})
+
+
+class _Reading:
+    """What was read so far, and the model's message that the next items may belong to."""
+
+    def __init__(self, open_calls: Collection[str] | None) -> None:
+        self.made: list[Incoming] = []
+        self._open_calls = open_calls
+        self._answer: _Answer | None = None
+
+    def take(self, item: ItemShape, index: int) -> None:
+        match item:
+            case Reasoning():
+                self._thinking(index).reasoning.append(item)
+            case MessageItem(role="assistant"):
+                self._speaking(index).said = item
+            case Call() | CustomCall():
+                self._current(index).calls.append(item)
+            case MessageItem():
+                self.end()
+                self._open_calls = ()
+                body = {"role": item.role, "content": _content(item.content)}
+                self._add(body, {"message": _beside_message(item)})
+            case Result():
+                self.end()
+                self._check_called(item, index)
+                body = {"role": "tool", "tool_call_id": item.call_id, "content": _content(item.output)}
+                beside = _beside(item, "status", "name", "namespace", "caller")
+                self._add(body, {"output": beside})
+
+    def end(self) -> None:
+        """The message that was put together is complete."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if answer.only_thinks:
+            raise InvalidRequest(
+                f"items[{answer.index}] is reasoning that leads to nothing: the model's message or call must follow it "
+                "in the same request.",
+                code="invalid_value",
+                param=f"items[{answer.index}]",
+            )
+        self._open_calls = [call.call_id for call in answer.calls]
+        self.made.append(answer.made())
+
+    def _add(self, body: dict[str, Any], sent: dict[str, Any]) -> None:
+        self.made.append(Incoming(body, {name: beside for name, beside in sent.items() if beside}))
+
+    def _current(self, index: int) -> _Answer:
+        self._answer = self._answer or _Answer(index)
+        return self._answer
+
+    def _thinking(self, index: int) -> _Answer:
+        if self._answer is not None and not self._answer.only_thinks:
+            self.end()
+        return self._current(index)
+
+    def _speaking(self, index: int) -> _Answer:
+        if self._answer is not None and self._answer.said is not None:
+            self.end()
+        return self._current(index)
+
+    def _check_called(self, result: Result, index: int) -> None:
+        if self._open_calls is not None and result.call_id not in self._open_calls:
+            raise InvalidRequest(
+                f"items[{index}]: there is no tool call with call_id {result.call_id!r} right before this output.",
+                code="invalid_value",
+                param=f"items[{index}].call_id",
+            )
+
+
+def _shaped(item: object, index: int) -> ItemShape:
+    """An item as one of the shapes that are known.
+
+    Raises:
+        InvalidRequest: it is of another type, or a field is not what it must be.
+    """
+    where = f"items[{index}]"
+    if not isinstance(item, Mapping):
+        raise InvalidRequest(f"{where} must be an object.", code="invalid_type", param=where)
+    kind = item.get("type", "message")
+    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        raise InvalidRequest(_not_carried(kind, where), code="invalid_value", param=f"{where}.type")
+    try:
+        return msgspec.convert(item, shape)
+    except msgspec.ValidationError as error:
+        said = _PLACE.match(str(error))
+        place = where + ((said and said["path"]) or "")
+        raise InvalidRequest(
+            f"{place}: {said['said'] if said else error}.", code="invalid_value", param=place
+        ) from error
+
+
+def _not_carried(kind: object, where: str) -> str:
+    known = ", ".join(SHAPES)
+    if kind == "compaction":
+        return (
+            f"{where}: items of type 'compaction' are made by the gateway itself; those that can be added are {known}."
+        )
+    return f"{where}: items of type {kind!r} cannot be kept in a log of chat messages; those that can are {known}."
+
+
+def _content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
+    """Content as chat messages have it: one text as a string."""
+    if isinstance(content, str):
+        return content
+    parts = [_chat_part(part) for part in content]
+    if not parts:
+        return ""
+    return str(parts[0]["text"]) if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
+
+
+def _chat_part(part: Part) -> dict[str, Any]:
+    mark = getattr(part, CACHE_MARK, None)
+    return {**_bare_part(part), **({CACHE_MARK: mark} if mark is not None else {})}
+
+
+def _bare_part(part: Part) -> dict[str, Any]:
+    match part:
+        case Refusal():
+            return {"type": "refusal", "refusal": part.refusal}
+        case InputImage():
+            detail = {} if part.detail is None else {"detail": "high" if part.detail == "original" else part.detail}
+            return {"type": "image_url", "image_url": {"url": part.image_url, **detail}}
+        case InputFile():
+            named = {"file_data": part.file_data, "file_id": part.file_id, "filename": part.filename}
+            return {"type": "file", "file": {name: value for name, value in named.items() if value is not None}}
+        case InputAudio():
+            return {"type": "input_audio", "input_audio": msgspec.to_builtins(part.input_audio)}
+    return {"type": "text", "text": part.text}
+
+
+def _beside_message(item: MessageItem) -> dict[str, Any]:
+    beside = _beside(item, "status", "phase")
+    if isinstance(item.content, str):
+        return beside
+    usual = "output_text" if item.role == "assistant" else "input_text"
+    parts = [_beside_part(part, usual) for part in item.content]
+    return {**beside, "content": parts} if any(parts) else beside
+
+
+def _beside_part(part: Part, usual: str) -> dict[str, Any]:
+    """What a chat message's part does not say: another type of text than `usual`, citations."""
+    beside: dict[str, Any] = {}
+    kind = part.__struct_config__.tag
+    if isinstance(part, TextShape) and kind != usual:
+        beside["type"] = kind
+    if isinstance(part, OutputText):
+        beside |= {"annotations": part.annotations} if part.annotations else {}
+        beside |= {"logprobs": part.logprobs} if part.logprobs else {}
+    if isinstance(part, InputImage | InputFile) and part.detail in ("original", "low", "high", "auto"):
+        beside |= {"detail": part.detail} if isinstance(part, InputFile) or part.detail == "original" else {}
+    return beside
+
+
+def _beside(item: ItemShape, *names: str) -> dict[str, Any]:
+    """Fields of an item that are set; the id it had elsewhere as `client_id`, since it gets one of ours."""
+    named: Iterator[tuple[str, Any]] = ((name, getattr(item, name, None)) for name in names)
+    beside = {name: value for name, value in named if value is not None}
+    return beside if item.id is None else {**beside, "client_id": item.id}
+
+
+def _reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
+    """What was thought in the field that most models give; what is sealed as OpenRouter passes it on."""
+    told = [thought.text for item in items for thought in (item.content or item.summary)]
+    if told:
+        return {"reasoning_content": "\n\n".join(told)}
+    sealed = [{"type": "reasoning.encrypted", "data": item.encrypted_content or ""} for item in items]
+    return {"reasoning_details": sealed}
+
+
+def _beside_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
+    beside: dict[str, Any] = {"summary": [msgspec.to_builtins(one) for item in items for one in item.summary]}
+    beside["content"] = [msgspec.to_builtins(one) for item in items for one in item.content or ()]
+    for item in items:
+        beside |= _beside(item, "status", "encrypted_content")
+    return beside
+
+
+def _tool_call(call: Call | CustomCall) -> dict[str, Any]:
+    if isinstance(call, CustomCall):
+        return {"id": call.call_id, "type": "custom", "custom": {"name": call.name, "input": call.input}}
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -1,0 +1,1 @@
+"""Summaries and their revisions, and compaction on request."""

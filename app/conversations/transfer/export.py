@@ -1,0 +1,108 @@
+"""Conversations on their way out: chat messages in the very JSON text that is stored, read batch by batch.
+
+Memory stays flat however long a conversation is, and nothing of the database is held between two batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from app.conversation.messages import Conversation, LogMessage
+from app.conversation.validation import leaves_calls_open
+from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
+from app.conversations.items.items import DELETED
+from app.errors import ConversationNotFound
+from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.store.base import Store
+
+FIRST_MESSAGES, MOST_MESSAGES = 32, 256
+"""How many are read at a time, at first and at most."""
+BATCH_BYTES: Final = 1024 * 1024
+"""What a batch should weigh at most, going by the one before it."""
+_BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+class Exporting:
+    """Reads logs from their beginning to their end.
+
+    Args:
+        on_read: told of how many messages more are read.
+    """
+
+    def __init__(self, store: Store, *, on_read: Callable[[int], None] | None = None) -> None:
+        self._store = store
+        self._on_read = on_read
+
+    async def lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
+        """A chat message a line, some lines at a time.
+
+        Args:
+            with_hidden: also what was deleted, as far as it was not erased.
+
+        Raises:
+            ConversationNotFound: it was deleted meanwhile.
+        """
+        async for texts in self._batches(conversation, with_hidden=with_hidden):
+            yield b"".join([text + b"\n" for text in texts])
+
+    async def whole(
+        self, conversation: Conversation, *, with_hidden: bool, fields: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[bytes]:
+        """One line `{"messages": […]}` with all of a conversation, piece by piece.
+
+        Args:
+            fields: what the object has before its messages.
+
+        Raises:
+            ConversationNotFound: it was deleted meanwhile.
+        """
+        opening = orjson.dumps(dict(fields or {}))[:-1] + (b"," if fields else b"") + b'"messages":['
+        async for texts in self._batches(conversation, with_hidden=with_hidden):
+            if texts:
+                yield opening + b",".join(texts)
+                opening = b","
+        yield b"]}\n" if opening == b"," else opening + b"]}\n"
+
+    async def _batches(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[list[bytes]]:
+        """The texts of a conversation's messages, instructions first."""
+        instructions: list[str] = conversation.state.get(INSTRUCTIONS, [])
+        if instructions:
+            yield [text.encode().translate(_BLANKS) for text in instructions]
+        seq, count = 0, FIRST_MESSAGES
+        while seq <= conversation.head_seq:
+            until = min(seq + count, conversation.head_seq + 1)
+            entries = await self._store.read(conversation, seq, until)
+            if len(entries) != until - seq:
+                raise ConversationNotFound(f"Conversation {conversation.id!r} was deleted while it was read.")
+            texts = [_text(entry, with_hidden=with_hidden) for entry in entries]
+            yield [text.translate(_BLANKS) for text in texts if text is not None]
+            if self._on_read is not None:
+                self._on_read(len(entries))
+            size = sum(len(entry.message.raw) for entry in entries)
+            count = max(1, min(MOST_MESSAGES, len(entries) * BATCH_BYTES // max(1, size)))
+            seq = until
+
+
+def described(conversation: Conversation) -> dict[str, Any]:
+    """What a line about a whole conversation says beside its messages."""
+    return {
+        "id": conversation.id,
+        "created_at": int(conversation.created_at.timestamp()) if conversation.created_at else 0,
+        "metadata": dict(conversation.metadata),
+        "external_id": conversation.external_id,
+    }
+
+
+def _text(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
+    """A message's JSON text; None for one whose words were deleted. Calls and results stay together, with marks."""
+    deleted = (entry.meta or {}).get(DELETED)
+    if not deleted:
+        return entry.message.raw
+    body = deleted.get("body")
+    if with_hidden and body:
+        return str(body).encode()
+    is_mark = entry.message.body.get("content") in (DELETED_MARK, ERASED_MARK)
+    return None if is_mark and not leaves_calls_open(entry.message) else entry.message.raw

@@ -1,0 +1,232 @@
+"""`conversations.json` of a ChatGPT data export: trees of nodes, of which one path is the current one. Pure.
+
+What a chat shows is kept: the texts of users and of the assistant, in order, with their times. The ways that were
+left by editing a question or asking for another answer become branches. Tool calls and their results, code that was
+run, thoughts, and whatever was hidden are left out, and counted in a warning.
+
+The format has no specification; what is read here is the shape of exports from 2023 to 2026.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from app.conversation.messages import Message
+from app.conversations.transfer.formats.imported_history import (
+    Branch,
+    Imported,
+    ImportedMessage,
+    an_array,
+    an_object,
+    decoded,
+    inside,
+    noticed,
+    refused,
+    time_of,
+)
+
+EXPECTED: Final = "a conversation of a ChatGPT export: an object with a 'mapping'"
+EXPECTED_NODE: Final = "a node: an object with 'parent' and 'message'"
+TEXTUAL: Final = ("text", "multimodal_text")
+"""Kinds of content that a chat shows."""
+MAX_BRANCHES: Final = 64
+LEFT_OUT: Final = "[{kind} left out]"
+KINDS_OF_PART: Final = {"image_asset_pointer": "image", "audio_asset_pointer": "audio", "video_container": "video"}
+
+Nodes = Mapping[str, Mapping[str, Any]]
+
+
+def read(texts: Sequence[tuple[str, bytes]]) -> list[Imported]:
+    """The conversations of an export, those without any message left out.
+
+    Args:
+        texts: JSON text of each conversation, with the place that errors name.
+
+    Raises:
+        InvalidRequest: one of them is no conversation of such an export.
+    """
+    found = [_conversation(an_object(decoded(raw, where, EXPECTED), where, EXPECTED), where) for where, raw in texts]
+    return [conversation for conversation in found if conversation.messages]
+
+
+def _conversation(told: Mapping[str, Any], where: str) -> Imported:
+    tree = _Tree(an_object(told.get("mapping"), inside(where, "mapping"), "an object of nodes by their id"), where)
+    warnings: list[str] = []
+    leaf = told.get("current_node")
+    if not isinstance(leaf, str) or leaf not in tree.nodes:
+        leaf = tree.newest_leaf()
+        warnings.append(noticed(where, "'current_node' names no node; the newest path was taken."))
+    if leaf is None:
+        return Imported(messages=(), where=where)
+    paths, too_many = _paths(tree, leaf)
+    if too_many:
+        warnings.append(noticed(where, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept."))
+    title = told.get("title")
+    return Imported(
+        messages=tuple(paths[0]) if paths else (),
+        where=where,
+        title=title if isinstance(title, str) and title else None,
+        created_at=time_of(told.get("create_time")),
+        branches=tuple(_branches(paths)),
+        warnings=(*warnings, *tree.warnings()),
+    )
+
+
+def _paths(tree: _Tree, current: str) -> tuple[list[list[ImportedMessage]], int]:
+    """The current path and, oldest first, those to the other leaves, as chat messages; and how many were too many.
+    Paths on which nothing is said are none, and those that say the same are one."""
+    leaves = [current, *(leaf for leaf in tree.leaves if leaf != current)]
+    paths = {_key(path): path for leaf in leaves if (path := tree.messages_to(leaf))}
+    kept = list(paths.values())[: MAX_BRANCHES + 1]
+    return kept, len(paths) - len(kept)
+
+
+def _key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
+    return tuple(one.where for one in path)
+
+
+def _branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[Branch]:
+    """Each further path as a branch of that before it with which it shares most; one that is but the beginning of
+    another is part of it already."""
+    branches: list[Branch] = []
+    standing = list(paths[:1])
+    for path in paths[1:]:
+        shared = [_shared(path, other) for other in standing]
+        if max(shared) == len(path):
+            continue
+        of = shared.index(max(shared))
+        branches.append(Branch(of=of, shared=shared[of], messages=tuple(path[shared[of] :])))
+        standing.append(path)
+    return branches
+
+
+def _shared(one: Sequence[ImportedMessage], other: Sequence[ImportedMessage]) -> int:
+    count = 0
+    for mine, others in zip(one, other, strict=False):
+        if mine.where != others.where:
+            break
+        count += 1
+    return count
+
+
+class _Tree:
+    """The nodes of one conversation."""
+
+    def __init__(self, nodes: Mapping[str, Any], where: str) -> None:
+        self._where = where
+        self.nodes: Nodes = {name: an_object(node, self._place(name), EXPECTED_NODE) for name, node in nodes.items()}
+        self._messages: dict[str, ImportedMessage | None] = {}
+        self._left_out: Counter[str] = Counter()
+        self._parents = {name: self._parent_of(name) for name in self.nodes}
+        parents = set(self._parents.values())
+        self.leaves = sorted((name for name in self.nodes if name not in parents), key=self._time)
+
+    def _parent_of(self, name: str) -> str | None:
+        parent = self.nodes[name].get("parent")
+        if parent is None or (isinstance(parent, str) and parent in self.nodes):
+            return parent
+        raise refused(f"{self._place(name)}.parent", "the id of a node, or null")
+
+    def newest_leaf(self) -> str | None:
+        return self.leaves[-1] if self.leaves else None
+
+    def messages_to(self, leaf: str) -> list[ImportedMessage]:
+        """The chat messages from the root to a node.
+
+        Raises:
+            InvalidRequest: a node is its own ancestor.
+        """
+        path: dict[str, None] = {}
+        name: str | None = leaf
+        while name is not None:
+            if name in path:
+                raise refused(f"{self._place(name)}.parent", "a node that does not descend from this one")
+            path[name] = None
+            name = self._parents[name]
+        found = (self._message(name) for name in reversed(path))
+        return [message for message in found if message is not None]
+
+    def warnings(self) -> list[str]:
+        """What was left out, by kind."""
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self._left_out.items()))
+        return [noticed(self._where, f"left out: {told}.")] if told else []
+
+    def _place(self, name: str) -> str:
+        return inside(self._where, f"mapping[{name!r}]")
+
+    def _time(self, name: str) -> float:
+        message = self.nodes[name].get("message")
+        moment = message.get("create_time") if isinstance(message, dict) else None
+        return float(moment) if isinstance(moment, int | float) else 0.0
+
+    def _message(self, name: str) -> ImportedMessage | None:
+        if name not in self._messages:
+            self._messages[name] = self._read(name)
+        return self._messages[name]
+
+    def _read(self, name: str) -> ImportedMessage | None:
+        """The chat message of a node, if a chat shows one."""
+        where = self._place(name)
+        message = self.nodes[name].get("message")
+        if message is None:
+            return None
+        told = an_object(message, f"{where}.message", "a message, or null")
+        content = told.get("content")
+        if not isinstance(content, dict):
+            raise refused(f"{where}.message.content", "an object with a 'content_type'")
+        role, kind = _role(told), content.get("content_type")
+        if role not in ("user", "assistant") or kind not in TEXTUAL or not _is_shown(told):
+            if _says_something(content):
+                self._left_out[_kind(role, kind, told)] += 1
+            return None
+        text = self._text(content, f"{where}.message.content.parts")
+        if not text:
+            return None
+        return ImportedMessage(Message.of({"role": role, "content": text}), where, _moment(told))
+
+    def _text(self, content: Mapping[str, Any], where: str) -> str:
+        """The text of a message; what else it shows is only named where there is none."""
+        parts = an_array(content.get("parts"), where, "an array of parts")
+        texts, kinds = [], []
+        for part in parts:
+            text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
+            if isinstance(text, str):
+                texts.append(text)
+            elif isinstance(part, dict):
+                kinds.append(KINDS_OF_PART.get(str(part.get("content_type")), "attachment"))
+        self._left_out.update(f"{kind} parts" for kind in kinds)
+        said = "\n".join(text for text in texts if text)
+        return said or "\n".join(LEFT_OUT.format(kind=kind) for kind in kinds)
+
+
+def _role(told: Mapping[str, Any]) -> str:
+    author = told.get("author")
+    return str(author.get("role")) if isinstance(author, dict) else ""
+
+
+def _is_shown(told: Mapping[str, Any]) -> bool:
+    """Whether a message is said to everybody: what the assistant says to a tool is addressed to it."""
+    facts = told.get("metadata")
+    hidden = isinstance(facts, dict) and facts.get("is_visually_hidden_from_conversation") is True
+    return not hidden and told.get("recipient", "all") in ("all", None) and told.get("weight", 1) != 0
+
+
+def _says_something(content: Mapping[str, Any]) -> bool:
+    """Whether leaving it out loses anything: every chat begins with an empty system message."""
+    parts = content.get("parts")
+    return any(parts) if isinstance(parts, list) else True
+
+
+def _kind(role: str, kind: object, told: Mapping[str, Any]) -> str:
+    if role == "tool" or told.get("recipient", "all") not in ("all", None):
+        return "tool calls and results"
+    if role not in ("user", "assistant") or kind in TEXTUAL:
+        return "hidden or system messages"
+    return f"messages of kind {str(kind)[:40]!r}"
+
+
+def _moment(told: Mapping[str, Any]) -> datetime | None:
+    return time_of(told.get("create_time"))

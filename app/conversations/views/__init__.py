@@ -1,0 +1,1 @@
+"""What the model would see of a conversation, and what it saw."""
