@@ -1,4 +1,4 @@
-"""Every error a caller can see. Rooms raise these; only `api.errors` turns them into HTTP.
+"""Every error a caller can see. Rooms raise these; only `api.edge.error_responses` turns them into HTTP.
 
 GatewayError
 ├── InvalidRequest                 400  what the client sent cannot be used; `param` names the place

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.api.connections import ConnectionLimits, Connections
+from app.api.edge.connections import ConnectionLimits, Connections
 from app.observability.log import configure as configure_logging
 from app.server import IDLE_CONNECTION_SECONDS, new_flag, run_server
 from app.settings import Settings

@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
-from app.api.connections import Connections, Flag
+from app.api.edge.connections import Connections, Flag
 
 READY_POLL_SECONDS: Final = 0.02
 READY_WAIT_SECONDS: Final = 60.0

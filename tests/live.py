@@ -15,7 +15,7 @@ from typing import Any, Literal
 import uvicorn
 from fastapi.dependencies import models as fastapi_memory
 
-from app.api.connections import Connections
+from app.api.edge.connections import Connections
 from app.main import create_app, limits_of
 from app.settings import load
 from migrations import run as migrations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from app.api.connections import ConnectionLimits, Connections
+from app.api.edge.connections import ConnectionLimits, Connections
 from app.server import server_config
 from app.settings.sections import Server
 

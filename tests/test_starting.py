@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.later import Later
+from app.api.edge.lazy_application import Later
 from app.context.tokenizers import tokenizer_for
 from app.context.tokens import counter_for
 from app.main import create_app
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 NOT_FOR_THE_FIRST_ANSWER = {
     "aiohttp",
     "alembic",
-    "app.api.resources",
+    "app.api.resource_schemas",
     "asyncpg",
     "cryptography",
     "fastapi",

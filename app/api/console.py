@@ -14,10 +14,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.api.auth import Auth
-from app.api.body import headers_of
-from app.api.errors import error_response
-from app.api.resources import json_response
+from app.api.edge.auth import Auth
+from app.api.edge.error_responses import error_response
+from app.api.edge.request_body import headers_of
+from app.api.resource_schemas import json_response
 from app.errors import NotFound
 
 FOLDER: Final = Path(__file__).parents[1] / "console"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from app.api.auth import Auth, may_ask_for
-from app.api.resources import REFUSALS, Described, json_response
+from app.api.edge.auth import Auth, may_ask_for
+from app.api.resource_schemas import REFUSALS, Described, json_response
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
 from app.upstream.catalogue import Catalogue

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.front import CHAT_PATH
-from app.api.resources import EVENTS, REFUSALS, Described, ErrorBody
-from app.api.schemas import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE
+from app.api.chat_request_parser import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE
+from app.api.edge.asgi_front import CHAT_PATH
+from app.api.resource_schemas import EVENTS, REFUSALS, Described, ErrorBody
 
 REFERENCES: Final = "#/components/schemas/{model}"
 CONVERSATION_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -150,7 +150,7 @@ def _add_chat(made: dict[str, Any]) -> None:
 
 
 def _drop_unused_refusals(made: dict[str, Any]) -> None:
-    """The framework's own answer to bad parameters, 422, is a 400 here (`api.errors`)."""
+    """The framework's own answer to bad parameters, 422, is a 400 here (`api.edge.error_responses`)."""
     for operations in made["paths"].values():
         for operation in operations.values():
             if operation.get("responses", {}).pop("422", None) is not None:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from fastapi import FastAPI
 
-from app.api.chat import ChatEndpoint
-from app.api.front import CHAT_PATH
-from app.api.handlers import install_error_handlers
-from app.api.limits import BodyLimit
+from app.api.chat_completions import ChatEndpoint
+from app.api.edge.asgi_front import CHAT_PATH
+from app.api.edge.body_limit import BodyLimit
+from app.api.edge.error_handlers import install_error_handlers
+from app.api.edge.request_ids import RequestIds
 from app.api.openapi import describe
-from app.api.reference import reference_routes
-from app.api.request_ids import RequestIds
+from app.api.reference_page import reference_routes
 from app.assembly.engine import Engine
 from app.assembly.resources import routes_beside_chat
 from app.assembly.telemetry import VERSION

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from app.api.auth import Auth, AuthRules
+from app.api.edge.auth import Auth, AuthRules
 from app.assembly.models import policy_of, providers_of, router_of, routes_of, windows_of
 from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of

@@ -8,24 +8,24 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter
 
-from app.api.admin import admin_routes
-from app.api.auth import check_model
-from app.api.compact import compact_routes
-from app.api.completions import completion_routes
-from app.api.context import context_routes
-from app.api.conversations import conversation_routes
-from app.api.health import health_routes
-from app.api.history import history_routes
-from app.api.items import item_routes
+from app.api.admin.api_keys import admin_routes
+from app.api.admin.health import health_routes
+from app.api.admin.metrics import metrics_routes, overview_routes
+from app.api.conversations.compact import compact_routes
+from app.api.conversations.conversations import conversation_routes
+from app.api.conversations.history import history_routes
+from app.api.conversations.items import item_routes
+from app.api.conversations.pins import pin_routes
+from app.api.conversations.search import search_routes
+from app.api.conversations.stored_completions import completion_routes
+from app.api.conversations.summaries import summary_routes
+from app.api.conversations.transfer import transfer_routes
+from app.api.conversations.views import view_routes
+from app.api.edge.auth import check_model
+from app.api.edge.unknown_paths import unknown_path_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
-from app.api.pins import pin_routes
-from app.api.search import search_routes
-from app.api.summaries import summary_routes
-from app.api.telemetry import metrics_routes, overview_routes
-from app.api.transfer import transfer_routes
-from app.api.unknown_paths import unknown_path_routes
-from app.api.views import view_routes
+from app.api.token_count import context_routes
 from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.telemetry import VERSION

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.api.admin import key_object
+from app.api.admin.api_keys import key_object
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown

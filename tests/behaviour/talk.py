@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import pytest
 
-from app.api.auth import open_caller
+from app.api.edge.auth import open_caller
 from app.context.tokens import TokenCounter
 from app.conversation.messages import Chunk, Conversation, Message, text_of
 from app.pipeline.token_counting import Counting

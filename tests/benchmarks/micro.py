@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
-from app.api.front import CHAT_PATH, Front
-from app.api.later import Later
-from app.api.request_heads import HostRules, RequestHeads
-from app.api.watched import Watched
+from app.api.edge.asgi_front import CHAT_PATH, Front
+from app.api.edge.header_checks import HostRules, RequestHeads
+from app.api.edge.lazy_application import Later
+from app.api.edge.request_telemetry import Watched
 from app.context.budget import budget_for
 from app.context.outline import Outline
 from app.context.plan import plan

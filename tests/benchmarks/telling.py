@@ -22,8 +22,8 @@ import orjson
 import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
-from app.api.front import CHAT_PATH
-from app.api.watched import Watched
+from app.api.edge.asgi_front import CHAT_PATH
+from app.api.edge.request_telemetry import Watched
 from app.assembly import engine
 from app.main import create_app
 from app.observability.log import configure

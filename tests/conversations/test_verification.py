@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.__main__ import main
-from app.api.auth import open_caller
+from app.api.edge.auth import open_caller
 from app.context.tokens import counter_for
 from app.conversations.verification import Found, Verifying
 from app.simulator.options import SimulatorOptions

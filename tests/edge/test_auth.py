@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.auth import Auth, AuthRules, may_ask_for
-from app.api.tenants import tenant_of, tenant_of_end_user
+from app.api.edge.auth import Auth, AuthRules, may_ask_for
+from app.api.edge.tenant_ids import tenant_of, tenant_of_end_user
 from app.conversation.identity import new_conversation_id, root_of, seed, start_of
 from app.conversation.keys import SCOPES, ApiKey, application_of
 from app.conversation.messages import Conversation
@@ -176,7 +176,7 @@ async def test_an_unknown_key_is_believed_to_be_unknown_for_a_second_only() -> N
 
 
 async def test_guesses_never_push_out_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.known_keys.MAX_KEYS", 3)
+    monkeypatch.setattr("app.api.edge.api_key_cache.MAX_KEYS", 3)
     door = Door()
     secret, _ = await door.key()
     await door.enter(secret)
@@ -268,7 +268,7 @@ async def test_headers_that_show_different_credentials_are_refused(mode: Any, ot
 
 
 async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.auth.MAX_CALLERS", 3)
+    monkeypatch.setattr("app.api.edge.auth.MAX_CALLERS", 3)
     door = Door("open")
     for number in range(10):
         await door.enter(f"sk-{number}")

@@ -74,7 +74,9 @@ async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatc
     assert ["no-store" in answer.headers["cache-control"] for answer in answers] == [True] * 6
 
 
-@pytest.mark.parametrize("place", ["app.api.chat.parse_chat_request", "app.pipeline.call.upstream_call.upstream_body"])
+@pytest.mark.parametrize(
+    "place", ["app.api.chat_completions.parse_chat_request", "app.pipeline.call.upstream_call.upstream_body"]
+)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_fault_of_our_own_says_no_more_than_that(
     monkeypatch: pytest.MonkeyPatch, streamed: bool, place: str
@@ -98,7 +100,7 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.auth.Auth.caller", fault)
+    monkeypatch.setattr("app.api.edge.auth.Auth.caller", fault)
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await w.client.get(f"{w.base_url}/models")
     assert answer.status_code == 500

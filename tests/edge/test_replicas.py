@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.auth import open_caller
+from app.api.edge.auth import open_caller
 from app.store.connect import open_store
 from migrations.run import prepare
 from tests.edge.kept import is_summary, material, user

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.request_model import MOST_FIELDS, PassedRequest, read_fields, read_model, write_model
+from app.api.passthrough_model import MOST_FIELDS, PassedRequest, read_fields, read_model, write_model
 from app.errors import InvalidRequest
 from tests.edge.kept import world
 from tests.edge.test_models_and_passthrough import two_providers

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api.connections import Connection, Connections
+from app.api.edge.connections import Connection, Connections
 from tests.edge.kept import World, user
 from tests.edge.kept import world as a_world
 from tests.edge.wire import WAIT_SECONDS, until
@@ -97,7 +97,7 @@ def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
         opened.append(connection)
         return add(connections, connection)
 
-    monkeypatch.setattr("app.api.connections.LOOK_SECONDS", (3600.0, 3600.0))
+    monkeypatch.setattr("app.api.edge.connections.LOOK_SECONDS", (3600.0, 3600.0))
     monkeypatch.setattr(Connections, "add", noted)
     return opened
 

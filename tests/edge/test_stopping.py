@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from app.api.auth import Auth, AuthRules
-from app.api.chat import ChatEndpoint
+from app.api.chat_completions import ChatEndpoint
+from app.api.edge.auth import Auth, AuthRules
 from app.pipeline.admission.answer_replay import StoredAnswers
 from app.pipeline.admission.idempotency_keys import RequestKeys
 from app.pipeline.admission.request_coalescing import Retries

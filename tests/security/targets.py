@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.api.schemas import READ_HEADERS, parse_chat_request
+from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.compaction.transcript import transcript
 from app.compaction.values import Values
 from app.context.images import image_tokens

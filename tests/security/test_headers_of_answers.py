@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from app.api.reference import page_of
+from app.api.reference_page import page_of
 from tests.edge.kept import user, world
 from tests.live import Reply, ScriptedUpstream
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.api.errors import error_headers
-from app.api.passed_headers import SANDBOX
+from app.api.edge.error_responses import error_headers
+from app.api.edge.passed_headers import SANDBOX
 from app.errors import UpstreamRefused
 from tests.edge.kept import user, world
 from tests.live import Reply, ScriptedUpstream, completion

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.body import headers_of
-from app.api.request_heads import SINGLE_HEADERS, HostRules, RequestHeads
+from app.api.edge.header_checks import SINGLE_HEADERS, HostRules, RequestHeads
+from app.api.edge.request_body import headers_of
 from app.settings import load
 from tests.edge.kept import World, user, world
 from tests.live import ScriptedUpstream, completion
@@ -232,5 +232,5 @@ def test_a_list_that_stands_twice_is_read_as_one() -> None:
 
 
 def test_every_path_reads_headers_alike() -> None:
-    sources = {file.name: file.read_text() for file in (ROOT / "app/api").glob("*.py")}
+    sources = {str(file): file.read_text() for file in (ROOT / "app/api").rglob("*.py")}
     assert [name for name, text in sources.items() if re.search(r"request\.headers|\bHeader\(|Headers\(", text)] == []

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.visitors import Visitors
+from app.api.edge.browser_origins import Visitors
 from app.errors import InsufficientPermissions
 from tests.edge.kept import user, world
 from tests.live import ScriptedUpstream

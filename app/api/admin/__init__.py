@@ -1,0 +1,1 @@
+"""The endpoints for operators: API keys, metrics, health."""

@@ -1,0 +1,147 @@
+"""`/v1/admin/keys`: API keys of the gateway's own, for holders of one with scope `admin`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.api.edge.auth import Auth
+from app.api.resource_schemas import REFUSALS, YEAR_9999, After, Described, Limit, Page, json_response, page_of
+from app.conversation.keys import ApiKey, Scope
+from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
+from app.errors import InvalidRequest, NotFound
+from app.pipeline.chat_request import Caller
+
+DEFAULT_PAGE: Final = 20
+
+
+class KeyWish(BaseModel):
+    """What a key is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS, pattern=r"\S", description="For people: who uses it.")]
+    tenant: Annotated[
+        str | None,
+        Field(pattern=TENANT_PATTERN, description="Whose conversations it sees. Left out: those that your key sees."),
+    ] = None
+    scopes: Annotated[list[Scope], Field(min_length=1)] = list(DEFAULT_SCOPES)
+    policy: Annotated[str | None, Field(description="The context policy of its requests that name none.")] = None
+    models: Annotated[
+        list[Annotated[str, Field(pattern=r"\S")]],
+        Field(description="Names that it may ask for, with the wildcards `*` and `?`. Empty: all."),
+    ] = []
+    expires_at: Annotated[int | None, Field(le=YEAR_9999, description="Unix seconds.")] = None
+    retention_days: Annotated[
+        int | None, Field(ge=1, le=36_500, description="Conversations of its tenant that rest for longer are erased.")
+    ] = None
+
+
+class KeyObject(Described):
+    """What is kept of a key."""
+
+    id: str
+    object: str
+    name: str
+    hint: str
+    tenant: str
+    scopes: list[Scope]
+    policy: str | None
+    models: list[str]
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    retention_days: int | None
+
+
+class NewKeyObject(KeyObject):
+    """A key that was just made. `key` is told here only."""
+
+    key: str
+
+
+class KeyList(Page):
+    data: list[KeyObject]
+
+
+def admin_routes(issuing: Issuing, auth: Auth) -> APIRouter:
+    """The endpoints of keys."""
+    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=REFUSALS)
+    admin = Depends(auth.requires("admin"))
+
+    @routes.get("/keys", summary="List API keys", response_model=KeyList)
+    async def list_keys(
+        limit: Limit = DEFAULT_PAGE,
+        after: After = None,
+        tenant: Annotated[str | None, Query(description="Only this tenant's.")] = None,
+        caller: Caller = admin,
+    ) -> Response:
+        keys = await issuing.keys(tenant)
+        if after is not None:
+            keys = _behind(keys, after)
+        return json_response(page_of([key_object(key) for key in keys[:limit]], has_more=len(keys) > limit))
+
+    @routes.post("/keys", summary="Make an API key", response_model=NewKeyObject)
+    async def create_key(wish: KeyWish, caller: Caller = admin) -> Response:
+        secret, key = await issuing.issue(
+            Wish(
+                name=wish.name,
+                tenant=wish.tenant or caller.tenant,
+                scopes=tuple(wish.scopes),
+                policy=wish.policy,
+                models=tuple(wish.models),
+                expires_at=_moment(wish.expires_at),
+                retention_days=wish.retention_days,
+            )
+        )
+        auth.forget(key)
+        return json_response({**key_object(key), "key": secret})
+
+    @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
+    async def revoke_key(key_id: str, caller: Caller = admin) -> Response:
+        key = await issuing.revoke(key_id)
+        auth.forget(key)
+        return json_response(key_object(key))
+
+    return routes
+
+
+def key_object(key: ApiKey) -> dict[str, Any]:
+    """A key as it is told: never the key itself, nor its digest."""
+    return {
+        "id": key.id,
+        "object": "api_key",
+        "name": key.name,
+        "hint": f"…{key.hint}",
+        "tenant": key.tenant,
+        "scopes": list(key.scopes),
+        "policy": key.policy,
+        "models": list(key.models),
+        "created_at": _seconds(key.created_at),
+        "expires_at": _seconds(key.expires_at),
+        "revoked_at": _seconds(key.revoked_at),
+        "retention_days": key.retention_days,
+    }
+
+
+def _behind(keys: list[ApiKey], after: str) -> list[ApiKey]:
+    place = next((place for place, key in enumerate(keys) if key.id == after), None)
+    if place is None:
+        raise NotFound(f"There is no API key {after!r}.", param="after")
+    return keys[place + 1 :]
+
+
+def _moment(unix_seconds: int | None) -> datetime | None:
+    if unix_seconds is None:
+        return None
+    if unix_seconds <= 0:
+        raise InvalidRequest("`expires_at` must lie in the future.", param="expires_at")
+    return datetime.fromtimestamp(unix_seconds, UTC)
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())

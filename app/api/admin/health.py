@@ -1,0 +1,32 @@
+"""The probes (`api.admin.probes`) as the framework describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.admin.probes import Probes
+from app.api.resource_schemas import ErrorBody
+from app.store.base import Store
+
+NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
+    503: {"model": ErrorBody, "description": "The store is away, or every upstream has failed repeatedly."}
+}
+
+
+def health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
+    """The two probes."""
+    routes, probes = APIRouter(tags=["health"]), Probes(store, version=version, has_upstream=has_upstream)
+
+    @routes.get("/healthz", summary="The process is alive")
+    async def healthz() -> Response:
+        return await probes.healthz()
+
+    @routes.get("/readyz", summary="Store, schema and upstream are there", responses=NOT_READY)
+    async def readyz() -> Response:
+        return await probes.readyz()
+
+    return routes

@@ -1,0 +1,158 @@
+"""`/metrics` for Prometheus, `/v1/admin/overview` for people: the process group's numbers, never a word of content."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from app.api.edge.auth import Auth
+from app.api.edge.request_body import headers_of
+from app.api.resource_schemas import REFUSALS, Described, ErrorBody, json_response
+from app.errors import InvalidApiKey, NotFound
+from app.observability.exposition import Exposition
+from app.pipeline.chat_request import Caller
+
+TEXT: Final = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
+REFUSED: Final[dict[int | str, dict[str, Any]]] = {
+    200: TEXT,
+    401: {"model": ErrorBody, "description": "The token of `telemetry.metrics_token` is missing or wrong."},
+    404: {"model": ErrorBody, "description": "Metrics are switched off."},
+}
+
+
+class Quantiles(Described):
+    """Seconds; null where nothing was seen."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class OverviewNow(Described):
+    requests_in_flight: int
+    streams_open: int
+    compactions_running: int
+    background_tasks: int
+    store_queue_depth: int
+
+
+class OverviewTotals(Described):
+    """Since the start. Costs are by list price, and null where no price is known."""
+
+    requests: int
+    errors: int
+    refusals: int
+    prompt_tokens: int
+    log_tokens: int
+    saved_tokens: int
+    reported_prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    summary_prompt_tokens: int
+    summary_completion_tokens: int
+    cost_usd: float | None
+    saved_usd: float | None
+    compactions: dict[str, int]
+    statuses: dict[str, int]
+
+
+class OverviewModel(Described):
+    model: str
+    provider: str
+    requests: int
+    errors: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost_usd: float | None
+
+
+class OverviewError(Described):
+    code: str
+    status: int
+    count: int
+
+
+class OverviewSample(Described):
+    at: int
+    requests: int
+    errors: int
+    refusals: int
+    prompt_tokens: int
+    saved_tokens: int
+    cached_tokens: int
+    cost_usd: float | None
+    compactions: int
+    first_byte_p95_seconds: float | None
+
+
+class OverviewSeries(Described):
+    interval_seconds: int
+    samples: list[OverviewSample]
+
+
+class OverviewObject(Described):
+    """The numbers of all processes that serve together."""
+
+    object: str
+    version: str
+    started_at: int
+    uptime_seconds: int
+    workers: int
+    simulated: bool
+    database: str
+    now: OverviewNow
+    totals: OverviewTotals
+    latency: dict[str, Quantiles]
+    models: list[OverviewModel]
+    errors: list[OverviewError]
+    series: OverviewSeries
+
+
+def metrics_routes(exposition: Exposition | None, *, token: str | None) -> APIRouter:
+    """`GET /metrics`.
+
+    Args:
+        exposition: None: nothing is counted.
+        token: what a caller must know.
+    """
+    routes = APIRouter(tags=["telemetry"])
+
+    @routes.get("/metrics", summary="Numbers for Prometheus", responses=REFUSED, response_class=Response)
+    async def metrics(request: Request) -> Response:
+        if token:
+            _check(token, headers_of(request.scope).get("authorization", ""))
+        if exposition is None:
+            raise NotFound("Metrics are switched off.", hint="Set `telemetry.metrics: true`.")
+        told = exposition.told(headers_of(request.scope).get("accept", ""))
+        return Response(told.body, headers={"content-type": told.content_type})
+
+    return routes
+
+
+def overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: Auth) -> APIRouter:
+    """`GET /v1/admin/overview`.
+
+    Args:
+        overview: None: there is none.
+    """
+    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=REFUSALS)
+    overseer = Depends(auth.oversees())
+
+    @routes.get("/overview", summary="The gateway at a glance", response_model=OverviewObject)
+    async def overview_of_gateway(caller: Caller = overseer) -> Response:
+        if overview is None:
+            raise NotFound("The overview is switched off.", hint="See section `telemetry`.")
+        return json_response(overview())
+
+    return routes
+
+
+def _check(token: str, authorization: str) -> None:
+    scheme, _, shown = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), token.encode()):
+        raise InvalidApiKey("The token for /metrics is missing or wrong.", hint="It is `telemetry.metrics_token`.")

@@ -1,0 +1,1 @@
+"""The endpoints below `/v1/conversations`, and stored completions."""

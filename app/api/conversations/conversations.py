@@ -1,0 +1,191 @@
+"""`/v1/conversations`: OpenAI's Conversations API, and a list of conversations beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from app.api.conversations.item_schemas import Items
+from app.api.edge.auth import Auth
+from app.api.resource_schemas import (
+    METADATA_FILTER,
+    REFUSALS,
+    YEAR_9999,
+    After,
+    Deleted,
+    Described,
+    ErrorBody,
+    JsonRoute,
+    Limit,
+    Metadata,
+    Order,
+    Page,
+    json_response,
+    metadata_filter,
+    page_of,
+)
+from app.conversation.identity import ID_PATTERN
+from app.conversation.messages import Conversation, Mode
+from app.conversations.history.conversations import Records
+from app.conversations.history.history import History
+from app.conversations.items.item_writer import Adding
+from app.pipeline.chat_request import Caller
+from app.store.base import ListQuery
+
+BUSY: dict[int | str, dict[str, Any]] = {
+    409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}
+}
+
+
+class NewConversation(BaseModel):
+    """What a conversation begins with."""
+
+    metadata: Metadata | None = None
+    items: Items | None = None
+
+
+class ConversationChange(BaseModel):
+    """What of a conversation may be changed."""
+
+    metadata: Metadata | None
+
+
+class ParentObject(Described):
+    """What a conversation branched from, and the last item that both have."""
+
+    conversation_id: str
+    through_item: str | None
+
+
+class ConversationObject(Described):
+    """OpenAI's object, and what we know besides."""
+
+    id: str
+    object: str
+    created_at: int
+    metadata: dict[str, str]
+    updated_at: int
+    messages: int
+    tokens: int
+    external_id: str | None
+    mode: str
+    summaries: int
+    parent: ParentObject | None
+    title: str | None = None
+    """Only where it is asked for."""
+
+
+class ConversationPage(Page):
+    data: list[ConversationObject]
+
+
+Include = Annotated[
+    list[Literal["title"]],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="`title`: what it is called: its metadata's `title`, or how what its user said first begins.",
+    ),
+]
+ClientMode = Annotated[Mode | None, Query(description="How its client sends messages.")]
+ExternalId = Annotated[
+    str | None,
+    Query(pattern=f"^{ID_PATTERN}$", description="What its client calls it: `X-Conversation-Id` and the like."),
+]
+Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
+
+
+def conversation_routes(records: Records, adding: Adding, history: History, auth: Auth) -> APIRouter:
+    """Beginning, listing, reading, describing and deleting conversations."""
+    routes = APIRouter(prefix="/v1/conversations", tags=["conversations"], responses=REFUSALS, route_class=JsonRoute)
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    async def told(conversation: Conversation, include: Sequence[str]) -> dict[str, Any]:
+        title = {"title": await history.title(conversation)} if include else {}
+        return {**await records.told(conversation), **title}
+
+    @routes.post("", summary="Begin a conversation", responses={200: {"model": ConversationObject}})
+    async def create_conversation(
+        new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
+    ) -> Response:
+        wanted = new or NewConversation()
+        begun = await adding.begin(caller, wanted.metadata or {}, wanted.items or [])
+        return conversation_response(await records.told(begun))
+
+    @routes.get(
+        "",
+        summary="List conversations",
+        responses={200: {"model": ConversationPage}},
+        openapi_extra=METADATA_FILTER,
+    )
+    async def list_conversations(
+        request: Request,
+        include: Include,
+        limit: Limit = 20,
+        after: After = None,
+        order: Order = "desc",
+        created_after: Seconds = None,
+        created_before: Seconds = None,
+        updated_after: Seconds = None,
+        updated_before: Seconds = None,
+        mode: ClientMode = None,
+        external_id: ExternalId = None,
+        caller: Caller = reads,
+    ) -> Response:
+        query = ListQuery(
+            limit=limit,
+            descending=order == "desc",
+            created_after=_moment(created_after),
+            created_before=_moment(created_before),
+            updated_after=_moment(updated_after),
+            updated_before=_moment(updated_before),
+            mode=mode,
+            external_id=external_id,
+            metadata=metadata_filter(request),
+        )
+        found, has_more = await records.page(caller, query, after=after)
+        return json_response(page_of([await told(one, include) for one in found], has_more=has_more))
+
+    @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
+    async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
+        return conversation_response(await told(await records.of(caller, conversation_id), include))
+
+    @routes.post(
+        "/{conversation_id}",
+        summary="Replace a conversation's metadata",
+        responses={200: {"model": ConversationObject}},
+    )
+    async def update_conversation(
+        conversation_id: str, change: ConversationChange, caller: Caller = manages
+    ) -> Response:
+        changed = await records.describe(caller, conversation_id, change.metadata or {})
+        return conversation_response(await records.told(changed))
+
+    @routes.delete(
+        "/{conversation_id}",
+        summary="Delete a conversation with all that was kept of it",
+        responses={200: {"model": Deleted}},
+    )
+    async def delete_conversation(
+        conversation_id: str,
+        branches: Annotated[bool, Query(description="Also all that branched from it.")] = False,
+        caller: Caller = manages,
+    ) -> Response:
+        gone = await records.delete(caller, conversation_id, branches=branches)
+        return conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
+
+    return routes
+
+
+def conversation_response(told: dict[str, Any]) -> Response:
+    """An answer about the conversation that `told["id"]` names."""
+    return json_response(told, conversation_id=told["id"])
+
+
+def _moment(unix_seconds: int | None) -> datetime | None:
+    return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)

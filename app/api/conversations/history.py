@@ -1,0 +1,152 @@
+"""The course of a conversation: its answers in numbers, its log by place, the branches of its family."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from app.api.edge.auth import Auth
+from app.api.resource_schemas import REFUSALS, After, Described, Order, Page, json_response, page_of
+from app.conversations.history.history import History, TurnsWish
+from app.pipeline.chat_request import Caller
+
+MAX_TURNS: Final = 1_000
+MAX_MESSAGES: Final = 200
+DEFAULT_ROWS: Final = 100
+LAST_SEQ: Final = 2_147_483_647
+Turns = Annotated[int, Query(ge=1, le=MAX_TURNS, description="How many answers there are on a page.")]
+Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages are told.")]
+FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The first of them, counted from 0.")]
+
+
+class TurnObject(Described):
+    """An answer, and what it took; most of it is `null` of answers that did not come through the gateway."""
+
+    id: str
+    object: Literal["conversation.turn"]
+    turn: int
+    seq: int
+    created_at: int | None
+    model: str | None
+    policy: str | None
+    status: str | None
+    window: int | None
+    limit: int | None
+    threshold_tokens: int | None
+    prompt_tokens: int | None
+    reported_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    log_tokens: int | None
+    saved_tokens: int | None
+    compaction: dict[str, Any] | None
+    summaries: int | None
+    boundary_seq: int | None
+    recovered: bool
+    incomplete: bool
+    finish_reason: str | None
+
+
+class TurnPage(Page):
+    data: list[TurnObject]
+
+
+class SpokenCall(Described):
+    id: str | None
+    name: str
+    arguments: str
+
+
+class Attachment(Described):
+    type: Literal["image", "audio", "file"]
+    detail: str
+
+
+class MessageObject(Described):
+    """A message of the log as people read it."""
+
+    seq: int
+    id: str
+    object: Literal["conversation.message"]
+    role: str
+    text: str
+    truncated: bool
+    tool_calls: list[SpokenCall]
+    tool_call_id: str | None
+    name: str | None
+    reasoning: str | None
+    refusal: str | None
+    attachments: list[Attachment]
+    tokens: int
+    turn: int
+    created_at: int | None
+    model: str | None
+    finish_reason: str | None
+    pinned: bool
+    deleted: bool
+    erased: bool
+    incomplete: bool
+    summary_id: str | None
+
+
+class LogStretch(Described):
+    """Messages that follow on each other; `total` is how many the log has."""
+
+    object: Literal["list"]
+    total: int
+    data: list[MessageObject]
+
+
+class BranchObject(Described):
+    """A conversation of a family; `fork_seq` is the first message that it does not share with its parent."""
+
+    id: str
+    object: Literal["conversation.branch"]
+    parent_id: str | None
+    fork_seq: int | None
+    created_at: int | None
+    updated_at: int | None
+    messages: int
+    tokens: int
+    title: str | None
+    current: bool
+
+
+class BranchPage(Page):
+    data: list[BranchObject]
+
+
+def history_routes(history: History, auth: Auth) -> APIRouter:
+    """All three."""
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=REFUSALS)
+    reads = Depends(auth.requires("read"))
+
+    @routes.get("/turns", summary="The answers of a conversation, in numbers", responses={200: {"model": TurnPage}})
+    async def list_turns(
+        conversation_id: str,
+        limit: Turns = DEFAULT_ROWS,
+        after: After = None,
+        order: Order = "asc",
+        caller: Caller = reads,
+    ) -> Response:
+        wish = TurnsWish(limit, newest_first=order == "desc", after=after)
+        found, has_more = await history.turns(caller, conversation_id, wish)
+        return json_response(page_of(found, has_more=has_more))
+
+    @routes.get("/log", summary="Messages of the log, from any place on", responses={200: {"model": LogStretch}})
+    async def read_log(
+        conversation_id: str,
+        from_seq: FromSeq = 0,
+        limit: Messages = DEFAULT_ROWS,
+        caller: Caller = reads,
+    ) -> Response:
+        return json_response(await history.log(caller, conversation_id, from_seq, limit))
+
+    @routes.get("/branches", summary="The family of a conversation", responses={200: {"model": BranchPage}})
+    async def list_branches(conversation_id: str, caller: Caller = reads) -> Response:
+        found, has_more = await history.branches(caller, conversation_id)
+        return json_response(page_of(found, has_more=has_more))
+
+    return routes

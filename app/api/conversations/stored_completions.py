@@ -1,0 +1,124 @@
+"""Stored completions with OpenAI's shapes: `GET /v1/chat/completions` and what is below it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from app.api.edge.auth import Auth
+from app.api.resource_schemas import (
+    METADATA_FILTER,
+    REFUSALS,
+    After,
+    Deleted,
+    Described,
+    JsonRoute,
+    Limit,
+    Metadata,
+    Order,
+    Page,
+    json_response,
+    metadata_filter,
+    page_of,
+)
+from app.conversations.stored_completions import Completions
+from app.pipeline.chat_request import Caller
+from app.store.base import CompletionQuery
+
+ModelName = Annotated[str | None, Query(description="Only those that were asked of this model, by the name asked for.")]
+
+
+class CompletionChange(BaseModel):
+    """What of a stored completion may be changed."""
+
+    metadata: Metadata | None
+
+
+class Completion(Described):
+    """A stored completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    metadata: dict[str, str]
+    conversation_id: str
+
+
+class CompletionPage(Page):
+    data: list[Completion]
+
+
+class CompletionMessage(Described):
+    """A message of what was asked."""
+
+    id: str
+    role: str
+    name: str | None
+    content_parts: list[Any] | None
+
+
+class CompletionMessagePage(Page):
+    data: list[CompletionMessage]
+
+
+def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
+    """Listing, reading, describing and forgetting."""
+    routes = APIRouter(
+        prefix="/v1/chat/completions", tags=["stored completions"], responses=REFUSALS, route_class=JsonRoute
+    )
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    @routes.get(
+        "",
+        summary="List stored completions",
+        responses={200: {"model": CompletionPage}},
+        openapi_extra=METADATA_FILTER,
+    )
+    async def list_completions(
+        request: Request,
+        model: ModelName = None,
+        after: After = None,
+        limit: Limit = 20,
+        order: Order = "asc",
+        caller: Caller = reads,
+    ) -> Response:
+        query = CompletionQuery(limit=limit, descending=order == "desc", model=model, metadata=metadata_filter(request))
+        objects, has_more = await completions.page(caller, query, after)
+        return json_response(page_of(objects, has_more=has_more))
+
+    @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
+    async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
+        return json_response(await completions.get(caller, completion_id))
+
+    @routes.post("/{completion_id}", summary="Replace a completion's metadata", responses={200: {"model": Completion}})
+    async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
+        return json_response(await completions.describe(caller, completion_id, change.metadata or {}))
+
+    @routes.delete(
+        "/{completion_id}",
+        summary="Forget a completion; its conversation stays",
+        responses={200: {"model": Deleted}},
+    )
+    async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:
+        await completions.delete(caller, completion_id)
+        return json_response({"object": "chat.completion.deleted", "id": completion_id, "deleted": True})
+
+    @routes.get(
+        "/{completion_id}/messages",
+        summary="The messages that a completion answers",
+        responses={200: {"model": CompletionMessagePage}},
+    )
+    async def list_completion_messages(
+        completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc", caller: Caller = reads
+    ) -> Response:
+        objects, has_more = await completions.messages(
+            caller, completion_id, after=after, limit=limit, descending=order == "desc"
+        )
+        return json_response(page_of(objects, has_more=has_more))
+
+    return routes

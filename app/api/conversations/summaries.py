@@ -1,0 +1,188 @@
+"""`/v1/conversations/{id}/summaries`: summaries and their revisions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from app.api.conversations.views import SummaryInView
+from app.api.edge.auth import Auth
+from app.api.edge.disconnect import has_left
+from app.api.resource_schemas import (
+    REFUSALS,
+    After,
+    Deleted,
+    Described,
+    ErrorBody,
+    JsonRoute,
+    Limit,
+    Order,
+    Page,
+    Strict,
+    json_response,
+    page_of,
+)
+from app.conversations.summaries.summaries import Summaries
+from app.pipeline.admission.admission import Admission
+from app.pipeline.chat_request import Caller
+
+MAX_TEXT_CHARS: Final = 1_000_000
+MAX_INSTRUCTIONS_CHARS: Final = 10_000
+MAX_REVISION: Final = 2**31 - 1
+WITHOUT_NUL: Final = "^[^\\x00]*$"
+Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
+Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+CONFLICT: Final[dict[int | str, dict[str, Any]]] = {
+    409: {"model": ErrorBody, "description": "It is another revision by now, or is being written."}
+}
+FAILED: Final[dict[int | str, dict[str, Any]]] = {
+    502: {"model": ErrorBody, "description": "No model gave a summary that can be used; nothing has changed."}
+}
+
+
+class SummaryEdit(Strict):
+    """A text that a person wrote."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS, pattern=WITHOUT_NUL)]
+    revision: Annotated[Revision | None, Field(description="The one that you have seen; 409 if there is another.")] = (
+        None
+    )
+
+
+class SummaryRegeneration(Strict):
+    """How a summary is to be written anew."""
+
+    instructions: Annotated[Instructions | None, Field(description="What to pay attention to.")] = None
+    model: Annotated[ModelName | None, Field(description="Left out: the one that was asked last.")] = None
+
+
+class SummaryRollback(Strict):
+    """Which earlier text is to be the newest."""
+
+    revision: Annotated[Revision, Field(description="The one whose text is wanted.")]
+    current_revision: Annotated[
+        Revision | None, Field(description="The one that you have seen; 409 if there is another.")
+    ] = None
+
+
+class RevisionObject(Described):
+    revision: int
+    text: str
+    kind: str
+    model: str
+    tokens: int
+    created_at: int
+
+
+class SummaryObject(SummaryInView):
+    """A summary of a stretch of the log."""
+
+    object: str
+    conversation_id: str
+    active: bool
+    folds: list[str]
+    prompt_version: str
+    created_at: int
+    duration_ms: int
+    usage: dict[str, Any] | None
+    text: str
+
+
+class SummaryWithRevisions(SummaryObject):
+    """A summary with all texts that it has had, oldest first."""
+
+    revisions: list[RevisionObject]
+
+
+class SummaryList(Page):
+    data: list[SummaryObject]
+
+
+def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> APIRouter:
+    """Reading and changing summaries."""
+    routes = APIRouter(
+        prefix="/v1/conversations/{conversation_id}/summaries",
+        tags=["summaries"],
+        responses=REFUSALS,
+        route_class=JsonRoute,
+    )
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    one: dict[int | str, dict[str, Any]] = {200: {"model": SummaryWithRevisions}}
+
+    @routes.get("", summary="List summaries", responses={200: {"model": SummaryList}})
+    async def list_summaries(
+        conversation_id: str,
+        limit: Limit = 20,
+        after: After = None,
+        order: Order = "asc",
+        with_inactive: Annotated[
+            bool, Query(alias="all", description="Also folds, and summaries that others took the place of.")
+        ] = False,
+        caller: Caller = reads,
+    ) -> Response:
+        found, has_more = await summaries.page(
+            caller,
+            conversation_id,
+            limit=limit,
+            after=after,
+            newest_first=order == "desc",
+            with_inactive=with_inactive,
+        )
+        return json_response(page_of(found, has_more=has_more))
+
+    @routes.get("/{summary_id}", summary="A summary with its revisions", responses=one)
+    async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
+        return json_response(await summaries.one(caller, conversation_id, summary_id))
+
+    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**one, **CONFLICT})
+    async def edit_summary(
+        conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
+    ) -> Response:
+        edited = await summaries.edit(caller, conversation_id, summary_id, text=edit.text, revision=edit.revision)
+        return json_response(edited)
+
+    @routes.post(
+        "/{summary_id}/regenerate", summary="Have a summary written anew", responses={**one, **CONFLICT, **FAILED}
+    )
+    async def regenerate_summary(
+        request: Request,
+        conversation_id: str,
+        summary_id: str,
+        wish: SummaryRegeneration | None = None,
+        caller: Caller = manages,
+    ) -> Response:
+        asked = wish or SummaryRegeneration()
+        async with admission.place(caller.tenant, functools.partial(has_left, request.receive)):
+            made = await summaries.regenerate(
+                caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model
+            )
+        return json_response(made)
+
+    @routes.post("/{summary_id}/rollback", summary="Go back to an earlier text", responses={**one, **CONFLICT})
+    async def roll_back_summary(
+        conversation_id: str, summary_id: str, wish: SummaryRollback, caller: Caller = manages
+    ) -> Response:
+        chosen = await summaries.roll_back(
+            caller,
+            conversation_id,
+            summary_id,
+            to_revision=wish.revision,
+            revision=wish.current_revision,
+        )
+        return json_response(chosen)
+
+    @routes.delete(
+        "/{summary_id}",
+        summary="Delete a summary",
+        description="What it stood for is shown word for word again, or summarized anew when the room is needed.",
+        responses={200: {"model": Deleted}},
+    )
+    async def delete_summary(conversation_id: str, summary_id: str, caller: Caller = manages) -> Response:
+        return json_response(await summaries.delete(caller, conversation_id, summary_id))
+
+    return routes

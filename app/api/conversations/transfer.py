@@ -1,0 +1,119 @@
+"""Conversations in and out: export as chat messages, import of what other programs have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from app.api.conversations.conversations import ConversationObject
+from app.api.edge.auth import Auth
+from app.api.edge.request_body import headers_of, read_body
+from app.api.resource_schemas import REFUSALS, Page, json_response, page_of
+from app.conversations.history.conversations import Records
+from app.conversations.transfer.export import Exporting
+from app.conversations.transfer.formats.format_detection import Format
+from app.conversations.transfer.import_ import Importing
+from app.pipeline.chat_request import Caller
+
+NDJSON: Final = "application/x-ndjson"
+ExportFormat = Annotated[
+    Literal["jsonl", "openai"],
+    Query(description='A chat message a line, or one line with all of them: `{"messages": […]}`.'),
+]
+Include = Annotated[
+    Literal["deleted"] | None, Query(description="Also messages that were deleted, as far as they were not erased.")
+]
+ImportFormat = Annotated[Format, Query(description="What the body is; `auto` tells it by its shape.")]
+
+_MESSAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
+        "content": {"type": ["string", "array", "null"]},
+    },
+    "required": ["role"],
+}
+_HISTORY: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"messages": {"type": "array", "items": _MESSAGE}},
+    "required": ["messages"],
+}
+_FILE: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "description": (
+            "A history in OpenAI's form, or an array of them; or, whatever its content type says, chat messages or "
+            "histories a line, conversations.json of a ChatGPT export, or a dump of LangChain messages."
+        ),
+        "content": {
+            "application/json": {
+                "schema": {"anyOf": [_HISTORY, {"type": "array", "items": _HISTORY, "minItems": 1}]},
+            }
+        },
+    }
+}
+
+
+class ImportedConversations(Page):
+    """What was taken in, each conversation followed by its branches."""
+
+    data: list[ConversationObject]
+    warnings: list[str]
+
+
+def transfer_routes(
+    exporting: Exporting, importing: Importing, records: Records, auth: Auth, *, body_limit_bytes: int
+) -> APIRouter:
+    """Both ways; to be included before what reads `/conversations/{id}`."""
+    routes = APIRouter(prefix="/v1/conversations", tags=["portability"], responses=REFUSALS)
+    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+
+    @routes.get(
+        "/{conversation_id}/export",
+        summary="Export a conversation as chat messages",
+        response_class=StreamingResponse,
+        responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "A JSON text a line."}},
+    )
+    async def export_conversation(
+        conversation_id: str,
+        format: ExportFormat = "jsonl",
+        include: Include = None,
+        caller: Caller = reads,
+    ) -> Response:
+        conversation = await records.of(caller, conversation_id)
+        written = exporting.lines if format == "jsonl" else exporting.whole
+        pieces = written(conversation, with_hidden=include == "deleted")
+        # What fails with the first batch is still answered as an error.
+        first = await anext(pieces, b"")
+        headers = {
+            "content-disposition": f'attachment; filename="{conversation.id}.jsonl"',
+            "x-conversation-id": conversation.id,
+        }
+        return StreamingResponse(_joined(first, pieces), media_type=NDJSON, headers=headers)
+
+    @routes.post(
+        "/import",
+        summary="Import conversations",
+        responses={200: {"model": ImportedConversations}},
+        openapi_extra=_FILE,
+    )
+    async def import_conversations(
+        request: Request,
+        format: ImportFormat = "auto",
+        caller: Caller = manages,
+    ) -> Response:
+        body = await read_body(request.receive, headers_of(request.scope), body_limit_bytes)
+        taken = await importing.take_in(caller.tenant, body, format)
+        told = [await records.told(conversation) for conversation in taken.conversations]
+        return json_response({**page_of(told, has_more=False), "warnings": list(taken.warnings)})
+
+    return routes
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

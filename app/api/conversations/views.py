@@ -1,0 +1,183 @@
+"""What the model would see of a conversation, and what it saw for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from app.api.edge.auth import Auth
+from app.api.resource_schemas import REFUSALS, After, Described, ErrorBody, Order, Page, json_response
+from app.conversations.views.stored_turn import Wish
+from app.conversations.views.view_pages import Looking, PageWish
+from app.pipeline.chat_request import Caller
+
+MAX_MESSAGES: Final = 1_000
+DEFAULT_MESSAGES: Final = 100
+Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
+Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
+Include = Annotated[
+    list[Literal["sent"]],
+    Query(
+        default_factory=list,
+        alias="include[]",
+        description="`sent`: the messages as they are sent to the model, all of them, and what each stands for.",
+    ),
+]
+
+
+def _page_wish(
+    include: Include, limit: Messages = DEFAULT_MESSAGES, after: After = None, order: Order = "desc"
+) -> PageWish:
+    return PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
+
+
+Wanted = Annotated[PageWish, Depends(_page_wish)]
+
+
+class MessageInView(Described):
+    """A message of the log, and what becomes of it."""
+
+    id: str
+    seq: int
+    role: str
+    disposition: Literal[
+        "verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"
+    ]
+    summary_id: str | None
+    tokens: int
+    shown_tokens: int
+    pinned: bool
+    quoted: bool
+    reason: str
+    text: str
+
+
+class MessagesInView(Page):
+    data: list[MessageInView]
+
+
+class SummaryInView(Described):
+    """A summary that stands in a view."""
+
+    id: str
+    from_item: str | None
+    through_item: str | None
+    from_seq: int
+    to_seq: int
+    through_turn: int
+    tokens: int
+    kind: Literal["model", "mechanical", "edited", "part"]
+    model: str
+    revision: int
+
+
+class RangeInView(Described):
+    """A stretch of the log that is to be summarized."""
+
+    from_item: str | None
+    through_item: str | None
+    from_seq: int
+    to_seq: int
+    folds: list[str]
+
+
+class SentPart(Described):
+    """A part of a message that the gateway wrote, with the messages of the log `[from_seq, to_seq)` that it stands
+    for; `text` is what it is of the content, of which all parts follow on each other (not told of passages)."""
+
+    kind: Literal["introduction", "summary", "note", "passage"]
+    from_seq: int | None
+    to_seq: int | None
+    summary_id: str | None
+    text: str | None
+
+
+class SentPlace(Described):
+    """What a message stands for that is sent: messages of the log `[from_seq, to_seq)`. A quotation stands for what its
+    parts name, and was made for the message `before_seq`."""
+
+    kind: Literal["instructions", "summary", "quotation", "message"]
+    from_seq: int | None
+    to_seq: int | None
+    before_seq: int | None
+    parts: list[SentPart]
+
+
+class ViewObject(Described):
+    """What both kinds of views have."""
+
+    object: str
+    conversation_id: str
+    model: str
+    policy: str
+    window: int
+    limit: int
+    prompt_tokens: int
+    pressure: float
+    compacts_above: int
+    status: Literal["full", "summarized", "trimmed"]
+    fits: bool
+    dropped_messages: int
+    summaries: list[SummaryInView]
+    messages: MessagesInView
+    sent: list[dict[str, Any]] | None = None
+    sent_places: list[SentPlace] | None = None
+
+
+class PreviewObject(ViewObject):
+    """What would be sent now."""
+
+    instructions: list[dict[str, Any]]
+    to_summarize: list[RangeInView]
+    notes: list[dict[str, Any]]
+
+
+class SeenObject(ViewObject):
+    """What the model saw for an answer; `exact` says whether it is told byte for byte."""
+
+    item_id: str
+    exact: bool
+
+
+def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> APIRouter:
+    """Both views. `policies` are the names of those that there are."""
+    left_out = "Left out: the one that a request would have."
+    named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=REFUSALS)
+    reads = Depends(auth.requires("read"))
+
+    @routes.get(
+        "/context",
+        summary="What would be sent now",
+        description="Plans the next request without making it: no model is called.",
+        responses={
+            200: {"model": PreviewObject},
+            409: {"model": ErrorBody, "description": "There is no answer yet that would name a model."},
+        },
+    )
+    async def preview_context(
+        conversation_id: str,
+        page: Wanted,
+        model: Model = None,
+        policy: str | None = named,
+        caller: Caller = reads,
+    ) -> Response:
+        return json_response(await looking.now(caller, conversation_id, Wish(model=model, policy=policy), page))
+
+    @routes.get(
+        "/items/{item_id}/context",
+        summary="What the model saw for an answer",
+        responses={200: {"model": SeenObject}},
+    )
+    async def context_of_item(
+        conversation_id: str,
+        item_id: str,
+        page: Wanted,
+        caller: Caller = reads,
+    ) -> Response:
+        return json_response(await looking.then(caller, conversation_id, item_id, page))
+
+    return routes

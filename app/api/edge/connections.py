@@ -1,0 +1,301 @@
+"""How long clients may take over what they send and read, and how much of it there may be before a request begins.
+
+uvicorn waits for ever: for a head that never ends, a body that trickles in, a client that does not read. Here all
+connections of a process are looked at together, about once a second, so that a request itself pays next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import http
+import logging
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.api.edge.error_responses import error_body, error_headers
+from app.api.edge.response_cycle import Cycle
+from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
+from app.observability.families import CONNECTIONS, CUTS
+from app.observability.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+SLOW_CLIENT: Final = "concertina.slow_client"
+"""In the ASGI scope of a request whose client was cut off because it did not read its answer."""
+LOOKS: Final = 10
+"""How often a connection is looked at while it may rest."""
+LOOK_SECONDS: Final = (0.01, 1.0)
+REASONS: Final = ("head", "body", "reader", "idle", "large_head", "connections")
+MAX_SHOWN_CHARS: Final = 100
+TRAILERS: Final = deque[tuple[bytes, bytes]](maxlen=0)
+"""Takes the fields behind a chunked body and keeps none. uvicorn would add them to the headers, where they could name a
+key or a conversation past a proxy that checked the headers."""
+
+Value = TypeVar("Value")
+_Stage = Literal["head", "body", "reader", "idle", "surplus"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The part of the settings that concerns connections. 0: no bound."""
+
+    most: int = 0
+    head_bytes: int = 65_536
+    slow_seconds: float = 0.0
+    min_bytes_per_second: int = 0
+    idle_seconds: float = 75.0
+
+
+class Flag(Protocol):
+    """What `threading` and `multiprocessing` call an event."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+
+class Connections:
+    """All connections of a process.
+
+    Attributes:
+        leaving: set once the server is about to stop: new ones are still taken, but had better go elsewhere.
+        cut: how many were refused or ended before their time, by reason.
+    """
+
+    def __init__(self, limits: ConnectionLimits, *, leaving: Flag | None = None) -> None:
+        self.limits = limits
+        self.leaving = leaving or threading.Event()
+        self.cut: Counter[str] = Counter()
+        self._open: set[Connection] = set()
+        self._looking: asyncio.TimerHandle | None = None
+
+    def protocol(self, *arguments: Any, **named: Any) -> Connection:
+        """A new connection, as uvicorn asks for one."""
+        return Connection(self, *arguments, **named)
+
+    def add(self, connection: Connection) -> bool:
+        """Whether there is room for one more."""
+        if self.limits.most and len(self._open) >= self.limits.most:
+            return False
+        self._open.add(connection)
+        if self._looking is None and self.limits.slow_seconds:
+            self._look_later(connection.loop)
+        return True
+
+    def discard(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def count_in(self, metrics: Metrics) -> None:
+        """Have these numbers told with the others."""
+        metrics.watch(CONNECTIONS, lambda: len(self._open))
+        for reason in REASONS:
+            metrics.watch(CUTS, functools.partial(self.cut.__getitem__, reason), reason)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        least, most = LOOK_SECONDS
+        pause_seconds = min(most, max(least, self.limits.slow_seconds / LOOKS))
+        self._looking = loop.call_later(pause_seconds, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looking = None
+        now = loop.time()
+        for connection in list(self._open):
+            connection.look(now)
+        if self._open:
+            self._look_later(loop)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of a client, with bounds."""
+
+    def __init__(self, connections: Connections, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.ws_protocol_class = None  # no path speaks WebSocket; its reader would see none of these bounds
+        self._connections = connections
+        self._head_limit = connections.limits.head_bytes
+        self._received_bytes = 0
+        self._head_bytes = 0
+        """Received of a head that is not complete."""
+        self._measures_head = False
+        self._scope_with_head = self.scope
+        """Of the last request whose head is complete."""
+        self._refusal: GatewayError | None = None
+        self._stage: tuple[_Stage, Any] | None = None
+        """What the client is at, and of which request, as of the last look."""
+        self._since = 0.0
+        self._mark = 0
+        """When that began or last went on, and how far it was."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if not self._connections.add(self):
+            most = self._connections.limits.most
+            self._refuse(
+                Overloaded(
+                    f"The gateway has {most} connections open, which is as many as it may have.",
+                    hint="Try again, or raise `limits.max_connections`.",
+                ),
+                "connections",
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        self._received_bytes += size
+        self._measures_head = self._head_bytes + size > self._head_limit
+        super().data_received(data)
+        if self.scope is not self._scope_with_head:
+            self._head_bytes += size
+            if self._head_bytes > self._head_limit and not self.transport.is_closing():
+                self._refuse_head()
+        else:
+            self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        if self._measures_head and _size_of_head(self.url, self.headers) > self._head_limit:
+            self._refuse_head()
+            raise ValueError("the head is too large")  # ends the parsing; nobody sees it
+        codings = b", ".join([value for name, value in self.headers if name == b"transfer-encoding"])
+        if codings and (codings.lower() != b"chunked" or self.parser.get_http_version() == "1.0"):
+            self._refuse_coding(codings)
+            raise ValueError("the coding is refused")  # as above
+        self._scope_with_head = self.scope
+        super().on_headers_complete()
+        self.headers = TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
+        if type(self.cycle) is RequestResponseCycle:  # it has been made just now, and not begun
+            self.cycle.__class__ = Cycle
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser could not read, unless it was told not to."""
+        if self._refusal is None:
+            self._refuse(InvalidRequest("This is no HTTP request that could be read."), None)
+
+    def look(self, now: float) -> None:
+        """Cut the connection if its client has rested for too long."""
+        stage, mark = self._at()
+        if stage is None or stage != self._stage:
+            self._stage, self._since, self._mark = stage, now, mark
+            return
+        limits = self._connections.limits
+        name = stage[0]
+        allowed_seconds = limits.idle_seconds if name == "idle" else limits.slow_seconds
+        if now - self._since < allowed_seconds:
+            return
+        if name in ("body", "reader") and self._went_on(mark, now - self._since, limits.min_bytes_per_second):
+            self._since, self._mark = now, mark
+            return
+        self._cut(name)
+
+    def _at(self) -> tuple[tuple[_Stage, Any] | None, int]:
+        """What the client is at: None where it is our turn. With how far it has come, in bytes."""
+        cycle, transport = _if_any(self.cycle), self.transport
+        if transport.is_closing():
+            return None, 0
+        if cycle is not None and not cycle.response_complete:
+            if self.flow.write_paused:
+                return ("reader", cycle), -transport.get_write_buffer_size()
+            if cycle.more_body and not self.flow.read_paused:
+                return ("body", cycle), self._received_bytes
+            return None, 0
+        if transport.get_write_buffer_size():
+            return ("reader", cycle), -transport.get_write_buffer_size()
+        if self._is_in_head:
+            return ("head", self.scope), 0
+        if cycle is not None and cycle.more_body:
+            return ("surplus", cycle), 0
+        return (("idle", cycle), 0) if self.timeout_keep_alive_task is None else (None, 0)
+
+    def _went_on(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
+        """Whether enough has moved. A buffer that has grown was empty in between."""
+        moved_bytes = mark - self._mark
+        return moved_bytes < 0 or (moved_bytes > 0 and moved_bytes >= min_bytes_per_second * seconds)
+
+    def _cut(self, name: _Stage) -> None:
+        cycle = _if_any(self.cycle)
+        if name == "reader":
+            self._count("reader")
+            if cycle is not None:
+                cycle.scope[SLOW_CLIENT] = True  # type: ignore[typeddict-unknown-key]  # a name of ours
+            self.transport.abort()
+        elif name == "idle":
+            self._count("idle")
+            self.transport.close()
+        elif name == "surplus" or (name == "body" and cycle is not None and cycle.response_started):
+            self._count("body")
+            self.transport.abort()
+        else:
+            seconds = self._connections.limits.slow_seconds
+            late = RequestTimedOut(
+                f"The request's {name} did not arrive within {seconds:g} seconds, or more slowly than it may.",
+                hint="Send it faster, or raise `limits.slow_client_seconds`.",
+            )
+            self._refuse(late, name)
+
+    def _refuse_head(self) -> None:
+        limit = self._head_limit
+        self._refuse(
+            HeadTooLarge(
+                f"The address and the headers of the request are larger than {limit} bytes.",
+                hint="Raise `limits.max_head_bytes` to allow it.",
+            ),
+            "large_head",
+        )
+
+    def _refuse_coding(self, codings: bytes) -> None:
+        shown = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
+        self._refuse(
+            InvalidRequest(
+                f"The header Transfer-Encoding is {shown!r}; it must be `chunked` alone, and HTTP/1.0 has none.",
+                hint="Send the body as it is, with Content-Length or in chunks.",
+            ),
+            None,
+        )
+
+    def _refuse(self, error: GatewayError, reason: str | None) -> None:
+        """Answer before, or instead of, the application, and close."""
+        self._refusal = error
+        if reason is not None:
+            self._count(reason)
+        self.transport.write(_answer(error))
+        self.transport.close()
+
+    def _count(self, reason: str) -> None:
+        self._connections.cut[reason] += 1
+        log.debug("cut a connection: %s", reason)
+
+    @property
+    def _is_in_head(self) -> bool:
+        """Whether a request has begun whose head is not complete."""
+        return self.scope is not self._scope_with_head
+
+
+def _if_any(value: Value) -> Value | None:
+    """What uvicorn declares to be there and sets with the first request."""
+    return value
+
+
+def _size_of_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+
+
+def _answer(error: GatewayError) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    body = error_body(error)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "x-content-type-options": "nosniff",
+        **error_headers(error),
+    }
+    lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

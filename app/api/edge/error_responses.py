@@ -1,0 +1,68 @@
+"""Errors → HTTP. Every path and status answers with OpenAI's error body and says whether a retry can help."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from starlette.responses import Response
+
+from app.api.edge.passed_headers import headers_to_client
+from app.errors import (
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    StoreUnreadable,
+    UpstreamRefused,
+    release_frames,
+)
+from app.observability.requests import note_error
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_SECONDS: Final = 1
+"""With an error of ours that passes by itself and does not say when."""
+OF_ONE_ANSWER: Final = frozenset({"content-length", "request-id", "x-request-id"})
+"""What an upstream's refusal says of itself, and the gateway's answer says anew."""
+WAITS: Final = (409, 503)
+CLIENT_CLOSED_REQUEST: Final = 499
+"""nginx's status for a client that is gone; it is told in numbers and logs alone."""
+
+
+def error_headers(error: GatewayError) -> dict[str, str]:
+    """Headers that belong to an error: its own, and whether a retry can mend it."""
+    if isinstance(error, UpstreamRefused):
+        passed = headers_to_client(error.headers)
+        return {name: value for name, value in passed.items() if name not in OF_ONE_ANSWER}
+    headers = {"allow": ", ".join(error.allowed)} if isinstance(error, MethodNotAllowed) and error.allowed else {}
+    pause_seconds = error.retry_after_seconds
+    if pause_seconds is None and error.retryable and error.status in WAITS:
+        pause_seconds = RETRY_AFTER_SECONDS
+    if pause_seconds is not None:
+        headers["retry-after"] = str(max(1, math.ceil(pause_seconds)))
+    if not error.retryable and (error.status < 500 or isinstance(error, StoreUnreadable)):
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The body of an error answer; an upstream's own passes unchanged."""
+    return error.raw_body if isinstance(error, UpstreamRefused) else orjson.dumps(error.body())
+
+
+def error_response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+    """A whole error answer, noted for whoever watches."""
+    note_error(error)
+    release_frames(error)
+    combined = {"content-type": "application/json", **error_headers(error), **(headers or {})}
+    return Response(error_body(error), status_code=error.status, headers=combined)
+
+
+def unexpected(error: Exception, request_id: str) -> InternalError:
+    """An error nobody foresaw: logged with its trace, told without."""
+    log.error("request %s failed unexpectedly", request_id, exc_info=error)
+    release_frames(error)
+    return InternalError("The gateway failed to handle this request. The fault is logged with its request id.")

@@ -1,0 +1,133 @@
+"""Checks the headers of every request, on every path, before anything else reads them.
+
+- `Host`: a web page can make a name of its own mean the gateway's address (DNS rebinding), and then read the answers of
+  a gateway without keys. Its requests carry that name in `Host`.
+- A header that decides who asks, or for what, stands once. Of two values, a proxy in front and the gateway might read
+  different ones.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from app.api.chat_request_parser import READ_HEADERS
+from app.api.edge.request_body import LENGTH_HEADERS
+from app.api.edge.response_headers import RawHeader
+from app.errors import GatewayError, HostNotAllowed, InvalidRequest
+
+LISTS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})
+"""Read headers that may stand more than once; of `traceparent`, two are no fault of the client's and no trace."""
+SINGLE_HEADERS: Final = frozenset(
+    {
+        *("host", "authorization", "api-key", "x-api-key", "content-type", "origin", "sec-fetch-site"),
+        *(LENGTH_HEADERS | READ_HEADERS) - LISTS,
+    }
+)
+"""Headers that must not stand twice: they decide who asks, for what, or how the body is read."""
+ANY_HOST: Final = "*"
+RESERVED_ENDINGS: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa", ".svc")
+"""Names that no stranger can register: RFC 6761, RFC 6762, RFC 8375, ICANN on `internal`; Kubernetes' services."""
+MAX_REMEMBERED: Final = 256
+MAX_REMEMBERED_BYTES: Final = 300
+MAX_SHOWN_CHARS: Final = 100
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
+
+
+class HostRules:
+    """Decides by which names the gateway may be reached.
+
+    Args:
+        allowed: names without ports. With any, no other names are served, only addresses and `localhost`. `*`: all are.
+        asks_for_key: every request needs a key of the gateway's own, which no stranger's page has.
+    """
+
+    def __init__(self, allowed: Collection[str] = (), *, asks_for_key: bool = False) -> None:
+        self._allowed = frozenset(name.lower() for name in allowed)
+        self._serves_any = ANY_HOST in self._allowed or (asks_for_key and not self._allowed)
+
+    def allows(self, host: str) -> bool:
+        """Whether a request with this `Host` is served. Only HTTP/1.0 and no browser leaves it empty."""
+        if self._serves_any or not host:
+            return True
+        found = _HOST.fullmatch(host.lower())
+        if found is None:
+            return False
+        name = parse_host_name(host)
+        if is_address(name) or is_loopback(name) or name in self._allowed:
+            return True
+        return not self._allowed and ("." not in name or name.endswith(RESERVED_ENDINGS))
+
+
+class RequestHeads:
+    """Finds what is wrong with the headers of a request.
+
+    Args:
+        single: headers that must not stand twice, beside `SINGLE_HEADERS`. Lower case.
+    """
+
+    def __init__(self, hosts: HostRules, single: Collection[str] = ()) -> None:
+        self._hosts = hosts
+        self._single = frozenset(name.encode("latin-1") for name in SINGLE_HEADERS.union(single))
+        self._allowed: set[bytes | None] = set()
+        """Values of `Host` that were found to be allowed."""
+
+    def find_fault(self, headers: Sequence[RawHeader]) -> GatewayError | None:
+        """The error that the request is refused with; None where there is none.
+
+        Args:
+            headers: lower-case names.
+        """
+        values = dict(headers)
+        if len(values) != len(headers) and (repeated := self._find_repeated(headers)) is not None:
+            return InvalidRequest(
+                f"The header {repeated} stands in the request more than once.",
+                code="invalid_value",
+                param=repeated,
+                hint="Send it once; a proxy in front must replace it, not add another.",
+            )
+        host = values.get(b"host")
+        return None if host in self._allowed else self._check_host(host)
+
+    def _find_repeated(self, headers: Sequence[RawHeader]) -> str | None:
+        found: set[bytes] = set()
+        for name, _ in headers:
+            if name in found:
+                return name.decode("latin-1")
+            if name in self._single:
+                found.add(name)
+        return None
+
+    def _check_host(self, host: bytes | None) -> GatewayError | None:
+        text = (host or b"").decode("latin-1")
+        if not self._hosts.allows(text):
+            return HostNotAllowed(
+                f"This gateway is not served under the name {text[:MAX_SHOWN_CHARS]!r}, which the header Host says.",
+                hint="If it is meant to be, add the name to `auth.allowed_hosts`, without a port.",
+            )
+        if len(self._allowed) < MAX_REMEMBERED and len(text) <= MAX_REMEMBERED_BYTES:
+            self._allowed.add(host)
+        return None
+
+
+def parse_host_name(host: str) -> str:
+    """A host without its port, lower case, without the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].rstrip(".").lower()
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    return is_address(name) and ipaddress.ip_address(name).is_loopback

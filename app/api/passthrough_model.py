@@ -1,0 +1,282 @@
+"""The model that a passed-through request names: in its JSON body, its form, its query or its path. Read it, or write
+another name in its place. Pure."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+import msgspec
+import orjson
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+
+from app.api.edge.auth import OTHER_MODELS
+from app.errors import InvalidRequest
+from app.pipeline.call.upstream_request import rebuilt
+
+MOST_FIELDS: Final = 1000
+"""Of a form: each costs some microseconds, and a body may hold a million."""
+FORM: Final = b"application/x-www-form-urlencoded"
+MULTIPART: Final = b"multipart/form-data"
+LONGEST_NAME: Final = 64
+"""Of a field that may name a model: `fallbacks[]` with all characters escaped has half of it."""
+LONGEST_MODEL: Final = 4096
+MODEL: Final = "model"
+_MODEL: Final = MODEL.encode()
+_NAMING: Final = (_MODEL, *(name.encode() for name in OTHER_MODELS))
+_BYTES: Final = "latin-1"
+"""Decodes any bytes, and gives the same back."""
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+"""RFC 2046, 5.1.1."""
+_MODEL_IN_PATH = re.compile(r"^/(engines|deployments)/([^/]+)(?=/)")
+"""`/engines/{model}/completions` is OpenAI's older form, `/deployments/{model}/…` is Azure's."""
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+# The parser's own log quotes what it stumbles over, which may be anybody's text.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+
+
+class PassedRequest(msgspec.Struct, frozen=True):
+    """What of a request may name a model.
+
+    Args:
+        path: below `/v1`, begins with a slash; escapes as they were sent.
+        query: without the question mark.
+        content_type: the header's value; empty where there is none.
+    """
+
+    path: str
+    query: str
+    content_type: str
+    body: bytes
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """One field of a query or a form."""
+
+    raw: bytes
+    """As it was sent."""
+    name: bytes = b""
+    """Decoded; empty where the field cannot name a model."""
+    value: bytes = b""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One part of a multipart form."""
+
+    name: bytes
+    filename: bytes | None
+    content_type: bytes | None
+    data: bytes
+
+
+def read_fields(request: PassedRequest) -> Mapping[str, Any]:
+    """The fields of a body: of a JSON object whatever the content type says, or of a form. A field that a form has
+    several times, or under a name such as `models[]`, is a tuple. Empty where the body cannot be read.
+
+    Raises:
+        InvalidRequest: a form has too many fields.
+    """
+    kind, options = parse_options_header(request.content_type)
+    if kind == MULTIPART:
+        parts = _read_multipart(request.body, options)
+        return _group([(part.name, part.data) for part in parts if part.filename is None])
+    fields = _read_object(request.body)
+    if fields or kind != FORM:
+        return fields
+    return _group([(pair.name, pair.value) for pair in _read_form(request.body) if pair.name])
+
+
+def read_model(request: PassedRequest, fields: Mapping[str, Any]) -> str | None:
+    """The model that a request names; None where it names none.
+
+    Args:
+        fields: as `read_fields` reads them.
+
+    Raises:
+        InvalidRequest: it names several.
+    """
+    pairs = _read_form(request.query.encode())
+    in_query = _group([(pair.name, pair.value) for pair in pairs if pair.name])
+    named = [fields.get(MODEL), in_query.get(MODEL), _read_path(request.path)]
+    values = [value for each in named for value in (each if isinstance(each, tuple) else [each])]
+    names = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    if len(names) > 1:
+        raise InvalidRequest(
+            f"The request names several models: {', '.join(map(repr, names))}.",
+            param=MODEL,
+            hint="Name one, or the same in the body, the query and the path.",
+        )
+    return names[0] if names else None
+
+
+def write_model(request: PassedRequest, model: str) -> PassedRequest:
+    """The request with another name in each place where it names a model. A body that names one is written anew: each
+    JSON field once, and each part of a form as it was read, so that no other reader finds another name in it."""
+    path = _MODEL_IN_PATH.sub(lambda found: f"/{found[1]}/{quote(model, safe='')}", request.path)
+    query = request.query
+    pairs = _read_form(query.encode())
+    if any(pair.name == _MODEL for pair in pairs):
+        query = _write_form(pairs, model).decode()
+    content_type, body = request.content_type, request.body
+    kind, options = parse_options_header(content_type)
+    if kind == MULTIPART:
+        if parts := _read_multipart(body, options):
+            boundary = options[b"boundary"]
+            content_type = f'multipart/form-data; boundary="{boundary.decode(_BYTES)}"'
+            body = _write_multipart(parts, boundary, model)
+    elif fields := _read_object(body):
+        if MODEL in fields:
+            content_type = content_type if b"json" in kind else "application/json"
+            body = rebuilt({**_decode_object(body), MODEL: orjson.dumps(model)})
+    elif kind == FORM:
+        body = _write_form(_read_form(body), model)
+    return PassedRequest(path, query, content_type, body)
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _read_path(path: str) -> str | None:
+    found = _MODEL_IN_PATH.search(path)
+    return unquote(found[2]) if found else None
+
+
+def _read_form(form: bytes) -> list[_Pair]:
+    """The fields of a query or a form. Only what may name a model is decoded: to decode all takes half a second for
+    each MB."""
+    if form.count(b"&") >= MOST_FIELDS:
+        raise _too_many_fields()
+    pairs = []
+    for raw in form.split(b"&"):
+        name, _, value = raw.partition(b"=")
+        if len(name) <= LONGEST_NAME and (decoded := _decode(name)).removesuffix(b"[]") in _NAMING:
+            pairs.append(_Pair(raw, decoded, _decode(value)))
+        else:
+            pairs.append(_Pair(raw))
+    return pairs
+
+
+def _decode(value: bytes) -> bytes:
+    if len(value) > LONGEST_MODEL:
+        raise InvalidRequest(f"The name of a model may have at most {LONGEST_MODEL} bytes in a form.", param=MODEL)
+    return unquote_to_bytes(value.replace(b"+", b" "))
+
+
+def _write_form(pairs: Sequence[_Pair], model: str) -> bytes:
+    """The fields as they were sent but for the model. A semicolon is escaped: some readers end a field there."""
+    named = b"model=" + quote(model, safe="").encode()
+    return b"&".join(named if pair.name == _MODEL else pair.raw.replace(b";", b"%3B") for pair in pairs)
+
+
+def _read_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_Part]:
+    """The parts of a form; none where it is not well-formed to its end."""
+    boundary = options.get(b"boundary", b"")
+    if _BOUNDARY.fullmatch(boundary.decode(_BYTES)) is None:
+        return []
+    # The parser takes half a microsecond for each space behind a boundary, and ten for each line that begins like one.
+    if any(b"--" + boundary + blank in body for blank in (b" ", b"\t")):
+        return []
+    if body.count(b"--" + boundary) > MOST_FIELDS + 1:
+        raise _too_many_fields()
+    reading = _Multipart()
+    try:
+        reading.read(body, boundary)
+    except FormParserError:
+        return []
+    return reading.parts if reading.is_whole else []
+
+
+class _Multipart:
+    """Collects the parts of a form while it is parsed."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.is_whole = False
+        self._headers: dict[bytes, bytes] = {}
+        self._header = b""
+        self._data: list[bytes] = []
+
+    def read(self, body: bytes, boundary: bytes) -> None:
+        """
+        Raises:
+            FormParserError: it is not well-formed.
+        """
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._add_header,
+                "on_header_value": self._add_value,
+                "on_part_data": lambda data, start, end: self._data.append(data[start:end]),
+                "on_part_end": self._end,
+                "on_end": self._finish,
+            },
+        )
+        parser.write(body)
+
+    def _begin(self) -> None:
+        self._headers, self._data = {}, []
+
+    def _add_header(self, data: bytes, start: int, end: int) -> None:
+        self._header = data[start:end].lower()
+
+    def _add_value(self, data: bytes, start: int, end: int) -> None:
+        self._headers[self._header] = data[start:end]
+
+    def _end(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition"))
+        name, filename = options.get(b"name", b""), options.get(b"filename") or None
+        self.parts.append(_Part(name, filename, self._headers.get(b"content-type"), b"".join(self._data)))
+
+    def _finish(self) -> None:
+        self.is_whole = True
+
+
+def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> bytes:
+    pieces: list[bytes] = []
+    for part in parts:
+        head = b'content-disposition: form-data; name="%b"' % _escape(part.name)
+        if part.filename is not None:
+            head += b'; filename="%b"' % _escape(part.filename)
+        if part.content_type is not None and part.content_type.decode(_BYTES).isprintable():
+            head += b"\r\ncontent-type: %b" % part.content_type
+        is_model = part.name == _MODEL and part.filename is None
+        data = model.encode() if is_model else part.data
+        pieces += [b"--%b\r\n%b\r\n\r\n" % (boundary, head), data, b"\r\n"]
+    return b"".join([*pieces, b"--%b--\r\n" % boundary])
+
+
+def _escape(value: bytes) -> bytes:
+    """A name between quotation marks as browsers write it (WHATWG, multipart/form-data encoding algorithm). A backslash
+    is escaped too: some readers take it for the beginning of an escape."""
+    for character in (b'"', b"\\", b"\r", b"\n"):
+        value = value.replace(character, b"%%%02X" % ord(character))
+    return value
+
+
+def _group(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, ...]]:
+    fields: dict[str, str | tuple[str, ...]] = {}
+    for name, value in pairs:
+        key, text = name.decode("utf-8", "replace"), value.decode("utf-8", "replace")
+        if key in fields or key.endswith("[]"):
+            key = key.removesuffix("[]")
+            known = fields.get(key, ())
+            fields[key] = (*((known,) if isinstance(known, str) else known), text)
+        else:
+            fields[key] = text
+    return fields
+
+
+def _too_many_fields() -> InvalidRequest:
+    return InvalidRequest(f"A form may have at most {MOST_FIELDS} fields.", code="invalid_value")
