@@ -18,7 +18,7 @@ from app.assembly.models import policy_of, providers_of, router_of, routes_of, w
 from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer import Summarizer
+from app.compaction.summarizer.summarizer import Summarizer
 from app.context.tokens import counter_for
 from app.conversation.identity import PrefixMemory
 from app.conversations.erase.retention import Retention

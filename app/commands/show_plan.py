@@ -19,7 +19,7 @@ from app.assembly.models import policy_of
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown as printable
-from app.compaction.summarizer import input_tokens
+from app.compaction.summarizer.summarizer import input_tokens
 from app.context.disposition import REASONS, Disposition
 from app.context.policy import Policy
 from app.context.tokens import counter_for

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from app.compaction.chunkmaker import ChunkMaker, Made
-from app.compaction.job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
-from app.compaction.summarizer import Summarizer
+from app.compaction.compaction_job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
+from app.compaction.summarizer.summarizer import Summarizer
+from app.compaction.summary_maker import ChunkMaker, Made
 from app.context.view import Counter
 from app.conversation.messages import Chunk
 from app.observability.families import COMPACTION_SECONDS, COMPACTIONS

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import orjson
 
+from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.job import CompactionJob
-from app.compaction.summarizer import Summarizer
+from app.compaction.summarizer.summarizer import Summarizer
 from app.context.outline import Range
 from app.context.partition import Tail
 from app.context.policy import Policy

@@ -6,8 +6,8 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from app.compaction.prompts import PROMPT_VERSION
-from app.compaction.survival import without_appendix
+from app.compaction.acceptance.kept_facts import without_appendix
+from app.compaction.summarizer.prompts import PROMPT_VERSION
 from app.context.outline import Range
 from app.context.policy import Policy, SummarizerPolicy
 from app.context.view import section_tokens

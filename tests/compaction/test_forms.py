@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.compaction.bodies import bound_fields
-from app.compaction.prompts import (
+from app.compaction.summarizer.prompts import (
     CHECKPOINT_INSTRUCTION,
     CHECKPOINT_UPDATE,
     PARTS_NOTE,
@@ -17,7 +16,8 @@ from app.compaction.prompts import (
     instruction,
     prompt_version,
 )
-from app.compaction.request import SummaryRefused, SummaryRequest
+from app.compaction.summarizer.request_body import bound_fields
+from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
 from app.context.policy import Policy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.base import Quirks

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.mechanical import lines_of, thinned
+from app.compaction.acceptance.mechanical_summary import lines_of, thinned
 from tests.compaction.scenery import COUNT, log_of
 
 

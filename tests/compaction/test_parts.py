@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.parts import MOST_PARTS, most_parts, part_limit, parts_of
-from app.compaction.transcript import SPEAKER_LINE_TOKENS, Entry
+from app.compaction.summarizer.range_parts import MOST_PARTS, most_parts, part_limit, parts_of
+from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, Entry
 from tests.compaction.scenery import COUNT
 
 

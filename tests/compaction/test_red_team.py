@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.bodies import ConversationPrompt, Room, TranscriptPrompt
-from app.compaction.prompts import SUMMARY_INSTRUCTION, scope
-from app.compaction.survival import HEADINGS
-from app.compaction.transcript import entries_of
+from app.compaction.acceptance.kept_facts import HEADINGS
+from app.compaction.summarizer.prompts import SUMMARY_INSTRUCTION, scope
+from app.compaction.summarizer.request_body import ConversationPrompt, Room, TranscriptPrompt
+from app.compaction.summarizer.transcript import entries_of
 from app.context.view import FENCE, PREAMBLE, section, summary_message
 from tests.compaction.scenery import COUNT, Scene, job_for, log_of, saying, talk
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.compaction.job import CompactionJob
+from app.compaction.compaction_job import CompactionJob
 from app.context.outline import Range
 from app.context.partition import Tail
 from app.context.policy import Policy, SummarizerPolicy

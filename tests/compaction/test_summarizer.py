@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.compaction.acceptance import accepted
-from app.compaction.summarizer import SummaryRefused, SummaryRequest, input_tokens
+from app.compaction.acceptance.acceptance import accepted
+from app.compaction.summarizer.summarizer import SummaryRefused, SummaryRequest, input_tokens
 from app.context.policy import Policy, SummarizerPolicy
 from app.errors import UpstreamRefused
 from app.simulator.options import Faults, SimulatorOptions

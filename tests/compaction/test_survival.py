@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance import LEAST_OVERSHOOT_TOKENS, OVERSHOOT_SHARE, completed, worth_asking_again
-from app.compaction.mechanical import mechanical_summary
-from app.compaction.survival import HEADINGS, appendix, kept_in, kept_share, missing, values_of
-from app.compaction.values import values_in
+from app.compaction.acceptance.acceptance import LEAST_OVERSHOOT_TOKENS, OVERSHOOT_SHARE, completed, worth_asking_again
+from app.compaction.acceptance.facts import values_in
+from app.compaction.acceptance.kept_facts import HEADINGS, appendix, kept_in, kept_share, missing, values_of
+from app.compaction.acceptance.mechanical_summary import mechanical_summary
 from app.conversation.messages import Chunk, LogMessage
 from tests.compaction.scenery import COUNT, Scene, job_for, log_of, saying
 

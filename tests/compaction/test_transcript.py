@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.transcript import transcript
+from app.compaction.summarizer.transcript import transcript
 from tests.compaction.scenery import COUNT, log_of
 
 CALL = {"id": "a", "type": "function", "function": {"name": "run", "arguments": '{"command": "make"}'}}

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 
+from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.job import CompactionJob
-from app.compaction.summarizer import Summarizer
+from app.compaction.summarizer.summarizer import Summarizer
 from app.context.outline import Range
 from app.context.partition import Tail
 from app.context.policy import Policy

@@ -15,8 +15,8 @@ import msgspec
 import orjson
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
-from app.compaction.transcript import transcript
-from app.compaction.values import Values
+from app.compaction.acceptance.facts import Values
+from app.compaction.summarizer.transcript import transcript
 from app.context.images import image_tokens
 from app.context.tokens import TokenCounter
 from app.conversation.canonical import canonical

@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.job import lease_key_of
-from app.compaction.standin import stand_in
+from app.compaction.acceptance.mechanical_replacement import stand_in
+from app.compaction.compaction_job import lease_key_of
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.erase.redaction import deleted_parts, redacted
 from app.conversations.history.conversations import Records

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.compaction.transcript import Entry, fenced, spoken
+from app.compaction.summarizer.transcript import Entry, fenced, spoken
 from app.context.rounds import call_of
 from app.conversation.messages import Message
 from app.conversation.terms import query_terms

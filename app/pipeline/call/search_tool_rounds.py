@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.compaction.job import summed
+from app.compaction.compaction_job import summed
 from app.pipeline.call.search_tool import is_recall
 from app.pipeline.call.search_tool_calls import CallSplitter
 from app.pipeline.respond.stream_frames import decoded, encoded

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.compaction.compaction_job import CompactionJob, CompactionResult, Spot, summed
 from app.compaction.compactor import Compactor
-from app.compaction.job import CompactionJob, CompactionResult, Spot, summed
 from app.context.outline import START, Outline, Range, Style
 from app.context.partition import Tail, boundary_after, tail_of, tail_start
 from app.context.policy import Policy

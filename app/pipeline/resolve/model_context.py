@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.compaction.summarizer import SAME_MODEL, input_tokens
+from app.compaction.summarizer.summarizer import SAME_MODEL, input_tokens
 from app.context.calibration import Attachment
 from app.context.policy import Policy
 from app.context.tokens import counter_name

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.bodies import INSTRUCTION_TOKENS
+from app.compaction.summarizer.request_body import INSTRUCTION_TOKENS
 from app.context.budget import Budget, budget_for, summary_limit
 from app.context.calibration import LOWEST_SLOPE, Calibration, Prompt, digest_instructions
 from app.context.chain import find_omitted

@@ -16,9 +16,9 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from app.compaction.job import CompactionJob, Spot
-from app.compaction.parts import MOST_PARTS, part_limit
-from app.compaction.transcript import SPEAKER_LINE_TOKENS
+from app.compaction.compaction_job import CompactionJob, Spot
+from app.compaction.summarizer.range_parts import MOST_PARTS, part_limit
+from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
 from app.context.partition import NEAR_SHARE, Round, Tail
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import StoreUnavailable

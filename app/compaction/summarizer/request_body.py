@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import orjson
 
-from app.compaction.prompts import again, conversation_prompt, transcript_prompt
-from app.compaction.request import SummaryRefused
-from app.compaction.transcript import Entry, fenced
+from app.compaction.summarizer.prompts import again, conversation_prompt, transcript_prompt
+from app.compaction.summarizer.summary_request import SummaryRefused
+from app.compaction.summarizer.transcript import Entry, fenced
 from app.context.budget import summary_limit
 from app.context.policy import Policy
 from app.context.view import Counter

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.compaction.transcript import SPEAKER_LINE_TOKENS, Count, Entry, cut_to
+from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, Count, Entry, cut_to
 
 MOST_PARTS = 15
 """With the call that merges them, sixteen calls at the most for one summary."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from app.compaction.cleaning import cleaned
-from app.compaction.request import SummaryRefused, SummaryRequest
-from app.compaction.survival import appendix, missing, share_without
-from app.compaction.transcript import Count
-from app.compaction.values import Mention
+from app.compaction.acceptance.answer_cleaning import cleaned
+from app.compaction.acceptance.facts import Mention
+from app.compaction.acceptance.kept_facts import appendix, missing, share_without
+from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
+from app.compaction.summarizer.transcript import Count
 from app.context.view import Counter
 from app.conversation.messages import text_of
 from app.errors import UpstreamUnavailable

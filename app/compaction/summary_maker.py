@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.job import CompactionJob, Outcome, Spot
-from app.compaction.log_parts import LogParts
-from app.compaction.mechanical import MECHANICAL_VERSION, mechanical_summary
-from app.compaction.outdated import is_outdated
-from app.compaction.prompts import Wish, prompt_version
-from app.compaction.request import Summary, SummaryRefused, SummaryRequest
-from app.compaction.summarizer import Summarizer
+from app.compaction.acceptance.mechanical_summary import MECHANICAL_VERSION, mechanical_summary
+from app.compaction.compaction_job import CompactionJob, Outcome, Spot
+from app.compaction.outdated_range import is_outdated
+from app.compaction.partial_summaries import LogParts
+from app.compaction.summarizer.prompts import Wish, prompt_version
+from app.compaction.summarizer.summarizer import Summarizer
+from app.compaction.summarizer.summary_request import Summary, SummaryRefused, SummaryRequest
 from app.context.budget import summary_limit
 from app.context.view import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk

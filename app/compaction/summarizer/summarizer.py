@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from app.compaction.bodies import input_tokens
-from app.compaction.calls import Calls, Windows
-from app.compaction.job import summed
-from app.compaction.pauses import UNPROCESSABLE, Pauses
-from app.compaction.prompts import prompt_version
-from app.compaction.request import SAME_MODEL, Summary, SummaryRefused, SummaryRequest
-from app.compaction.writing import Writing
+from app.compaction.compaction_job import summed
+from app.compaction.summarizer.backoff import UNPROCESSABLE, Pauses
+from app.compaction.summarizer.prompts import prompt_version
+from app.compaction.summarizer.request_body import input_tokens
+from app.compaction.summarizer.summarizer_call import Calls, Windows
+from app.compaction.summarizer.summary_request import SAME_MODEL, Summary, SummaryRefused, SummaryRequest
+from app.compaction.summarizer.summary_writer import Writing
 from app.context.view import Counter
 from app.errors import GatewayError, UpstreamRefused, release_frames
 from app.observability.metrics import SILENT, Metrics

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.compaction.transcript import Count
-from app.compaction.values import Mention, Source, Values, values_in
+from app.compaction.acceptance.facts import Mention, Source, Values, values_in
+from app.compaction.summarizer.transcript import Count
 from app.conversation.messages import Chunk, LogMessage
 
 HEADINGS: dict[Source, str] = {"kept": "Values mentioned: ", "result": "Seen in results: "}

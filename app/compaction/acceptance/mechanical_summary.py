@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from app.compaction.survival import appendix, missing, values_of, without_appendix
-from app.compaction.transcript import Count, spoken
+from app.compaction.acceptance.kept_facts import appendix, missing, values_of, without_appendix
+from app.compaction.summarizer.transcript import Count, spoken
 from app.context.rounds import RESULT_ROLES, call_lines, outcome, short
 from app.conversation.messages import Chunk, LogMessage, Message
 

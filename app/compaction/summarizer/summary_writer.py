@@ -7,15 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.compaction.acceptance import accepted, completed, finish_reason, said, told, worth_asking_again
-from app.compaction.bodies import AgainPrompt, ConversationPrompt, Prompt, TranscriptPrompt, bound_fields
-from app.compaction.calls import FIRST, Answer, Attempt, Calls
-from app.compaction.parts import part_limit, parts_of
-from app.compaction.prompts import LOG_PARTS_NOTE, PARTS_NOTE, Wish, fold_scope, instruction, scope
-from app.compaction.request import SummaryRefused, SummaryRequest
-from app.compaction.survival import kept_share, values_of
-from app.compaction.transcript import Entry, entries_of, spoken
-from app.compaction.values import Mention
+from app.compaction.acceptance.acceptance import accepted, completed, finish_reason, said, told, worth_asking_again
+from app.compaction.acceptance.facts import Mention
+from app.compaction.acceptance.kept_facts import kept_share, values_of
+from app.compaction.summarizer.prompts import LOG_PARTS_NOTE, PARTS_NOTE, Wish, fold_scope, instruction, scope
+from app.compaction.summarizer.range_parts import part_limit, parts_of
+from app.compaction.summarizer.request_body import (
+    AgainPrompt,
+    ConversationPrompt,
+    Prompt,
+    TranscriptPrompt,
+    bound_fields,
+)
+from app.compaction.summarizer.summarizer_call import FIRST, Answer, Attempt, Calls
+from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
+from app.compaction.summarizer.transcript import Entry, entries_of, spoken
 from app.context.partition import rounds_of
 from app.context.view import Counter
 from app.conversation.messages import Chunk, LogMessage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.compaction.request import SummaryRefused
+from app.compaction.summarizer.summary_request import SummaryRefused
 from app.errors import UpstreamRefused
 from app.upstream.breaker import Breaker
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.compaction.acceptance import decoded
-from app.compaction.bodies import Prompt, Room, body_of
-from app.compaction.request import SummaryRequest
+from app.compaction.acceptance.acceptance import decoded
+from app.compaction.summarizer.request_body import Prompt, Room, body_of
+from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.tokens import counter_name
 from app.context.usage import input_of, output_of
 from app.context.view import Counter

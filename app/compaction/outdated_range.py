@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.compaction.job import CompactionJob, Spot
+from app.compaction.compaction_job import CompactionJob, Spot
 from app.conversation.messages import Chunk, Conversation
 from app.errors import StoreUnavailable
 from app.store.base import Store

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.compaction.log_parts import LogParts
-from app.compaction.prompts import Wish
+from app.compaction.partial_summaries import LogParts
+from app.compaction.summarizer.prompts import Wish
 from app.context.outline import Style
 from app.context.policy import Policy
 from app.conversation.messages import Chunk, LogMessage

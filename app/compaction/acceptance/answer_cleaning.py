@@ -9,7 +9,7 @@ import re
 
 import orjson
 
-from app.compaction.transcript import without_thoughts
+from app.compaction.summarizer.transcript import without_thoughts
 
 _THOUGHTS = (
     re.compile(r"\[THINK\].*?(?:\[/THINK\]|\Z)", re.DOTALL),

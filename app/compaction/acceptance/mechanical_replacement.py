@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.mechanical import MECHANICAL_VERSION, mechanical_summary
+from app.compaction.acceptance.mechanical_summary import MECHANICAL_VERSION, mechanical_summary
 from app.context.view import Counter, section_tokens
 from app.conversation.messages import Chunk, LogMessage
 

@@ -1,6 +1,7 @@
 """What a stretch of a log mentions that nobody can guess again: identifiers, numbers, addresses, dates, names. Pure.
 
-Values are found in plain text by their shape (`compaction.shapes`), in tool calls and JSON results also by their place.
+Values are found in plain text by their shape (`compaction.acceptance.word_shapes`), in tool calls and JSON results also
+by their place.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Literal
 
 import orjson
 
-from app.compaction.shapes import given_names_in, labelled_words, names_in, quotations_in, worth_of
-from app.compaction.transcript import spoken
+from app.compaction.acceptance.word_shapes import given_names_in, labelled_words, names_in, quotations_in, worth_of
+from app.compaction.summarizer.transcript import spoken
 from app.context.rounds import call_of
 from app.conversation.messages import LogMessage
 

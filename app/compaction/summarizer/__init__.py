@@ -1,0 +1,1 @@
+"""One summary, written by a model: prompts, request bodies, calls."""
