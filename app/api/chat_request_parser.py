@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 import orjson
 
-from app.context.policy import Recall
+from app.context.plan.policy import Recall
 from app.conversation.identity import is_valid_id
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, EventStyle, decode_field

@@ -19,7 +19,7 @@ from app.assembly.telemetry import metrics_of, overview_of
 from app.assembly.tracing import tracing_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import Summarizer
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
 from app.conversation.identity import PrefixMemory
 from app.conversations.erase.retention import Retention
 from app.observability.families import TASKS

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.context.policy import (
+from app.context.count.token_counter import LONG_BYTES, TokenCounter, counter_for, counter_name
+from app.context.plan.policy import (
     MOST_SUMMARY_TOKENS,
     ClearReasoning,
     ClearToolResults,
@@ -17,7 +18,6 @@ from app.context.policy import (
     SummarizerPolicy,
     Trigger,
 )
-from app.context.tokens import LONG_BYTES, TokenCounter, counter_for, counter_name
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL

@@ -30,8 +30,8 @@ from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.telemetry import VERSION
 from app.compaction.compactor import new_chunk_id
-from app.context.tokens import counter_for
-from app.context.vocabulary import encoding_for
+from app.context.count.token_counter import counter_for
+from app.context.count.vocabulary import encoding_for
 from app.conversations.api_keys import Issuing
 from app.conversations.erase.erasure import Erasing
 from app.conversations.history.conversations import Records

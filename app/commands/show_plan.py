@@ -20,9 +20,9 @@ from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown as printable
 from app.compaction.summarizer.summarizer import input_tokens
-from app.context.disposition import REASONS, Disposition
-from app.context.policy import Policy
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
+from app.context.plan.policy import Policy
+from app.context.view.message_fate import REASONS, Disposition
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.views.stored_turn import Wish, bare_request, place_of
 from app.conversations.views.view_objects import excerpt

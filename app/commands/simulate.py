@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from app.context.tokens import TokenCounter, counter_for, counter_name
+from app.context.count.token_counter import TokenCounter, counter_for, counter_name
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import serve
 

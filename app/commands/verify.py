@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.commands.progress import Telling, counted, tell_interrupted
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
 from app.conversations.verification import Finding, Found, Verifying
 from app.errors import GatewayError
 from app.settings import Settings, load

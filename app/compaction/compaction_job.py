@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.context.outline import Boundary, Range, Style
-from app.context.partition import Tail
-from app.context.policy import Policy
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Boundary, Range, Style
+from app.context.plan.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store.base import RANGE_LEASES
 from app.upstream.base import ClientKey

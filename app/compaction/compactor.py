@@ -19,7 +19,7 @@ from typing import Final
 from app.compaction.compaction_job import CompactionJob, CompactionResult, Outcome, Spot, spots_of, summed
 from app.compaction.summarizer.summarizer import Summarizer
 from app.compaction.summary_maker import ChunkMaker, Made
-from app.context.view import Counter
+from app.context.view.view_messages import Counter
 from app.conversation.messages import Chunk
 from app.observability.families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import SILENT, Metrics

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from app.compaction.compaction_job import CompactionJob, Spot
 from app.compaction.summarizer.range_parts import MOST_PARTS, part_limit
 from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
-from app.context.partition import NEAR_SHARE, Round, Tail
+from app.context.plan.log_cuts import NEAR_SHARE, Round, Tail
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import StoreUnavailable
 from app.store.base import Lease, LeaseLost, Store

@@ -18,8 +18,8 @@ from app.compaction.partial_summaries import LogParts
 from app.compaction.summarizer.prompts import Wish, prompt_version
 from app.compaction.summarizer.summarizer import Summarizer
 from app.compaction.summarizer.summary_request import Summary, SummaryRefused, SummaryRequest
-from app.context.budget import summary_limit
-from app.context.view import Counter, empty_section_tokens, section_tokens
+from app.context.plan.budget import summary_limit
+from app.context.view.view_messages import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.store.base import Lease, LeaseLost, Store

@@ -190,7 +190,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """Running skeleton there, if that message is part of the skeleton."""
     text: str
     tokens: int
-    """Tokens of the section it takes in a view (`context.view.section`)."""
+    """Tokens of the section it takes in a view (`context.view.view_messages.section`)."""
     tokens_total: int
     """Tokens of the log through the last covered message."""
     anchor_seq: int | None
@@ -244,8 +244,8 @@ class Conversation(msgspec.Struct, frozen=True):
 
     @property
     def counter(self) -> str:
-        """The name of its token counter (`context.tokens.counter_name`). The image rule stands in `state`: a replica of
-        a release that knows no image rules reads `encoding`."""
+        """The name of its token counter (`context.count.token_counter.counter_name`). The image rule stands in `state`:
+        a replica of a release that knows no image rules reads `encoding`."""
         rule = self.state.get(IMAGE_RULE)
         return f"{self.encoding}{RULE_MARK}{rule}" if rule else self.encoding
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from app.context.quoting import quotable_text
+from app.context.quote.quote_message import quotable_text
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.terms import query_terms
 from app.errors import StoreUnavailable

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
 from app.conversation.identity import Position, root_of_conversation, start_of, walk
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.chunk_verification import faults_of_chunk, is_ahead

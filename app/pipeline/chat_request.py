@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.context.outline import Summarize
-from app.context.policy import Recall
+from app.context.plan.outline import Summarize
+from app.context.plan.policy import Recall
 from app.conversation.keys import SCOPES, Scope
 from app.conversation.messages import Conversation
 from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep

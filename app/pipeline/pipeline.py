@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.budget import compaction_line
-from app.context.outline import Summarize
+from app.context.plan.budget import compaction_line
+from app.context.plan.outline import Summarize
 from app.errors import GatewayError, StoreUnavailable, release_frames
 from app.observability.log import name_conversation
 from app.observability.requests import note_error

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.context.tokens import PRIMING, TokenCounter, is_long
+from app.context.count.token_counter import PRIMING, TokenCounter, is_long
 from app.conversation.messages import Message, size_of
 from app.pipeline.chat_request import ChatRequest
 

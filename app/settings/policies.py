@@ -98,7 +98,9 @@ class Summarizer(Section):
 
 
 class Policy(Section):
-    """One policy; ratios are of the context window unless said otherwise. What they do: `context.policy.Policy`."""
+    """One policy; ratios are of the context window unless said otherwise. What they do:
+    `context.plan.policy.Policy`.
+    """
 
     kind: PolicyKind = "additive"
     """How the view is made: `additive` summarizes old turns, each once. `checkpoint` shortens tool results, then

@@ -190,7 +190,7 @@ class Settings(Section):
     models: dict[str, Model] = Field(default_factory=dict)
     retries: Retries = Retries()
     policy: str = "additive"
-    """The policy of requests that name none (`X-Context-Policy`, `context.policy`) for models that name none."""
+    """The policy of requests that name none (`X-Context-Policy`, `context.plan.policy`) for models that name none."""
     policies: dict[Name, Policy] = Field(default_factory=built_in_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"

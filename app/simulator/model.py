@@ -28,7 +28,7 @@ GREETING = "Hello. I am a simulated model: I answer from what my context shows."
 
 
 class Counter(Protocol):
-    """Counts tokens the way the gateway does (`context.tokens`)."""
+    """Counts tokens the way the gateway does (`context.count.token_counter`)."""
 
     def count(self, text: str) -> int: ...
 

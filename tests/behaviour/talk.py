@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from app.api.edge.auth import open_caller
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Chunk, Conversation, Message, text_of
 from app.pipeline.token_counting import Counting
 from app.store.base import Store

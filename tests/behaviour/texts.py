@@ -6,8 +6,8 @@ from functools import cache
 from itertools import cycle, islice
 from typing import Any, Final
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
 
 COUNTER: Final = TokenCounter(tokenizer_for("o200k_base"))
 _WORDS: Final = (

@@ -21,7 +21,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.context.excerpt import contents_within
+from app.context.stages.excerpt import contents_within
 from tests.benchmarks.quality.economy import Script
 from tests.benchmarks.quality.late_use import instructions_tokens
 from tests.benchmarks.quality.model import ScriptedModel

@@ -30,12 +30,12 @@ from app.api.edge.asgi_front import CHAT_PATH, Front
 from app.api.edge.header_checks import HostRules, RequestHeads
 from app.api.edge.lazy_application import Later
 from app.api.edge.request_telemetry import Watched
-from app.context.budget import budget_for
-from app.context.outline import Outline
-from app.context.plan import plan
-from app.context.policy import Policy
-from app.context.tokenizers import TiktokenTokenizer
-from app.context.tokens import TokenCounter, tokenizer_for
+from app.context.count.token_counter import TokenCounter, tokenizer_for
+from app.context.count.tokenizers import TiktokenTokenizer
+from app.context.plan.budget import budget_for
+from app.context.plan.outline import Outline
+from app.context.plan.planner import plan
+from app.context.plan.policy import Policy
 from app.conversation.identity import prefix_digests, start_of, walk
 from app.conversation.messages import Chunk, Message
 from app.observability.exposition import Exposition

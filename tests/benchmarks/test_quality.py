@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.context.policy import Policy
+from app.context.plan.policy import Policy
 from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.model import by_length

@@ -15,9 +15,9 @@ import orjson
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import Summarizer
-from app.context.outline import Range
-from app.context.partition import Tail
-from app.context.policy import Policy
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy
 from app.conversation.identity import start_of, walk
 from app.conversation.messages import Chunk, LogMessage, Message
 from app.errors import ConversationBusy, StoreUnavailable

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from app.compaction.acceptance.kept_facts import without_appendix
 from app.compaction.summarizer.prompts import PROMPT_VERSION
-from app.context.outline import Range
-from app.context.policy import Policy, SummarizerPolicy
-from app.context.view import section_tokens
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy, SummarizerPolicy
+from app.context.view.view_messages import section_tokens
 from app.conversation.identity import start_of
 from app.simulator.options import Faults, SimulatorOptions
 from tests.compaction.scenery import COUNT, TENANT, Scene, job_for, log_of, talk

@@ -18,7 +18,7 @@ from app.compaction.summarizer.prompts import (
 )
 from app.compaction.summarizer.request_body import bound_fields
 from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.plan.policy import Policy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.base import Quirks
 from tests.compaction.scenery import COUNT, Body, Said, Scene, log_of, saying, talk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from app.context.chain import active_chain
-from app.context.outline import Range
-from app.context.policy import Policy
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy
+from app.context.plan.summary_chain import active_chain
 from app.conversation.messages import Chunk
 from tests.compaction.scenery import Body, Scene, job_for, log_of, saying, talk
 

@@ -14,7 +14,7 @@ from app.compaction.acceptance.kept_facts import HEADINGS
 from app.compaction.summarizer.prompts import SUMMARY_INSTRUCTION, scope
 from app.compaction.summarizer.request_body import ConversationPrompt, Room, TranscriptPrompt
 from app.compaction.summarizer.transcript import entries_of
-from app.context.view import FENCE, PREAMBLE, section, summary_message
+from app.context.view.view_messages import FENCE, PREAMBLE, section, summary_message
 from tests.compaction.scenery import COUNT, Scene, job_for, log_of, saying, talk
 
 ROOM = Room(window_tokens=32_000, output_tokens=500, count=COUNT)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from app.compaction.compaction_job import CompactionJob
-from app.context.outline import Range
-from app.context.partition import Tail
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy, SummarizerPolicy
 from app.conversation.identity import start_of
 from app.conversation.messages import Chunk, LogMessage
 from tests.compaction.scenery import TENANT, Scene, job_for, log_of, saying, talk

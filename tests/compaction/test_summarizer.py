@@ -8,7 +8,7 @@ import pytest
 
 from app.compaction.acceptance.acceptance import accepted
 from app.compaction.summarizer.summarizer import SummaryRefused, SummaryRequest, input_tokens
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.plan.policy import Policy, SummarizerPolicy
 from app.errors import UpstreamRefused
 from app.simulator.options import Faults, SimulatorOptions
 from app.upstream.base import Quirks

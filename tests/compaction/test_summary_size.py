@@ -7,8 +7,8 @@ import re
 import pytest
 
 from app.assembly.models import policy_of
-from app.context.outline import Range, Style
-from app.context.policy import Policy, SummarizerPolicy
+from app.context.plan.outline import Range, Style
+from app.context.plan.policy import Policy, SummarizerPolicy
 from app.settings import load
 from tests.compaction.scenery import Scene, job_for, log_of, saying, talk
 

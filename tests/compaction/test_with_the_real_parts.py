@@ -9,10 +9,10 @@ from itertools import count
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import Summarizer
-from app.context.outline import Range
-from app.context.partition import Tail
-from app.context.policy import Policy
-from app.context.tokens import TokenCounter, encoding_for, tokenizer_for
+from app.context.count.token_counter import TokenCounter, encoding_for, tokenizer_for
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy
 from app.conversation.identity import root_of, start_of
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider

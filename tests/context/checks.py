@@ -6,12 +6,12 @@ from itertools import chain
 
 import orjson
 
-from app.context.disposition import SHOWN, dispositions
-from app.context.edits import edited
-from app.context.origins import origins
-from app.context.outline import Plan
-from app.context.partition import rounds_of
-from app.context.view import notice
+from app.context.plan.log_cuts import rounds_of
+from app.context.plan.outline import Plan
+from app.context.view.message_edits import edited
+from app.context.view.message_fate import SHOWN, dispositions
+from app.context.view.message_origins import origins
+from app.context.view.view_messages import notice
 from tests.context.worlds import COUNT, INSTRUCTIONS, Body, World, calls_of
 
 NOTICE_TOKENS = COUNT.message({"role": "user", "content": notice(1_000)})

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.context.policy import (
+from app.context.plan.policy import (
     STAGES_OF_KIND,
     ClearReasoning,
     ClearToolResults,
@@ -15,7 +15,7 @@ from app.context.policy import (
     SummarizerPolicy,
     Trigger,
 )
-from app.context.stages import STAGES
+from app.context.stages.stages import STAGES
 from tests.context.worlds import Body, assistant, result, user, words
 
 WORDS = st.sampled_from(

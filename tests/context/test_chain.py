@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.budget import budget_for
-from app.context.chain import active_chain, find_omitted, fold_at, shown_at, totals_by_end
-from app.context.draft import Draft, Scene
-from app.context.fold import Folding
-from app.context.outline import Range
-from app.context.partition import Tail
-from app.context.policy import Policy
-from app.context.versions import ClientVersions
+from app.context.plan.budget import budget_for
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy
+from app.context.plan.summary_chain import active_chain, find_omitted, fold_at, shown_at, totals_by_end
+from app.context.plan.summary_merge import Folding
+from app.context.stages.draft import Draft, Scene
+from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Chunk, ClientVersion
 from tests.context.worlds import COUNT, START, World, chunk_of, user
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.context.outline import last_view
-from app.context.policy import Policy, Trigger
+from app.context.plan.outline import last_view
+from app.context.plan.policy import Policy, Trigger
 from tests.context.checks import check_plan
 from tests.context.worlds import World, assistant, calls, result, user, words
 

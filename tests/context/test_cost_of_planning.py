@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from app.context.excerpt import shorten_text
-from app.context.outline import START
-from app.context.plan import plan
+from app.context.plan.outline import START
+from app.context.plan.planner import plan
+from app.context.stages.excerpt import shorten_text
 from app.conversation.messages import LogMessage
 from tests.context.talks import POLICIES
 from tests.context.worlds import Body, WordCounter, World, assistant, calls, result, user, words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.disposition import dispositions
-from app.context.outline import Plan
+from app.context.plan.outline import Plan
+from app.context.view.message_fate import dispositions
 from tests.context.test_properties_of_views import ROOMY_WINDOWS, WINDOWS, conversations, flat
 from tests.context.worlds import Body, World, assistant, calls, chunk_of, result, user, words
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.edits import body_after
-from app.context.outline import Plan, Summarize
-from app.context.policy import Policy
+from app.context.plan.outline import Plan, Summarize
+from app.context.plan.policy import Policy
+from app.context.view.message_edits import body_after
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, Body, World, assistant, calls, result, user, words
 from tests.shared_data import needs_recordings, recorded

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context import firsttexts
-from app.context.firsttexts import FirstTexts
-from app.context.tokenizers import TiktokenTokenizer, Tokenizer, tokenizer_for
-from app.context.vocabulary import VOCABULARIES
-from app.context.vocabulary.lookup import packed
+from app.context.count import first_texts
+from app.context.count.first_texts import FirstTexts
+from app.context.count.tokenizers import TiktokenTokenizer, Tokenizer, tokenizer_for
+from app.context.count.vocabulary import VOCABULARIES
+from app.context.count.vocabulary.rank_lookup import packed
 
 ENCODINGS = list(VOCABULARIES)
 REFERENCE = {name: TiktokenTokenizer(name) for name in ENCODINGS}
@@ -51,7 +51,7 @@ def test_real_files_count_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a " * firsttexts.TEXT_CHARS, "a" * (firsttexts.WORD_BYTES + 1), "\ud800", "\U00020000"],
+    ["a " * first_texts.TEXT_CHARS, "a" * (first_texts.WORD_BYTES + 1), "\ud800", "\U00020000"],
     ids=["long", "a long word", "half a character", "a rare character"],
 )
 def test_what_would_take_long_or_may_be_read_in_two_ways_is_left_to_the_table(text: str) -> None:
@@ -61,7 +61,7 @@ def test_what_would_take_long_or_may_be_read_in_two_ways_is_left_to_the_table(te
 def test_whoever_has_counted_enough_gives_up_for_good() -> None:
     first = FirstTexts("o200k_base")
     text = "a word " * 100
-    counted = [first.count(text) for _ in range(firsttexts.ALL_CHARS // len(text) + 1)]
+    counted = [first.count(text) for _ in range(first_texts.ALL_CHARS // len(text) + 1)]
     assert counted[-2] is not None
     assert counted[-1] is None
 
@@ -89,7 +89,7 @@ def test_a_tokenizer_that_has_its_table_counts_with_nothing_else() -> None:
 def _fresh(name: str, made: dict[str, FirstTexts] = {}) -> FirstTexts:  # noqa: B006 - a cache
     """One that has counted nothing; its table is read once."""
     first = made.setdefault(name, FirstTexts(name))
-    first._left_chars = firsttexts.ALL_CHARS
+    first._left_chars = first_texts.ALL_CHARS
     return first
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context.image_rules import DEFAULT_RULE, RULES, image_rule, image_rule_for
-from app.context.images import ASSUMED_PIXELS, image_size, image_tokens
-from app.context.tokens import counter_for, counter_name
+from app.context.count.image_rules import DEFAULT_RULE, RULES, image_rule, image_rule_for
+from app.context.count.image_tokens import ASSUMED_PIXELS, image_size, image_tokens
+from app.context.count.token_counter import counter_for, counter_name
 
 ASSUMED_TOKENS = DEFAULT_RULE.cost(*ASSUMED_PIXELS, False)
 BASE_TOKENS = 85

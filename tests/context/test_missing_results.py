@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.missing_results import MISSING_RESULT, close_calls, has_missing_results, is_missing_result
+from app.context.view.missing_results import MISSING_RESULT, close_calls, has_missing_results, is_missing_result
 from tests.scenarios.rewriting import find_orphan
 
 USER, ANSWER = {"role": "user", "content": "Go on."}, {"role": "assistant", "content": "Yes."}

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from app.context.excerpt import shortened_arguments
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
+from app.context.stages.excerpt import shortened_arguments
 from tests.conversation.test_nesting import DEPTHS, PLACES, nested
 
 TOOLS = (

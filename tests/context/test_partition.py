@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.partition import SMALLEST_STRETCH_SHARE, Round, Tail, rounds_of, split
+from app.context.plan.log_cuts import SMALLEST_STRETCH_SHARE, Round, Tail, rounds_of, split
 from tests.context.worlds import Body, assistant, calls, chunk_of, log_of, result, user
 
 SYSTEM: Body = {"role": "system", "content": "By the way"}

@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from app.context.budget import budget_for, compaction_line, summary_limit
-from app.context.outline import Boundary, LastView, Outline, Plan
-from app.context.partition import boundary_after
-from app.context.plan import plan
-from app.context.policy import Policy, SummarizerPolicy, Trigger
+from app.context.plan.budget import budget_for, compaction_line, summary_limit
+from app.context.plan.log_cuts import boundary_after
+from app.context.plan.outline import Boundary, LastView, Outline, Plan
+from app.context.plan.planner import plan
+from app.context.plan.policy import Policy, SummarizerPolicy, Trigger
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, Body, WordCounter, World, assistant, calls, chunk_of, result, user, words
 

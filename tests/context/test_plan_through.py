@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.outline import Plan
-from app.context.partition import rounds_of
-from app.context.plan import plan
-from app.context.policy import Policy
+from app.context.plan.log_cuts import rounds_of
+from app.context.plan.outline import Plan
+from app.context.plan.planner import plan
+from app.context.plan.policy import Policy
 from tests.context.worlds import COUNT, World, assistant, calls, result, user, words
 
 Body = dict[str, object]

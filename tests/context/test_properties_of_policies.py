@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.outline import LastView, Outline, Plan, Summarize
+from app.context.plan.outline import LastView, Outline, Plan, Summarize
 from tests.context.checks import check_nothing_is_orphaned, check_plan, check_ranges
 from tests.context.talks import POLICIES, SHORTENING, SUMMARIZING, WINDOWS, conversations, spread
 from tests.context.worlds import Body, World, assistant, result, user, words

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.outline import LastView, Plan, Summarize
+from app.context.plan.outline import LastView, Plan, Summarize
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import Body, World, assistant, calls, result, user, words
 

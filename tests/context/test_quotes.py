@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.asking import asked_terms
-from app.context.outline import Passage, Quotation
-from app.context.quotes import choose_quotes
-from app.context.quoting import quotable_text, quoting
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
+from app.context.plan.outline import Passage, Quotation
+from app.context.quote.question_terms import asked_terms
+from app.context.quote.quote_message import quotable_text, quoting
+from app.context.quote.quote_selection import choose_quotes
 from app.conversation.messages import LogMessage, Message
 from app.conversation.terms import query_terms, terms_of_message
 from app.store.search import best, score

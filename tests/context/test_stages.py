@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from app.context.budget import Budget
-from app.context.draft import Draft, Scene
-from app.context.edits import body_after, edited
-from app.context.outline import Pin
-from app.context.partition import Tail
-from app.context.policy import ClearReasoning, ClearToolResults, Policy
-from app.context.stages import STAGES
-from app.context.stages.weights import weights
+from app.context.plan.budget import Budget
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Pin
+from app.context.plan.policy import ClearReasoning, ClearToolResults, Policy
+from app.context.stages.age_weights import weights
+from app.context.stages.draft import Draft, Scene
+from app.context.stages.stages import STAGES
+from app.context.view.message_edits import body_after, edited
 from tests.context.worlds import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.context.edits import body_after
-from app.context.outline import Plan, Summarize
+from app.context.plan.outline import Plan, Summarize
+from app.context.view.message_edits import body_after
 from tests.context.checks import check_plan
 from tests.context.talks import POLICIES, tool_call
 from tests.context.worlds import COUNT, World, assistant, result, user, words

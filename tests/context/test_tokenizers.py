@@ -18,9 +18,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context import tokenizers
-from app.context.tokenizers import PIECE_CHARS, TiktokenTokenizer, Tokenizer, ToktokTokenizer, pieces_of, tokenizer_for
-from app.context.vocabulary import VOCABULARIES, encoding_for
+from app.context.count import tokenizers
+from app.context.count.tokenizers import (
+    PIECE_CHARS,
+    TiktokenTokenizer,
+    Tokenizer,
+    ToktokTokenizer,
+    pieces_of,
+    tokenizer_for,
+)
+from app.context.count.vocabulary import VOCABULARIES, encoding_for
 
 MEGABYTE = 1_000_000
 ENCODINGS = list(VOCABULARIES)

@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.attachments import ANSWER_AUDIO_TOKENS, ASSUMED_FILE_TOKENS, MAX_PAGES, PAGE_BYTES, PAGE_TOKENS
-from app.context.tokens import LONG_BYTES, PRIMING, TokenCounter, is_long, tokenizer_for
+from app.context.count.attachment_tokens import (
+    ANSWER_AUDIO_TOKENS,
+    ASSUMED_FILE_TOKENS,
+    MAX_PAGES,
+    PAGE_BYTES,
+    PAGE_TOKENS,
+)
+from app.context.count.token_counter import LONG_BYTES, PRIMING, TokenCounter, is_long, tokenizer_for
 
 CL100K = TokenCounter(tokenizer_for("cl100k_base"))
 O200K = TokenCounter(tokenizer_for("o200k_base"))

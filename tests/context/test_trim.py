@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.excerpt import share_within, shorten_text, shortened_body
+from app.context.stages.excerpt import share_within, shorten_text, shortened_body
 from tests.context.checks import check_nothing_is_orphaned, check_plan
 from tests.context.worlds import COUNT, World, assistant, calls, log_of, result, user, words
 

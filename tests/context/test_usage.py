@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.context.usage import Input, input_of
+from app.context.count.provider_usage import Input, input_of
 
 
 @pytest.mark.parametrize(

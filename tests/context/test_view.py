@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.edits import Edit
-from app.context.outline import START, Boundary, Plan
-from app.context.tokens import TokenCounter, tokenizer_for
-from app.context.view import Counter, notice, render, section, section_tokens, summary_message, summary_message_tokens
+from app.context.count.token_counter import TokenCounter, tokenizer_for
+from app.context.plan.outline import START, Boundary, Plan
+from app.context.view.message_edits import Edit
+from app.context.view.view_messages import (
+    Counter,
+    notice,
+    render,
+    section,
+    section_tokens,
+    summary_message,
+    summary_message_tokens,
+)
 from app.conversation.messages import Chunk
 from tests.context.worlds import COUNT, chunk_of, words
 

@@ -12,14 +12,14 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.budget import Budget, budget_for, summary_limit
-from app.context.chain import active_chain
-from app.context.edits import edited
-from app.context.outline import Boundary, LastView, Outline, Pin, Plan, Range, Summarize, last_view
-from app.context.partition import Tail, boundary_after, rounds_of
-from app.context.plan import plan
-from app.context.policy import Policy
-from app.context.view import render, section_tokens, summary_message_tokens
+from app.context.plan.budget import Budget, budget_for, summary_limit
+from app.context.plan.log_cuts import Tail, boundary_after, rounds_of
+from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, Range, Summarize, last_view
+from app.context.plan.planner import plan
+from app.context.plan.policy import Policy
+from app.context.plan.summary_chain import active_chain
+from app.context.view.message_edits import edited
+from app.context.view.view_messages import render, section_tokens, summary_message_tokens
 from app.conversation.messages import Chunk, LogMessage, Message, text_of
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
 from app.conversations.transfer.export import Exporting, described
 from app.conversations.transfer.formats.format_detection import FORMATS, read
 from app.conversations.transfer.formats.imported_history import Imported

@@ -18,7 +18,7 @@ import pytest
 
 from app.__main__ import main
 from app.api.edge.auth import open_caller
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
 from app.conversations.verification import Found, Verifying
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp

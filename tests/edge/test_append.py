@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import app.conversation.identity
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import CANDIDATES

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter, counter_for
+from app.context.count.token_counter import TokenCounter, counter_for
+from app.context.count.tokenizers import tokenizer_for
 from tests.edge.kept import World, assistant, summaries_asked, system, user, world
 from tests.edge.wire import chunks, until
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.context.tokens import TokenCounter, tokenizer_for
+from app.context.count.token_counter import TokenCounter, tokenizer_for
 from tests.edge.kept import assistant, call, is_summary, result, shown, summaries_asked, system, until, user, world
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded

@@ -20,7 +20,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.context.tokens import counter_for
+from app.context.count.token_counter import counter_for
 from app.conversations.verification import Verifying
 from app.store.auditing import opened_audit
 from app.store.ciphers import Cipher

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
-from app.context.versions import ClientVersions
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
+from app.context.view.client_versions import ClientVersions
 from app.conversation.alignment import Alignment, align_behind
 from app.conversation.canonical import canonical
 from app.conversation.identity import new_conversation_id

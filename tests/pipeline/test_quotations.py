@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.context.asking import asked_terms
-from app.context.outline import Plan, Quotation
-from app.context.quotes import choose_quotes
+from app.context.plan.outline import Plan, Quotation
+from app.context.quote.question_terms import asked_terms
+from app.context.quote.quote_selection import choose_quotes
 from app.pipeline.view.quotations import found_among, kept_quotations
 from app.pipeline.view.view_builder import View
 from tests.context.checks import check_tokens_are_those_of_the_rendered_view

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from app.context.edits import Edit
-from app.context.outline import Boundary, LastView, Quotation
+from app.context.plan.outline import Boundary, LastView, Quotation
+from app.context.view.message_edits import Edit
 from app.pipeline.resolve.resolved_request import CALLS_OPEN, PENDING, PINS, REDACTED, marks_through, state_through
 from app.pipeline.view.view_state import CALIBRATION, VIEWS
 

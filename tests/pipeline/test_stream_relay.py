@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.budget import Budget
-from app.context.outline import START, Plan
+from app.context.plan.budget import Budget
+from app.context.plan.outline import START, Plan
 from app.pipeline.call.first_event import Begun
 from app.pipeline.respond import stream_relay as relaying
 from app.pipeline.respond.context_status import Report

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
 from tests.edge.kept import World, call, is_summary, system, user
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.context.plan import plan
+from app.context.plan.planner import plan
 from tests.scenarios.test_known_faults import FILLER, WINDOW, talking
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.context.tokenizers import TiktokenTokenizer, tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import TiktokenTokenizer, tokenizer_for
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.context.missing_results import MISSING_RESULT
+from app.context.view.missing_results import MISSING_RESULT
 from app.pipeline.resolve.resent_history import FAST_PATH_MESSAGES
 from tests.edge.kept import call, user
 from tests.live import completion

@@ -17,8 +17,8 @@ import orjson
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
 from app.compaction.acceptance.facts import Values
 from app.compaction.summarizer.transcript import transcript
-from app.context.images import image_tokens
-from app.context.tokens import TokenCounter
+from app.context.count.image_tokens import image_tokens
+from app.context.count.token_counter import TokenCounter
 from app.conversation.canonical import canonical
 from app.conversation.identity import is_valid_id, start_of, walk
 from app.conversation.messages import LogMessage, Message

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.context.tokenizers import tokenizer_for
-from app.context.tokens import TokenCounter
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
 from app.conversation.messages import StoredCompletion
 from app.conversations.stored_completions import Completions
 from app.conversations.transfer.export import Exporting

@@ -12,7 +12,7 @@ from app.compaction.acceptance.facts import Mention
 from app.compaction.acceptance.kept_facts import appendix, missing, share_without
 from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
 from app.compaction.summarizer.transcript import Count
-from app.context.view import Counter
+from app.context.view.view_messages import Counter
 from app.conversation.messages import text_of
 from app.errors import UpstreamUnavailable
 

@@ -15,7 +15,7 @@ import orjson
 
 from app.compaction.acceptance.word_shapes import given_names_in, labelled_words, names_in, quotations_in, worth_of
 from app.compaction.summarizer.transcript import spoken
-from app.context.rounds import call_of
+from app.context.stages.round_lines import call_of
 from app.conversation.messages import LogMessage
 
 Source = Literal["user", "argument", "assistant", "result", "kept"]

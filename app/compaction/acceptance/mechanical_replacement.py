@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.compaction.acceptance.mechanical_summary import MECHANICAL_VERSION, mechanical_summary
-from app.context.view import Counter, section_tokens
+from app.context.view.view_messages import Counter, section_tokens
 from app.conversation.messages import Chunk, LogMessage
 
 LEAST_TOKENS: Final = 128

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from app.compaction.acceptance.kept_facts import appendix, missing, values_of, without_appendix
 from app.compaction.summarizer.transcript import Count, spoken
-from app.context.rounds import RESULT_ROLES, call_lines, outcome, short
+from app.context.stages.round_lines import RESULT_ROLES, call_lines, outcome, short
 from app.conversation.messages import Chunk, LogMessage, Message
 
 MECHANICAL_VERSION = "mechanical-2"

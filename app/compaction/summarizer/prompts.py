@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.context.outline import Style
-from app.context.policy import SummarizerPolicy
+from app.context.plan.outline import Style
+from app.context.plan.policy import SummarizerPolicy
 
 SUMMARY_INSTRUCTION = """\
 Summarize the part of a conversation that this message names. Your summary takes its place: what you leave out is lost \

@@ -12,9 +12,9 @@ import orjson
 from app.compaction.summarizer.prompts import again, conversation_prompt, transcript_prompt
 from app.compaction.summarizer.summary_request import SummaryRefused
 from app.compaction.summarizer.transcript import Entry, fenced
-from app.context.budget import summary_limit
-from app.context.policy import Policy
-from app.context.view import Counter
+from app.context.plan.budget import summary_limit
+from app.context.plan.policy import Policy
+from app.context.view.view_messages import Counter
 from app.upstream.base import Deployment
 from app.upstream.quirks import apply_quirks
 

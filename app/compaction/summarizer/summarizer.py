@@ -12,7 +12,7 @@ from app.compaction.summarizer.request_body import input_tokens
 from app.compaction.summarizer.summarizer_call import Calls, Windows
 from app.compaction.summarizer.summary_request import SAME_MODEL, Summary, SummaryRefused, SummaryRequest
 from app.compaction.summarizer.summary_writer import Writing
-from app.context.view import Counter
+from app.context.view.view_messages import Counter
 from app.errors import GatewayError, UpstreamRefused, release_frames
 from app.observability.metrics import SILENT, Metrics
 from app.upstream.router import Router

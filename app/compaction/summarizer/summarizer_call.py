@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from app.compaction.acceptance.acceptance import decoded
 from app.compaction.summarizer.request_body import Prompt, Room, body_of
 from app.compaction.summarizer.summary_request import SummaryRequest
-from app.context.tokens import counter_name
-from app.context.usage import input_of, output_of
-from app.context.view import Counter
+from app.context.count.provider_usage import input_of, output_of
+from app.context.count.token_counter import counter_name
+from app.context.view.view_messages import Counter
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import SILENT, Metrics, SummaryFacts
 from app.upstream.base import ClientKey, Deployment, Target, Window

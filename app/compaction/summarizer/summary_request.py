@@ -8,8 +8,8 @@ from typing import Any
 
 from app.compaction.partial_summaries import LogParts
 from app.compaction.summarizer.prompts import Wish
-from app.context.outline import Style
-from app.context.policy import Policy
+from app.context.plan.outline import Style
+from app.context.plan.policy import Policy
 from app.conversation.messages import Chunk, LogMessage
 from app.upstream.base import ClientKey
 

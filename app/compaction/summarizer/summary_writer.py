@@ -22,8 +22,8 @@ from app.compaction.summarizer.request_body import (
 from app.compaction.summarizer.summarizer_call import FIRST, Answer, Attempt, Calls
 from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
 from app.compaction.summarizer.transcript import Entry, entries_of, spoken
-from app.context.partition import rounds_of
-from app.context.view import Counter
+from app.context.plan.log_cuts import rounds_of
+from app.context.view.view_messages import Counter
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import GatewayError, UpstreamRefused
 from app.upstream.overflow import recognise

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.context.quoting import mark_of
-from app.context.rounds import call_of, id_of
+from app.context.quote.quote_message import mark_of
+from app.context.stages.round_lines import call_of, id_of
 from app.conversation.canonical import REASONING_PARTS
 from app.conversation.messages import Chunk, LogMessage, Message
 

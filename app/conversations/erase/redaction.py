@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.edits import REASONING_FIELDS
+from app.context.view.message_edits import REASONING_FIELDS
 from app.conversation.messages import LogMessage, Message
 from app.conversations.items.items import DELETED, SENT
 

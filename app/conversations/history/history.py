@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from app.context.chain import active_chain
-from app.context.policy import Policy
+from app.context.plan.policy import Policy
+from app.context.plan.summary_chain import active_chain
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.history.conversations import Records
 from app.conversations.history.readable_log import spoken_row, title_of

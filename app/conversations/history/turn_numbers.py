@@ -34,7 +34,7 @@ def role_of(entry: LogMessage) -> str:
 
 
 def opens_turn(entry: LogMessage) -> bool:
-    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.partition`)."""
+    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.plan.log_cuts`)."""
     return entry.seq == 0 or role_of(entry) == "user"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.context.budget import budget_for
-from app.context.policy import Policy
+from app.context.plan.budget import budget_for
+from app.context.plan.policy import Policy
 from app.conversation.messages import LogMessage
 from app.conversations.items.items import message_item_id
 from app.pipeline.view.view_history import LOG_TOKENS, SEEN, THRESHOLD, asked_in

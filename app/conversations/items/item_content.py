@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.context.edits import REASONING_FIELDS
+from app.context.view.message_edits import REASONING_FIELDS
 from app.conversation.canonical import REASONING_PARTS
 
 Body = Mapping[str, Any]

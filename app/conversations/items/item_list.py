@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.context.chain import active_chain
+from app.context.plan.summary_chain import active_chain
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversation.validation import TOOL_ROLES
 from app.conversations.history.conversations import Records

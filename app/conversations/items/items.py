@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.context.edits import REASONING_FIELDS
+from app.context.view.message_edits import REASONING_FIELDS
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.conversation.validation import TOOL_ROLES
 from app.conversations.items.item_content import message_parts, reasoning_of, result_output

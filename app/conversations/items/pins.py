@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.context.outline import Pin
+from app.context.plan.outline import Pin
 from app.conversation.messages import Conversation
 from app.conversations.history.conversations import Records
 from app.conversations.items.item_list import Listing

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.outline import last_view
+from app.context.plan.outline import last_view
 from app.conversation.messages import Chunk, Conversation
 from app.conversations.history.conversations import Records
 from app.conversations.items.item_ids import item_ids

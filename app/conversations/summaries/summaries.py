@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.chain import active_chain
-from app.context.view import Counter, section_tokens
+from app.context.plan.summary_chain import active_chain
+from app.context.view.view_messages import Counter, section_tokens
 from app.conversation.messages import Chunk, Conversation
 from app.conversations.history.conversations import Records
 from app.conversations.items.item_ids import item_ids

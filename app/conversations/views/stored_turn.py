@@ -9,9 +9,9 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.outline import Summarize
-from app.context.policy import Policy
-from app.context.versions import ClientVersions
+from app.context.plan.outline import Summarize
+from app.context.plan.policy import Policy
+from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.chat_request import Caller, ChatRequest

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from app.context.disposition import Disposition
-from app.context.origins import Origin
-from app.context.outline import Pin, Plan
+from app.context.plan.outline import Pin, Plan
+from app.context.view.message_fate import Disposition
+from app.context.view.message_origins import Origin
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.items.item_ids import Ends
 from app.conversations.items.items import message_item_id

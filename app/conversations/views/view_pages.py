@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from app.context.missing_results import is_missing_result
-from app.context.origins import Origin, origins
-from app.context.outline import Plan
+from app.context.plan.outline import Plan
+from app.context.view.message_origins import Origin, origins
+from app.context.view.missing_results import is_missing_result
 from app.conversation.messages import Conversation
 from app.conversations.history.conversations import Records
 from app.conversations.items.item_ids import item_ids

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from app.context.budget import Budget
-from app.context.outline import Plan, Summarize
+from app.context.plan.budget import Budget
+from app.context.plan.outline import Plan, Summarize
 from app.conversation.messages import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.call.first_event import Begun

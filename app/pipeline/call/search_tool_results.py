@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.compaction.summarizer.transcript import Entry, fenced, spoken
-from app.context.rounds import call_of
+from app.context.stages.round_lines import call_of
 from app.conversation.messages import Message
 from app.conversation.terms import query_terms
 from app.store.base import Found

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.chain import active_chain, find_omitted
-from app.context.versions import ClientVersions
+from app.context.plan.summary_chain import active_chain, find_omitted
+from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Chunk, Conversation
 from app.pipeline.resolve.resolved_request import Recollection, has_versions
 from app.store.base import Store
@@ -32,7 +32,7 @@ MOST_STEPS: Final = 8
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """The chunks that stand for a log, and their folds (`context.chain`)."""
+    """The chunks that stand for a log, and their folds (`context.plan.summary_chain`)."""
 
     chunks: tuple[Chunk, ...] = ()
     folds: tuple[Chunk, ...] = ()

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, Spot, summed
 from app.compaction.compactor import Compactor
-from app.context.outline import START, Outline, Range, Style
-from app.context.partition import Tail, boundary_after, tail_of, tail_start
-from app.context.policy import Policy
-from app.context.versions import ClientVersions
+from app.context.plan.log_cuts import Tail, boundary_after, tail_of, tail_start
+from app.context.plan.outline import START, Outline, Range, Style
+from app.context.plan.policy import Policy
+from app.context.view.client_versions import ClientVersions
 from app.conversation.identity import start_of
 from app.conversation.messages import Chunk, LogMessage, Message
 from app.conversation.validation import INSTRUCTION_ROLES

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.tokens import is_long
+from app.context.count.token_counter import is_long
 from app.conversation.identity import Position, start_of, walk
 from app.conversation.messages import IMAGE_RULE, RULE_MARK, Conversation, LogMessage, Message, Mode, size_of
 from app.pipeline.resolve.resolved_request import BROUGHT, lineage_through, marks_through, state_through

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.tokens import is_long
+from app.context.count.token_counter import is_long
 from app.conversation.alignment import element_from
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
 from app.conversation.messages import Conversation, Message

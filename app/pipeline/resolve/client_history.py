@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.versions import NO_VERSIONS, ClientVersions
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import (
     Alignment,
     Element,

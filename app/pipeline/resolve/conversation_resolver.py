@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.context.missing_results import has_missing_results
+from app.context.view.missing_results import has_missing_results
 from app.conversation.alignment import Alignment, confirms_hint, is_evidence, is_whole_log
 from app.conversation.identity import (
     Position,

@@ -9,8 +9,8 @@ import msgspec
 
 from app.compaction.summarizer.summarizer import SAME_MODEL, input_tokens
 from app.context.calibration import Attachment
-from app.context.policy import Policy
-from app.context.tokens import counter_name
+from app.context.count.token_counter import counter_name
+from app.context.plan.policy import Policy
 from app.errors import PolicyNotFound
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.calibration_slopes import Slopes

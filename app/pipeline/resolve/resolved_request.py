@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.outline import LastView, view_through
-from app.context.versions import NO_VERSIONS, ClientVersions
+from app.context.plan.outline import LastView, view_through
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import Element
 from app.conversation.identity import Position
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message

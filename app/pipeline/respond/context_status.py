@@ -9,9 +9,9 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.budget import Budget
-from app.context.outline import Plan
-from app.context.usage import Input
+from app.context.count.provider_usage import Input
+from app.context.plan.budget import Budget
+from app.context.plan.outline import Plan
 from app.conversation.messages import Chunk
 from app.pipeline.resolve.resolved_request import Recollection
 

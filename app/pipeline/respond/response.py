@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.budget import compaction_line
 from app.context.calibration import HIGHEST_SLOPE
-from app.context.outline import last_view
-from app.context.policy import Policy
-from app.context.tokens import is_long
-from app.context.usage import Input, input_of
+from app.context.count.provider_usage import Input, input_of
+from app.context.count.token_counter import is_long
+from app.context.plan.budget import compaction_line
+from app.context.plan.outline import last_view
+from app.context.plan.policy import Policy
 from app.conversation.messages import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, release_frames
 from app.observability.metrics import SILENT, Metrics

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.context.usage import input_of, output_of
+from app.context.count.provider_usage import input_of, output_of
 from app.observability.metrics import TurnFacts
 from app.observability.requests import request_facts
 from app.observability.tracing import STREAMED, current_span

@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.budget import Budget
-from app.context.outline import Pin
-from app.context.policy import Policy
-from app.context.rounds import RESULT_ROLES
+from app.context.plan.budget import Budget
+from app.context.plan.outline import Pin
+from app.context.plan.policy import Policy
+from app.context.stages.round_lines import RESULT_ROLES
 from app.conversation.messages import Message
 from app.conversation.validation import INSTRUCTION_ROLES
 from app.errors import InvalidRequest

@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.context.asking import asked_terms
-from app.context.outline import Quotation
-from app.context.quotes import choose_quotes
+from app.context.plan.outline import Quotation
+from app.context.quote.question_terms import asked_terms
+from app.context.quote.quote_selection import choose_quotes
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.terms import terms_of_message
 from app.conversation.validation import INSTRUCTION_ROLES

@@ -11,15 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from app.compaction.summarizer.request_body import INSTRUCTION_TOKENS
-from app.context.budget import Budget, budget_for, summary_limit
 from app.context.calibration import LOWEST_SLOPE, Calibration, Prompt, digest_instructions
-from app.context.chain import find_omitted
-from app.context.missing_results import close_calls, is_missing_result
-from app.context.outline import START, LastView, Outline, Plan, Range, Summarize
-from app.context.partition import boundary_after
-from app.context.plan import plan
-from app.context.policy import Policy
-from app.context.view import render, summary_message
+from app.context.plan.budget import Budget, budget_for, summary_limit
+from app.context.plan.log_cuts import boundary_after
+from app.context.plan.outline import START, LastView, Outline, Plan, Range, Summarize
+from app.context.plan.planner import plan
+from app.context.plan.policy import Policy
+from app.context.plan.summary_chain import find_omitted
+from app.context.view.missing_results import close_calls, is_missing_result
+from app.context.view.view_messages import render, summary_message
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.errors import ContextLengthExceeded
 from app.pipeline.call.search_tool import Recalled

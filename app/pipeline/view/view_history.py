@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from app.context.budget import Budget
-from app.context.missing_results import close_calls
-from app.context.outline import LastView, Pin, Plan
-from app.context.versions import NO_VERSIONS, ClientVersions
-from app.context.view import render
+from app.context.plan.budget import Budget
+from app.context.plan.outline import LastView, Pin, Plan
+from app.context.view.client_versions import NO_VERSIONS, ClientVersions
+from app.context.view.missing_results import close_calls
+from app.context.view.view_messages import render
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import Recollection, has_versions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.context.budget import Budget, compaction_line
-from app.context.disposition import Disposition, dispositions
-from app.context.outline import Plan
+from app.context.plan.budget import Budget, compaction_line
+from app.context.plan.outline import Plan
+from app.context.view.message_fate import Disposition, dispositions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.pipeline.view.view_builder import Turn, Views
 from app.store.base import Store

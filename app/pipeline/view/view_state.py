@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from app.context.calibration import Calibration
-from app.context.outline import KEPT_VIEWS, LastView
-from app.context.policy import Policy
+from app.context.plan.outline import KEPT_VIEWS, LastView
+from app.context.plan.policy import Policy
 
 CALIBRATION, VIEWS = "calibration", "views"
 """`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.assembly.models import policy_of
-from app.context.policy import Policy
+from app.context.plan.policy import Policy
 from app.settings import load
 from tests.benchmarks.quality.texts import Prose
 from tests.context.worlds import Body, World, assistant, calls, result, user

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.context.policy import Policy
+from app.context.plan.policy import Policy
 from app.settings.faults import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving

@@ -1,0 +1,1 @@
+"""Tokens of texts, tools, images and attachments, and what a provider reports."""

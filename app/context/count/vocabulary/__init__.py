@@ -1,0 +1,133 @@
+"""The token tables of OpenAI's encodings, shipped along so that nothing is fetched at run time, and which model uses
+which. Tables and patterns are those of tiktoken (MIT, see LICENSE here); `tools/update_vocabulary.py` renews them, and
+the `.lookup` files, which hold the same as `lookup` reads it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import orjson
+
+from app.context.count.vocabulary.character_classes import LETTER, LOWER, NUMBER, SPACE, UPPER
+from app.context.count.vocabulary.rank_lookup import Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A byte-pair encoding: how text is cut into words, and the table that words are merged by."""
+
+    name: str
+    sha256: str
+    """Of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
+    pattern: str
+    class_pattern: str
+    """The same for `re`, and text that is put as `classes.classified` does."""
+
+    def ranks(self) -> dict[bytes, int]:
+        """Token bytes to rank, from the table beside this file: some 200,000 entries, a few hundred milliseconds.
+
+        Raises:
+            ValueError: the table is not the one that was pinned.
+        """
+        table = gzip.decompress(files(__name__).joinpath(f"{self.name}.tiktoken.gz").read_bytes())
+        if hashlib.sha256(table).hexdigest() != self.sha256:
+            raise ValueError(f"The token table of {self.name!r} is damaged; expected sha256 {self.sha256}.")
+        lines = (line.split() for line in table.splitlines())
+        return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
+
+    def lookup(self) -> Lookup:
+        """The same entries in the form that needs no unpacking: read in a millisecond."""
+        return Lookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
+
+
+_UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
+_LOWER: Final = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_CONTRACTION: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+VOCABULARIES: Final = {
+    vocabulary.name: vocabulary
+    for vocabulary in (
+        Vocabulary(
+            name="o200k_base",
+            sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+            pattern="|".join(
+                [
+                    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTION}",
+                    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_CONTRACTION}",
+                    r"\p{N}{1,3}",
+                    r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+                    r"\s*[\r\n]+",
+                    r"\s+(?!\S)",
+                    r"\s+",
+                ]
+            ),
+            class_pattern="|".join(
+                [
+                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]*[{LOWER}]+{_CONTRACTION}",
+                    rf"[^\r\n{LETTER}{NUMBER}]?[{UPPER}]+[{LOWER}]*{_CONTRACTION}",
+                    rf"[{NUMBER}]{{1,3}}",
+                    rf" ?[^{SPACE}{LETTER}{NUMBER}]+[\r\n/]*",
+                    rf"[{SPACE}]*[\r\n]+",
+                    rf"[{SPACE}]+(?![^{SPACE}])",
+                    rf"[{SPACE}]+",
+                ]
+            ),
+        ),
+        Vocabulary(
+            name="cl100k_base",
+            sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+            pattern="|".join(  # noqa: FLY002 - one alternative a line
+                [
+                    r"'(?i:[sdmt]|ll|ve|re)",
+                    r"[^\r\n\p{L}\p{N}]?+\p{L}++",
+                    r"\p{N}{1,3}+",
+                    r" ?[^\s\p{L}\p{N}]++[\r\n]*+",
+                    r"\s++$",
+                    r"\s*[\r\n]",
+                    r"\s+(?!\S)",
+                    r"\s",
+                ]
+            ),
+            class_pattern="|".join(
+                [
+                    r"'(?i:[sdmt]|ll|ve|re)",
+                    rf"[^\r\n{LETTER}{NUMBER}]?+[{LETTER}]++",
+                    rf"[{NUMBER}]{{1,3}}+",
+                    rf" ?[^{SPACE}{LETTER}{NUMBER}]++[\r\n]*+",
+                    rf"[{SPACE}]++\Z",
+                    rf"[{SPACE}]*[\r\n]",
+                    rf"[{SPACE}]+(?![^{SPACE}])",
+                    rf"[{SPACE}]",
+                ]
+            ),
+        ),
+    )
+}
+
+
+@cache
+def _models() -> dict[str, Any]:
+    loaded: dict[str, Any] = orjson.loads(files(__name__).joinpath("models.json").read_bytes())
+    return loaded
+
+
+@cache
+def encoding_for(model: str) -> str:
+    """The name of a model's encoding; o200k_base for a model that is not known.
+
+    `provider/model`, fine-tunes (`ft:gpt-4o-mini:acme::id`) and dated versions (`gpt-4o-2024-08-06`) are the model
+    they name: the longest prefix in models.json that ends at a word's end decides.
+    """
+    name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
+    known: dict[str, str] = _models()["prefixes"]
+    for end in range(len(name), 0, -1):
+        if name[:end] in known and (end == len(name) or not name[end].isalnum()):
+            return known[name[:end]]
+    return str(_models()["default"])

@@ -1,0 +1,1 @@
+"""The decision what the model sees: outline, policy and budget in, plan out."""

@@ -1,0 +1,219 @@
+"""Where a log may be cut: rounds, turns and the anchor that a cut inside a turn needs.
+
+Calls and results are paired by their position, never by id: real logs reuse ids. Cuts fall between rounds only, so
+nothing that is cut here can be orphaned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from app.context.plan.outline import START, Boundary, Outline
+from app.context.stages.round_lines import RESULT_ROLES
+from app.conversation.messages import Chunk, LogMessage
+
+NEAR_SHARE = 0.75
+"""A stretch may be this much shorter than its fair share to end with a turn."""
+
+
+SMALLEST_STRETCH_SHARE = 0.1
+"""Of what a summarizer can read; a smaller stretch is not summarized by itself."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """The smallest thing that can be kept or dropped: log messages `[from_seq, to_seq)`."""
+
+    from_seq: int
+    to_seq: int
+    tokens: int
+    opens_turn: bool
+    """It is a user message, or the first of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The user message of a turn, repeated in front of a verbatim part that begins inside that turn."""
+
+    seq: int
+    tokens: int
+
+
+class Tail:
+    """The log from some boundary on: loaded messages, cut into rounds. Tokens are raw counts."""
+
+    def __init__(self, messages: Sequence[LogMessage], *, after: Boundary | Chunk | None) -> None:
+        """Cut a tail into rounds.
+
+        Args:
+            messages: from there to the log's end, without gaps.
+            after: the boundary, or the chunk that ends there; None: the log's start.
+        """
+        after = after or START
+        self.start = boundary_after(after)
+        self.messages = messages
+        self.start_seq = after.to_seq
+        self.end_seq = self.start_seq + len(messages)
+        self.rounds = rounds_of(messages)
+        self._total_before = after.tokens_total
+        self._start_anchor = None if after.anchor_seq is None else Anchor(after.anchor_seq, after.anchor_tokens)
+        self._turns_before = after.through_turn
+        self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
+        self._user_seqs = [seq for seq in self._turn_seqs if seq or messages[0].message.role == "user"]
+
+    @property
+    def tokens(self) -> int:
+        return self.total_before(self.end_seq) - self._total_before
+
+    @property
+    def newest_user(self) -> Anchor | None:
+        """The last user message of the log, wherever it is."""
+        return self._user_before(self.end_seq)
+
+    @cached_property
+    def results(self) -> list[LogMessage]:
+        """Tool results, oldest first."""
+        return [entry for entry in self.messages if entry.message.body.get("role") in RESULT_ROLES]
+
+    @property
+    def ends_with_an_answer(self) -> bool:
+        """Whether the last message is an assistant's that calls no tool: the last turn is complete."""
+        if not self.messages:
+            return False
+        last = self.messages[-1].message
+        return last.role == "assistant" and not last.tool_calls
+
+    def total_before(self, seq: int) -> int:
+        """Tokens of the log before `seq`."""
+        return self.messages[seq - self.start_seq - 1].tokens_total if seq > self.start_seq else self._total_before
+
+    def tokens_from(self, seq: int) -> int:
+        """Tokens of the log from `seq` to its end."""
+        return self.total_before(self.end_seq) - self.total_before(seq)
+
+    def message(self, seq: int) -> LogMessage:
+        return self.messages[seq - self.start_seq]
+
+    def anchor_at(self, seq: int) -> Anchor | None:
+        """The user message that a verbatim part beginning at `seq` needs in front; None where a turn begins."""
+        if seq == self.start_seq:
+            return self._start_anchor
+        if seq == self.end_seq:
+            return None if self.ends_with_an_answer else self.newest_user
+        return None if self.message(seq).message.role == "user" else self._user_before(seq)
+
+    def boundary(self, to_seq: int) -> Boundary:
+        """What must be known of the place before `to_seq`."""
+        if to_seq == self.start_seq:
+            return self.start
+        anchor = self.anchor_at(to_seq)
+        return Boundary(
+            to_seq=to_seq,
+            tokens_total=self.total_before(to_seq),
+            anchor_seq=anchor.seq if anchor else None,
+            anchor_tokens=anchor.tokens if anchor else 0,
+            through_turn=self._turns_before + bisect_left(self._turn_seqs, to_seq),
+        )
+
+    def _user_before(self, seq: int) -> Anchor | None:
+        place = bisect_left(self._user_seqs, seq)
+        if place == 0:
+            return self._start_anchor
+        found = self.message(self._user_seqs[place - 1])
+        return Anchor(found.seq, found.tokens)
+
+
+def tail_of(outline: Outline) -> Tail:
+    """The tail of an outline whose `tail` is loaded."""
+    return Tail(outline.tail or (), after=tail_start(outline))
+
+
+def tail_start(outline: Outline) -> Boundary:
+    """Where the tail of an outline begins."""
+    if outline.tail_start is not None:
+        return outline.tail_start
+    return boundary_after(outline.chunks[-1]) if outline.chunks else START
+
+
+def boundary_after(chunk: Chunk | Boundary) -> Boundary:
+    """The place where a chunk ends."""
+    return Boundary(chunk.to_seq, chunk.tokens_total, chunk.anchor_seq, chunk.anchor_tokens, chunk.through_turn)
+
+
+def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
+    """Rounds in order: an assistant message with the results directly after it, or one message of another kind."""
+    roles = [entry.message.body.get("role") for entry in messages]
+    rounds: list[Round] = []
+    start, count = 0, len(messages)
+    while start < count:
+        first = last = messages[start]
+        end = start + 1
+        if roles[start] == "assistant":
+            while end < count and roles[end] in RESULT_ROLES:
+                end += 1
+            last = messages[end - 1]
+        tokens = last.tokens_total - first.tokens_total + first.tokens
+        rounds.append(Round(first.seq, last.seq + 1, tokens, roles[start] == "user" or first.seq == 0))
+        start = end
+    return tuple(rounds)
+
+
+def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
+    """Cut neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
+
+    Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own, joined by what would be a
+    stretch of less than `SMALLEST_STRETCH_SHARE` beside it: a summary of a few words gains nothing, and what is above
+    the limit is shortened for its reader anyway.
+    """
+    limit_tokens = max(1, limit_tokens)
+    totals = [0, *accumulate(entry.tokens for entry in rounds)]
+    openings = [*(at for at, entry in enumerate(rounds) if at and entry.opens_turn), len(rounds)]
+    ends: list[int] = []
+    start = 0
+    while start < len(rounds):
+        start = _stretch_end(totals, openings, start, limit_tokens)
+        ends.append(start)
+    ends = _without_scraps(ends, totals, limit_tokens)
+    return tuple(tuple(rounds[start:end]) for start, end in pairwise((0, *ends)))
+
+
+def _without_scraps(ends: Sequence[int], totals: Sequence[int], limit_tokens: int) -> list[int]:
+    """The same ends without those of stretches that are too small to be summarized: each is joined to the one after
+    it, the last to the one before it."""
+    smallest = limit_tokens * SMALLEST_STRETCH_SHARE
+    kept: list[int] = []
+    start = 0
+    for end in ends:
+        if totals[end] - totals[start] >= smallest:
+            kept.append(end)
+            start = end
+    return kept if not ends or start == ends[-1] else [*kept[:-1], ends[-1]]
+
+
+def _stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, limit_tokens: int) -> int:
+    """Where a stretch that begins at `start` ends: near its fair share of what is left, at the beginning of a turn if
+    one is near.
+
+    Args:
+        totals: tokens before each round, and of all of them.
+        openings: where turns begin after the first round, and the end.
+    """
+    left = totals[-1] - totals[start]
+    fair = left / max(1, -(-left // limit_tokens))
+    reach = bisect_right(totals, totals[start] + limit_tokens) - 1
+    if reach <= start:
+        return start + 1
+    near = bisect_left(totals, totals[start] + fair * NEAR_SHARE, lo=start + 1)
+    opening = openings[bisect_left(openings, near) : bisect_right(openings, reach)]
+    return _nearest(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
+
+
+def _nearest(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
+    """The one of some ends, in order, before which there are most nearly so many tokens."""
+    place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
+    return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))

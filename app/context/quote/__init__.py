@@ -1,0 +1,1 @@
+"""The choice of old passages for a new message."""

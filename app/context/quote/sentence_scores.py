@@ -1,0 +1,223 @@
+"""Old messages as sentences, and what each sentence tells of what is asked for. Pure.
+
+What a term is worth in a sentence is BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
+Beyond", 2009), to which the sentences and messages around it add a share: what is wanted often stands beside the words
+that it is found by.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from app.context.quote.quote_message import quotable_text
+from app.conversation.messages import LogMessage
+from app.conversation.terms import MAX_MESSAGE_CHARS, terms_among
+
+SATURATION: Final = 1.2
+LENGTH_SHARE: Final = 0.75
+"""BM25's k1 and b, at their usual values."""
+RARITY_POWER: Final = 1.5
+"""How much more the rarer of two words tells than by its inverse document frequency: one word that hardly occurs
+otherwise is a better guide than two of what is talked about all the time."""
+MESSAGE_SHARE: Final = 0.25
+"""How much a whole message's worth adds to that of its sentences, a message's to the one beside it."""
+NEXT_SHARE: Final = 0.5
+PREVIOUS_SHARE: Final = 0.35
+"""How much a sentence's worth adds to the one after it and to the one before it."""
+ANSWER_SHARE: Final = 0.8
+"""How much a question's worth adds to its answer, a call's to its result: the question is found by its words, what is
+wanted stands in the answer."""
+OWN_WORDS: Final = 1.25
+"""Who asks about `my` this and that is asking for what they said themselves."""
+LOOK: Final = ""
+"""Stands among the terms of a sentence for what looks like an answer."""
+LONGEST_UNIT_CHARS: Final = 400
+SHORT_MESSAGE_CHARS: Final = 240
+"""Messages up to this are not taken apart."""
+
+_UNIT_END: Final = re.compile(r"[.!?。！？\n](?:(?<=[.!?])\s+|(?<=[。！？])|(?<=\n)\n*)")
+"""Ends where `asking.UNIT_END` does, and is found ten times as fast: it begins with a character of a set."""
+
+Key = TypeVar("Key")
+Place = tuple[int, int]
+"""A message's seq, and which of its sentences."""
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A sentence or so of a message: `[start, end)` of its quotable text."""
+
+    seq: int
+    start: int
+    end: int
+    held: Mapping[str, float]
+    """What each of the question's terms is worth in it."""
+    weight: float
+
+    @property
+    def score(self) -> float:
+        return self.weight * sum(self.held.values())
+
+
+class Terms(NamedTuple):
+    """What a text holds of the terms that are asked for."""
+
+    times: Mapping[str, int]
+    length: int
+    """How many terms it has altogether."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A candidate, read."""
+
+    entry: LogMessage
+    seq: int
+    role: str
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    terms: tuple[Terms, ...]
+    """Of each span."""
+    whole: Terms
+    """Of all spans."""
+
+
+def read(entry: LogMessage, asked: AbstractSet[str]) -> Source:
+    """A message as its spans, with what they hold of the terms that are asked for."""
+    text = quotable_text(entry.message)
+    if len(text) <= SHORT_MESSAGE_CHARS:
+        whole = _held_in(text, asked)
+        return Source(entry, entry.seq, entry.message.role, text, ((0, len(text)),), (whole,), whole)
+    spans = tuple(_units(text[:MAX_MESSAGE_CHARS]))
+    terms = tuple([_held_in(text[start:end], asked) for start, end in spans])
+    return Source(entry, entry.seq, entry.message.role, text, spans, terms, _together(terms))
+
+
+def _held_in(text: str, asked: AbstractSet[str]) -> Terms:
+    held, length = terms_among(text, asked)
+    return Terms(_times(held), length)
+
+
+def _together(terms: Sequence[Terms]) -> Terms:
+    if len(terms) == 1:
+        return terms[0]
+    held = chain.from_iterable([term] * often for one in terms for term, often in one.times.items())
+    return Terms(_times(held), sum([one.length for one in terms]))
+
+
+def _times(held: Iterable[str]) -> dict[str, int]:
+    """How often each occurs. There are few: `Counter` takes longer to begin than to count them."""
+    times: dict[str, int] = {}
+    for term in held:
+        times[term] = times.get(term, 0) + 1
+    return times
+
+
+def _units(text: str) -> Iterator[tuple[int, int]]:
+    """Sentences and lines, the longest cut at spaces."""
+    if len(text) <= LONGEST_UNIT_CHARS and _UNIT_END.search(text) is None and text.strip():
+        yield (0, len(text))
+        return
+    start = 0
+    for end in [*(found.end() for found in _UNIT_END.finditer(text)), len(text)]:
+        while end - start > LONGEST_UNIT_CHARS:
+            space = text.rfind(" ", start + LONGEST_UNIT_CHARS // 2, start + LONGEST_UNIT_CHARS)
+            cut = space + 1 if space > 0 else start + LONGEST_UNIT_CHARS
+            yield (start, cut)
+            start = cut
+        if text[start:end].strip():
+            yield (start, end)
+            start = end
+
+
+def answering(look: re.Pattern[str] | None, sources: Mapping[int, Source]) -> dict[Place, float]:
+    """Which sentences hold what looks like an answer, and how rare that is among them."""
+    if look is None:
+        return {}
+    places = [(seq, at) for seq, source in sources.items() for at in range(len(source.spans))]
+    holding = [(seq, at) for seq, at in places if look.search(sources[seq].text, *sources[seq].spans[at])]
+    rarity = math.log(1 + (len(places) - len(holding) + 0.5) / (len(holding) + 0.5))
+    return dict.fromkeys(holding, rarity)
+
+
+def weighed(
+    sources: Mapping[int, Source],
+    rarity: Mapping[str, float],
+    answering: Mapping[Place, float],
+    *,
+    of_speaker: bool,
+) -> list[Unit]:
+    """All sentences that may be quoted, with what they hold.
+
+    Args:
+        rarity: of the terms that are asked for.
+        answering: sentences that hold what looks like an answer, and how rare that is.
+        of_speaker: whether the question is about who asks it.
+    """
+    rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
+    whole_held = _bm25(rarity, {seq: source.whole for seq, source in sources.items()})
+    unit_held = _bm25(
+        rarity, {(seq, at): terms for seq, source in sources.items() for at, terms in enumerate(source.terms)}
+    )
+    whole_scores = {seq: sum(held.values()) for seq, held in whole_held.items()}
+    unit_scores = {key: sum(held.values()) for key, held in unit_held.items()}
+    units = []
+    for seq, source in sources.items():
+        share, around = _around(seq, sources, whole_scores)
+        if not whole_scores[around]:
+            continue
+        weight = OWN_WORDS if of_speaker and source.role == "user" else 1.0
+        for at, (start, end) in enumerate(source.spans):
+            held = dict(unit_held[seq, at])
+            _add(held, whole_held[around], share)
+            if len(source.spans) > 1:
+                near_share, near = max(
+                    (NEXT_SHARE * unit_scores.get((seq, at - 1), 0.0), at - 1),
+                    (PREVIOUS_SHARE * unit_scores.get((seq, at + 1), 0.0), at + 1),
+                )
+                if near_share:
+                    _add(held, unit_held[seq, near], near_share / unit_scores[seq, near])
+            if (seq, at) in answering:
+                held[LOOK] = answering[seq, at] ** RARITY_POWER
+            units.append(Unit(seq, start, end, held, weight))
+    return units
+
+
+def _add(held: dict[str, float], more: Mapping[str, float], share: float) -> None:
+    for term, worth in more.items():
+        held[term] = held.get(term, 0.0) + share * worth
+
+
+def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Terms]) -> dict[Key, dict[str, float]]:
+    """What each of the terms is worth in each text."""
+    average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
+    held: dict[Key, dict[str, float]] = {}
+    for key, (times, length) in texts.items():
+        if not times:
+            held[key] = {}
+            continue
+        damped = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length / average)
+        held[key] = {
+            term: rarity[term] * often * (SATURATION + 1) / (often + damped)
+            for term, often in times.items()
+            if term in rarity
+        }
+    return held
+
+
+def _around(seq: int, sources: Mapping[int, Source], scores: Mapping[int, float]) -> tuple[float, int]:
+    """The message that says most of what a message is about, and how much of its score counts: itself; the question
+    that it answers, the call that it is the result of; less what merely stands beside it."""
+    before, after, role = sources.get(seq - 1), sources.get(seq + 1), sources[seq].role
+    shares = [(MESSAGE_SHARE, seq)]
+    if before is not None and role != "user" and (role, before.role) != ("assistant", "assistant"):
+        answers = role == "tool" or "?" in before.text
+        shares.append((ANSWER_SHARE if answers else MESSAGE_SHARE, seq - 1))
+    if after is not None and (role, after.role) in {("user", "assistant"), ("assistant", "tool")}:
+        shares.append((MESSAGE_SHARE, seq + 1))
+    return max(shares, key=lambda share: share[0] * scores[share[1]])

@@ -1,0 +1,70 @@
+"""Ways to shorten a view, each `Draft → Draft`. A policy names its own, in order; the last resort is the same for all.
+
+What stands for most is lost last: summaries that crowd out the conversation, whole old rounds, the middle of long
+messages, every summary, and at the end everything but the request itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from app.context.stages.cap_messages import cap_messages
+from app.context.stages.clear_messages import clear_reasoning, clear_tool_results
+from app.context.stages.draft import Draft
+from app.context.stages.drop_results import drop_results
+from app.context.stages.drop_rounds import drop_all_but_the_request, drop_oldest
+from app.context.stages.fade_results import fade_results
+from app.context.stages.forget_summaries import forget_all_summaries, forget_oldest_summaries
+from app.context.stages.keep_last import keep_last
+from app.context.stages.mask_results import mask_results
+from app.context.stages.prune_by_position import prune_by_position
+from app.context.stages.share_budget import share_evenly
+from app.context.stages.shorten_messages import shorten_long_messages
+from app.context.stages.summarize_rounds import tell_old_rounds
+from app.context.stages.truncate_results import truncate_results
+
+Stage = Callable[[Draft], Draft]
+
+STAGES: Final[Mapping[str, Stage]] = {
+    stage.__name__: stage
+    for stage in (
+        mask_results,
+        cap_messages,
+        fade_results,
+        prune_by_position,
+        truncate_results,
+        tell_old_rounds,
+        drop_results,
+        clear_tool_results,
+        clear_reasoning,
+        keep_last,
+        drop_oldest,
+        share_evenly,
+    )
+}
+"""By the name that configuration knows them by."""
+
+LAST_RESORT: Final[tuple[Stage, ...]] = (
+    forget_oldest_summaries,
+    drop_oldest,
+    shorten_long_messages,
+    forget_all_summaries,
+    drop_all_but_the_request,
+)
+
+
+def apply(draft: Draft, names: Sequence[str]) -> Draft:
+    """Apply stages in order. Each decides by itself whether there is anything to do."""
+    for name in names:
+        draft = STAGES[name](draft)
+    return draft
+
+
+def trim(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT) -> Draft:
+    """Apply stages until the view fits; it may still not fit when all are used up."""
+    for stage in stages:
+        if draft.fits:
+            break
+        draft = stage(draft)
+    return draft

@@ -1,0 +1,1 @@
+"""A plan as messages, and what each of the messages stands for."""

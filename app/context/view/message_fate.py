@@ -1,0 +1,82 @@
+"""What a plan does with each message of a log: shown as it is, shortened, told by a summary, left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from app.context.plan.outline import Plan
+from app.conversation.messages import Chunk, LogMessage
+
+Kind = Literal["verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"]
+
+
+SHOWN: Final = frozenset({"verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told"})
+REASONS: Final[Mapping[Kind, str]] = {
+    "verbatim": "it is in the part of the log that is shown as it is",
+    "anchor": "it is the question of the turn in whose middle the shown part begins",
+    "pinned": "it is pinned",
+    "masked": "it is a tool result that a later answer has made use of",
+    "truncated": "it was too long for its share of the window",
+    "cleared": "it is old, and its place was needed",
+    "told": "it is part of an old tool round, told in a line per call",
+    "summarized": "a summary stands for it",
+    "dropped": "there was no room for it, and no summary stands for it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    """One message of the log under a plan.
+
+    `anchor` is the question of a turn whose middle is where the verbatim part begins, shown verbatim in front of it.
+    """
+
+    seq: int
+    role: str
+    kind: Kind
+    chunk_id: str | None
+    """The summary that stands for it, where `kind` is `summarized`."""
+    tokens: int
+    """Raw count of the message as it is in the log."""
+    shown_tokens: int
+    """Raw count of what is shown of it by itself; summaries and quotations aside."""
+    is_quoted: bool = False
+    """Whether a quotation repeats it, or some of it."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the model sees the message itself, whole or shortened."""
+        return self.kind in SHOWN
+
+    @property
+    def reason(self) -> str:
+        told = REASONS[self.kind]
+        return f"{told}; it is quoted, since it may bear on a newer message" if self.is_quoted else told
+
+
+def dispositions(log: Sequence[LogMessage], plan: Plan) -> list[Disposition]:
+    """What becomes of each of these messages, in order."""
+    quoted = {passage.seq for quotation in plan.quotations for passage in quotation.passages}
+    return [_disposition(entry, plan, is_quoted=entry.seq in quoted) for entry in log]
+
+
+def _disposition(entry: LogMessage, plan: Plan, *, is_quoted: bool) -> Disposition:
+    kind, chunk = _kind(entry.seq, plan)
+    edit = plan.edits.get(entry.seq)
+    shown = edit.tokens if edit is not None else entry.tokens if kind in SHOWN else 0
+    told_by = chunk.id if chunk is not None else None
+    return Disposition(entry.seq, entry.message.role, kind, told_by, entry.tokens, shown, is_quoted)
+
+
+def _kind(seq: int, plan: Plan) -> tuple[Kind, Chunk | None]:
+    if seq >= plan.boundary_seq:
+        edit = plan.edits.get(seq)
+        return ("verbatim" if edit is None else edit.kind), None
+    if any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins):
+        return "pinned", None
+    if seq == plan.anchor_seq:
+        return "anchor", None
+    chunk = next((chunk for chunk in plan.chunks if chunk.from_seq <= seq < chunk.to_seq), None)
+    return ("dropped" if chunk is None else "summarized"), chunk
