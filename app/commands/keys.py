@@ -20,7 +20,7 @@ from app.api.admin.api_keys import key_object
 from app.commands import CommandFailed
 from app.commands.opened import opened_store
 from app.commands.watching.figures import shown
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, Issuing, Wish
 from app.settings import Settings, load
 from migrations import run as migrations

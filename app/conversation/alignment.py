@@ -2,7 +2,7 @@
 
 Clients change what they resend: they add and remove notes, mask or drop old tool results, keep a sliding window, put a
 summary of their own in the place of the past. The alignment finds, without I/O, which messages are still those of the
-log, and which are new. `conversation.pairing` finds equal messages and versions; this file reads its result.
+log, and which are new. `conversation.alignment_pairs` finds equal messages and versions; this file reads its result.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.canonical import answer_text, canonical
-from app.conversation.messages import Message
-from app.conversation.pairing import (
+from app.conversation.alignment_pairs import (
     MIN_ANCHOR_TOKENS,
     MIN_PREFIX_CHARACTERS,
     Element,
@@ -29,6 +27,8 @@ from app.conversation.pairing import (
     is_version,
     order_messages,
 )
+from app.conversation.canonical_form import answer_text, canonical
+from app.conversation.messages import Message
 
 __all__ = [
     "MIN_ANCHOR_TOKENS",

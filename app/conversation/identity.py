@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from app.conversation.canonical import canonical, in_skeleton, skeleton_part
+from app.conversation.canonical_form import canonical, in_skeleton, skeleton_part
 from app.conversation.messages import Message
 
 __all__ = [

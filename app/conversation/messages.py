@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.nesting import TOO_DEEP, is_too_deep
+from app.conversation.json_depth import TOO_DEEP, is_too_deep
 from app.errors import InvalidRequest
 
 Mode = Literal["unknown", "append", "resend"]

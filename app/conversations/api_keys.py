@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.conversation.keys import SCOPES, ApiKey, Scope, digest_of
+from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InvalidRequest, NotFound
 from app.store.base import Store
 

@@ -17,7 +17,7 @@ import msgspec
 
 from app.context.quote.quote_message import quotable_text
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import query_terms
+from app.conversation.search_terms import query_terms
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller

@@ -11,9 +11,9 @@ import orjson
 
 from app.context.plan.outline import Summarize
 from app.context.plan.policy import Recall
-from app.conversation.keys import SCOPES, Scope
+from app.conversation.api_keys import SCOPES, Scope
+from app.conversation.json_depth import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.conversation.messages import Conversation
-from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest
 
 ContextMode = Literal["auto", "append", "resend", "stateless"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
+from app.conversation.json_depth import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from app.simulator.model import Counter, SimulatedAnswer, reply
 from app.simulator.options import Faults, SimulatorOptions, faults_in

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import (
     Anchor,
     Chunk,
@@ -225,9 +225,9 @@ class Store(Protocol):
         """The kept anchors with these digests, at most `MAX_ANCHORS` of each, the most recently kept first."""
 
     async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Make messages of a conversation's log findable by their terms (`conversation.terms`), in it and among all of
-        the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where they
-        follow on `indexed_before` and are stored, that moves to their end."""
+        """Make messages of a conversation's log findable by their terms (`conversation.search_terms`), in it and among
+        all of the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where
+        they follow on `indexed_before` and are stored, that moves to their end."""
 
     async def forget_index(self) -> None:
         """Make nothing findable any more, whoever it belongs to: every conversation is to be indexed anew."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import Conversation, StoredCompletion
 from app.store import listing
 from app.store.base import CompletionQuery, ListQuery, RequestKey

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage, StoredCompletion
 from app.store.base import (
     Append,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.conversation.identity import root_of_conversation
 from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
-from app.conversation.terms import terms_of_message
+from app.conversation.search_terms import terms_of_message
 from app.store.base import (
     MAX_ANCHORS,
     MAX_MATCHES,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import StoredCompletion
 from app.store.base import CompletionQuery, RequestKey
 from app.store.lineage import Erasure

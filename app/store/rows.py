@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import (
     Anchor,
     Chunk,

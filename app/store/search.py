@@ -1,8 +1,8 @@
 """How messages are found by their words: what stands in the index, and how much a word tells. Pure.
 
-Databases keep hashes of terms (`conversation.terms`) and not the terms. Each is scoped to the conversation whose rows
-hold the message, so that a search reads nothing of other conversations, however alike they are: thousands may share
-one root where they begin with the same greeting.
+Databases keep hashes of terms (`conversation.search_terms`) and not the terms. Each is scoped to the conversation whose
+rows hold the message, so that a search reads nothing of other conversations, however alike they are: thousands may
+share one root where they begin with the same greeting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Final, TypeVar
 
 from app.conversation.messages import LogMessage
-from app.conversation.terms import terms_of_message
+from app.conversation.search_terms import terms_of_message
 from app.store.base import Found
 
 Key = TypeVar("Key")

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import terms_of_message
+from app.conversation.search_terms import terms_of_message
 from app.store.base import Found, FoundAnywhere, ListQuery, Store
 from app.store.lineage import expected_count, own_from
 from app.store.sealing import Sealing

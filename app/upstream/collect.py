@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from app.conversation.nesting import TOO_DEEP, is_too_deep
+from app.conversation.json_depth import TOO_DEEP, is_too_deep
 from app.errors import UpstreamUnavailable
 from app.upstream.choices import ChoiceSoFar, Delta
 

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import terms_of
+from app.conversation.search_terms import terms_of
 from app.store.base import Append, Store
 from app.store.ciphers import Cipher
 from app.store.encrypted import EncryptedStore

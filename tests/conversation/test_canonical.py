@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.conversation.canonical import canonical, skeleton_part
+from app.conversation.canonical_form import canonical, skeleton_part
 
 CALL: dict[str, Any] = {
     "role": "assistant",

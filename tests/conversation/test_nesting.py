@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from app.conversation.identity import start_of, walk
+from app.conversation.json_depth import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
+from app.conversation.message_checks import check_messages
 from app.conversation.messages import Message
-from app.conversation.nesting import MAX_JSON_DEPTH, is_too_deep, may_be_too_deep
-from app.conversation.terms import terms_of_message
-from app.conversation.validation import check_messages
+from app.conversation.search_terms import terms_of_message
 from app.errors import InvalidRequest
 
 DEPTHS = (MAX_JSON_DEPTH - 20, MAX_JSON_DEPTH + 1, 330, 500, 900, 1_000)

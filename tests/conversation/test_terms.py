@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.messages import Message
-from app.conversation.terms import (
+from app.conversation.search_terms import (
     MAX_MESSAGE_CHARS,
     MAX_QUERY_TERMS,
     MAX_TERM_CHARS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.edge.tenant_ids import tenant_of_end_user
-from app.conversation.keys import SCOPES, ApiKey
+from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
 from app.conversations.erase.retention import BATCH, LEASE, Retention, Swept
 from app.errors import ConversationBusy, StoreUnavailable

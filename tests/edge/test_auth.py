@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from app.api.edge.auth import Auth, AuthRules, may_ask_for
 from app.api.edge.tenant_ids import tenant_of, tenant_of_end_user
+from app.conversation.api_keys import SCOPES, ApiKey, application_of
 from app.conversation.identity import new_conversation_id, root_of, seed, start_of
-from app.conversation.keys import SCOPES, ApiKey, application_of
 from app.conversation.messages import Conversation
 from app.conversations.api_keys import Issuing, Wish
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable

@@ -17,7 +17,7 @@ import pytest
 
 from app.__main__ import main
 from app.assembly import models
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import Issuing, Wish
 from app.errors import StoreUnavailable
 from app.store.memory import MemoryStore

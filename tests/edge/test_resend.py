@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.conversation.canonical import canonical, in_skeleton
+from app.conversation.canonical_form import canonical, in_skeleton
 from app.conversation.messages import Conversation
 from app.pipeline.persist.turn_writer import KEPT_BACK_SECONDS
 from app.store.memory import MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.conversation.keys import SCOPES
+from app.conversation.api_keys import SCOPES
 from tests.edge.test_keys import locked
 from tests.edge.test_tenants import operations
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.connect import open_store

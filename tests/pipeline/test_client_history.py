@@ -19,7 +19,7 @@ from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import tokenizer_for
 from app.context.view.client_versions import ClientVersions
 from app.conversation.alignment import Alignment, align_behind
-from app.conversation.canonical import canonical
+from app.conversation.canonical_form import canonical
 from app.conversation.identity import new_conversation_id
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.pipeline.persist.log_entries import empty_log, ending_with, entries_behind

@@ -19,11 +19,11 @@ from app.compaction.acceptance.facts import Values
 from app.compaction.summarizer.transcript import transcript
 from app.context.count.image_tokens import image_tokens
 from app.context.count.token_counter import TokenCounter
-from app.conversation.canonical import canonical
+from app.conversation.canonical_form import canonical
 from app.conversation.identity import is_valid_id, start_of, walk
+from app.conversation.message_checks import check_messages
 from app.conversation.messages import LogMessage, Message
-from app.conversation.terms import searchable_text, terms_of_message
-from app.conversation.validation import check_messages
+from app.conversation.search_terms import searchable_text, terms_of_message
 from app.conversations.history.readable_log import spoken_row
 from app.conversations.items.item_parser import read_items
 from app.conversations.items.items import items_of, parse_item_id

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.store.base import RequestKey, Store
 from app.store.postgres import PostgresStore
 from tests.store.logs import NOON, Clock, fresh_tenant

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage, StoredCompletion
-from app.conversation.terms import terms_of
+from app.conversation.search_terms import terms_of
 from app.errors import StoreUnreadable
 from app.store.base import Append, ListQuery, Store
 from app.store.ciphers import Cipher, key_name_of

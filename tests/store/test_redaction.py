@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.terms import terms_of
+from app.conversation.search_terms import terms_of
 from app.store.base import Append, HeadMoved, Store
 from tests.store.logs import (
     begin,

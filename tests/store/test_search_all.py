@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import terms_of
+from app.conversation.search_terms import terms_of
 from app.store.base import Store
 from app.store.connect import open_store
 from migrations.run import prepare

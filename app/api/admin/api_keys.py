@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Auth
 from app.api.resource_schemas import REFUSALS, YEAR_9999, After, Described, Limit, Page, json_response, page_of
-from app.conversation.keys import ApiKey, Scope
+from app.conversation.api_keys import ApiKey, Scope
 from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
 from app.errors import InvalidRequest, NotFound
 from app.pipeline.chat_request import Caller

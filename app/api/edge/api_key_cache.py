@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from app.conversation.keys import ApiKey
+from app.conversation.api_keys import ApiKey
 from app.errors import StoreUnavailable
 from app.store.base import Store
 

@@ -18,7 +18,7 @@ from app.api.edge.browser_origins import READ_HEADERS as VISITOR_HEADERS
 from app.api.edge.browser_origins import Visitors
 from app.api.edge.request_body import headers_of
 from app.api.edge.tenant_ids import tenant_of, tenant_of_end_user
-from app.conversation.keys import SCOPES, ApiKey, Scope, digest_of
+from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.pipeline.call.upstream_request import rebuilt
 from app.pipeline.chat_request import Caller, ChatRequest

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from typing import Final
 
-from app.conversation.keys import END_USER_MARK
+from app.conversation.api_keys import END_USER_MARK
 
 TENANT_HEX: Final = 32
 _CREDENTIAL: Final = b"concertina/tenant\0"

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.context.quote.quote_message import mark_of
 from app.context.stages.round_lines import call_of, id_of
-from app.conversation.canonical import REASONING_PARTS
+from app.conversation.canonical_form import REASONING_PARTS
 from app.conversation.messages import Chunk, LogMessage, Message
 
 Count = Callable[[str], int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.conversation.terms import query_terms
+from app.conversation.search_terms import query_terms
 
 SHORT_QUESTION_CHARS: Final = 240
 """Messages up to this are asked about as a whole."""

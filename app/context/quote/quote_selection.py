@@ -19,7 +19,7 @@ from app.context.quote.quote_message import quoting
 from app.context.quote.sentence_scores import Place, Source, Unit, answering, read, weighed
 from app.context.view.view_messages import Counter
 from app.conversation.messages import LogMessage
-from app.conversation.terms import MAX_MESSAGE_CHARS
+from app.conversation.search_terms import MAX_MESSAGE_CHARS
 
 COMMON_RARITY: Final = 1.5
 """The inverse document frequency of a word in every fifth message: what is not rarer tells nothing by itself."""

@@ -18,7 +18,7 @@ import msgspec
 
 from app.context.quote.quote_message import quotable_text
 from app.conversation.messages import LogMessage
-from app.conversation.terms import MAX_MESSAGE_CHARS, terms_among
+from app.conversation.search_terms import MAX_MESSAGE_CHARS, terms_among
 
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from app.conversation.json_depth import is_too_deep
 from app.conversation.messages import text_of
-from app.conversation.nesting import is_too_deep
 
 HEAD_SHARE = 0.7
 NEWLINE_REACH_SHARE = 0.2

@@ -13,7 +13,7 @@ import msgspec
 
 from app.context.stages.excerpt import HEAD_SHARE, contents_within, shortened_arguments, shortened_body
 from app.context.stages.round_lines import told_round
-from app.conversation.canonical import REASONING_PARTS
+from app.conversation.canonical_form import REASONING_PARTS
 from app.conversation.messages import Message
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.conversation.keys import application_of
+from app.conversation.api_keys import application_of
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
 from app.store.base import ListQuery, Store

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from app.context.view.message_edits import REASONING_FIELDS
-from app.conversation.canonical import REASONING_PARTS
+from app.conversation.canonical_form import REASONING_PARTS
 
 Body = Mapping[str, Any]
 Part = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from app.context.plan.summary_chain import active_chain
+from app.conversation.message_checks import TOOL_ROLES
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.conversation.validation import TOOL_ROLES
 from app.conversations.history.conversations import Records
 from app.conversations.items.items import (
     Item,

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from app.conversation.json_depth import TOO_DEEP, is_too_deep
 from app.conversation.messages import Message
-from app.conversation.nesting import TOO_DEEP, is_too_deep
 from app.conversations.items.item_content import CACHE_MARK
 from app.conversations.items.item_schemas import (
     SHAPES,

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.conversation.identity import Position, new_conversation_id, root_of, start_of
+from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, leaves_calls_open
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.validation import INSTRUCTION_ROLES, TOOL_ROLES, leaves_calls_open
 from app.conversations.history.conversations import Records
 from app.conversations.items.item_parser import Incoming, read_items
 from app.conversations.items.items import SENT, Item, instruction_items, items_of

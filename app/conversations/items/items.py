@@ -17,8 +17,8 @@ import msgspec
 import orjson
 
 from app.context.view.message_edits import REASONING_FIELDS
+from app.conversation.message_checks import TOOL_ROLES
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.conversation.validation import TOOL_ROLES
 from app.conversations.items.item_content import message_parts, reasoning_of, result_output
 from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 

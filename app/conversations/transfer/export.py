@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
+from app.conversation.message_checks import leaves_calls_open
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.validation import leaves_calls_open
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.items import DELETED
 from app.errors import ConversationNotFound

@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from app.conversation.identity import new_conversation_id, root_of, start_of, walk
+from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.conversation.messages import Conversation
-from app.conversation.validation import INSTRUCTION_ROLES, check_messages, leaves_calls_open
 from app.conversations.transfer.formats.format_detection import Format, read
 from app.conversations.transfer.formats.imported_history import Branch, Imported, ImportedMessage, noticed
 from app.conversations.transfer.log_writer import Log, LogWriter

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from app.conversation.message_checks import leaves_calls_open
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.validation import leaves_calls_open
 from app.conversations.transfer.formats.imported_history import ImportedMessage
 from app.errors import ConversationBusy
 from app.pipeline.persist.log_entries import ending_with, entries_behind

@@ -10,7 +10,7 @@ import msgspec
 from app.compaction.summarizer.transcript import Entry, fenced, spoken
 from app.context.stages.round_lines import call_of
 from app.conversation.messages import Message
-from app.conversation.terms import query_terms
+from app.conversation.search_terms import query_terms
 from app.store.base import Found
 
 EXCERPT_CHARS: Final = 1_600

@@ -16,8 +16,8 @@ from app.context.plan.outline import START, Outline, Range, Style
 from app.context.plan.policy import Policy
 from app.context.view.client_versions import ClientVersions
 from app.conversation.identity import start_of
+from app.conversation.message_checks import INSTRUCTION_ROLES
 from app.conversation.messages import Chunk, LogMessage, Message
-from app.conversation.validation import INSTRUCTION_ROLES
 from app.errors import StoreUnavailable
 from app.observability.tracing import current_span, traced
 from app.pipeline.background_tasks import Tasks

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from app.context.count.token_counter import is_long
 from app.conversation.alignment import element_from
 from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
+from app.conversation.message_checks import leaves_calls_open
 from app.conversation.messages import Conversation, Message
-from app.conversation.validation import leaves_calls_open
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.tracing import CANCELLED, Span, current_span, error_type_of
 from app.pipeline.background_tasks import Tasks, ended

@@ -23,8 +23,8 @@ from app.conversation.identity import (
     root_of,
     root_of_conversation,
 )
+from app.conversation.message_checks import check_messages, leaves_calls_open
 from app.conversation.messages import Conversation, LogMessage, Message, size_of
-from app.conversation.validation import check_messages, leaves_calls_open
 from app.errors import ConversationNotFound, StoreUnavailable
 from app.observability.tracing import traced
 from app.pipeline.admission.answer_replay import StoredAnswers

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from app.conversation.alignment import Alignment, element_from
 from app.conversation.identity import Position, landmark_digests, prefix_digests, root_of, start_of, walk
+from app.conversation.message_checks import INSTRUCTION_ROLES
 from app.conversation.messages import Conversation, Message, size_of
-from app.conversation.validation import INSTRUCTION_ROLES
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import answer_digests, choice_digest, exchange_digest
 from app.pipeline.resolve.resolved_request import REWRITTEN, is_anothers

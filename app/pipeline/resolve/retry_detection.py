@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.conversation.canonical import canonical
+from app.conversation.canonical_form import canonical
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.pipeline.resolve.resolved_request import PENDING
 from app.store.base import Store

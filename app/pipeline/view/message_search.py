@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.terms import query_terms
+from app.conversation.search_terms import query_terms
 from app.store.base import Found, Store
 
 BATCH_MESSAGES: Final = 64
@@ -40,7 +40,7 @@ class Finding:
         """Messages `[from_seq, before_seq)` that hold what is asked for, best first, then those beside them.
 
         Args:
-            asked: the text of a question, or terms (`conversation.terms`).
+            asked: the text of a question, or terms (`conversation.search_terms`).
 
         Raises:
             StoreUnavailable: the index cannot be written or read.

@@ -12,8 +12,8 @@ from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin
 from app.context.plan.policy import Policy
 from app.context.stages.round_lines import RESULT_ROLES
+from app.conversation.message_checks import INSTRUCTION_ROLES
 from app.conversation.messages import Message
-from app.conversation.validation import INSTRUCTION_ROLES
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, Recollection

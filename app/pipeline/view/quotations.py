@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from app.context.plan.outline import Quotation
 from app.context.quote.question_terms import asked_terms
 from app.context.quote.quote_selection import choose_quotes
+from app.conversation.message_checks import INSTRUCTION_ROLES
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversation.terms import terms_of_message
-from app.conversation.validation import INSTRUCTION_ROLES
+from app.conversation.search_terms import terms_of_message
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.resolve.resolved_request import Recollection

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from app.conversation.canonical import REASONING_PARTS
+from app.conversation.canonical_form import REASONING_PARTS
 from app.upstream.quirks.outgoing import Outgoing, array_of, decoded, elements_of, members_of
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from app.conversation.canonical import canonical
+from app.conversation.canonical_form import canonical
 from app.upstream.quirks.outgoing import Outgoing, array_of, decoded, elements_of, is_empty, members_of, object_of
 from app.upstream.quirks.properties import CALL_PREFIX
 from app.upstream.quirks.scope import Scope, indexes_in

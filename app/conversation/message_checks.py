@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from app.conversation.json_depth import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.conversation.messages import Message
-from app.conversation.nesting import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import InvalidRequest
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")

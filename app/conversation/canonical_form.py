@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from app.conversation.nesting import MAX_JSON_DEPTH
+from app.conversation.json_depth import MAX_JSON_DEPTH
 
 TRANSPARENT_ROLES = ("system", "developer")
 REASONING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
