@@ -18,9 +18,9 @@ from app.context.plan.policy import Policy as ContextPolicy
 from app.settings import ConfigurationError, Settings, load
 from app.settings.schema import known_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
-from app.upstream.base import Quirks as UpstreamQuirks
-from app.upstream.router import RetryPolicy
-from app.upstream.windows import DEFAULT_WINDOW_TOKENS
+from app.upstream.provider import Quirks as UpstreamQuirks
+from app.upstream.routing.router import RetryPolicy
+from app.upstream.routing.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
 

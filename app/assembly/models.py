@@ -27,12 +27,12 @@ from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.simulator.window import window_of
-from app.upstream import registry
-from app.upstream.base import NO_QUIRKS, Price, Provider, Quirks
-from app.upstream.dial import tls_context
-from app.upstream.openai import OpenAIProvider, Timeouts
-from app.upstream.router import ModelRoute, Place, RetryPolicy, Router
-from app.upstream.windows import Windows
+from app.upstream.http.dial import tls_context
+from app.upstream.protocols.openai import OpenAIProvider, Timeouts
+from app.upstream.provider import NO_QUIRKS, Price, Provider, Quirks
+from app.upstream.routing import window_registry
+from app.upstream.routing.router import ModelRoute, Place, RetryPolicy, Router
+from app.upstream.routing.windows import Windows
 
 SIMULATOR: Final = "simulator"
 FREE: Final = Price(input=0.0, output=0.0)
@@ -60,7 +60,7 @@ def windows_of(settings: Settings) -> Windows:
     """What is known of context windows before anybody is asked."""
     return Windows(
         default_tokens=settings.window_default,
-        known=_simulated_window if settings.uses_simulated_model else registry.find,
+        known=_simulated_window if settings.uses_simulated_model else window_registry.find,
         clock=time.monotonic,
     )
 

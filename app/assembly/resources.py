@@ -50,7 +50,7 @@ from app.conversations.views.view_pages import Looking
 from app.observability.exposition import Exposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
-from app.upstream.catalogue import Catalogue
+from app.upstream.routing.model_list import Catalogue
 
 
 def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter]:

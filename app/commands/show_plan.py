@@ -37,8 +37,8 @@ from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
 from app.store.base import Store
-from app.upstream import registry
-from app.upstream.base import Call, ClientKeyRule, Deployment, Reply, Target, Window
+from app.upstream.provider import Call, ClientKeyRule, Deployment, Reply, Target, Window
+from app.upstream.routing import window_registry
 
 PLAIN_WIDTH: Final = 120
 STYLES: Final = {
@@ -206,7 +206,7 @@ def _known_window(settings: Settings, key: str) -> int:
     name = key.partition("/")[2]
     if settings.uses_simulated_model:
         return window_of(name)
-    known = registry.find(name)
+    known = window_registry.find(name)
     return known[0] if known else settings.window_default
 
 

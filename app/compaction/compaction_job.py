@@ -11,7 +11,7 @@ from app.context.plan.outline import Boundary, Range, Style
 from app.context.plan.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.store.base import RANGE_LEASES
-from app.upstream.base import ClientKey
+from app.upstream.provider import ClientKey
 
 Outcome = Literal["found", "made", "mechanical", "none"]
 

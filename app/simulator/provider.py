@@ -7,11 +7,11 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.simulator.simulator import Answered, Asked, BrokenOff, Simulator
-from app.upstream.base import Call, ClientKeyRule
+from app.upstream.provider import Call, ClientKeyRule
 
 
 class SimulatedProvider:
-    """Implements `upstream.base.Provider` over a `Simulator`."""
+    """Implements `upstream.provider.Provider` over a `Simulator`."""
 
     def __init__(self, simulator: Simulator, name: str = "simulator") -> None:
         self.name = name
@@ -32,7 +32,7 @@ class SimulatedProvider:
 
 
 class SimulatedReply:
-    """Implements `upstream.base.Reply`."""
+    """Implements `upstream.provider.Reply`."""
 
     def __init__(self, answered: Answered) -> None:
         self.status = answered.status

@@ -44,10 +44,10 @@ from app.observability.tracing import NoTracing
 from app.store.base import Store
 from app.store.measured import measured
 from app.store.memory import MemoryStore
-from app.upstream.base import Deployment, Price
-from app.upstream.collect import Collector
-from app.upstream.prices import cost_usd, price_of
-from app.upstream.sse import DONE, EventDecoder
+from app.upstream.protocols.sse import DONE, EventDecoder
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.provider import Deployment, Price
+from app.upstream.routing.prices import cost_usd, price_of
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM

@@ -28,7 +28,7 @@ from app.assembly import engine
 from app.main import create_app
 from app.observability.log import configure
 from app.settings import load
-from app.upstream.base import Call, ClientKeyRule, Reply
+from app.upstream.provider import Call, ClientKeyRule, Reply
 from migrations import run as migrations
 from tests.benchmarks.messages import words
 from tests.live import DONE, chunk, completion, usage_chunk
@@ -61,7 +61,7 @@ class Cost:
 
 
 class _Answer:
-    """Implements `upstream.base.Reply`."""
+    """Implements `upstream.provider.Reply`."""
 
     status = 200
 
@@ -88,7 +88,7 @@ class _Answer:
 
 
 class _Provider:
-    """Implements `upstream.base.Provider`."""
+    """Implements `upstream.provider.Provider`."""
 
     name = "p"
     client_key_rule: ClientKeyRule = "never"

@@ -26,8 +26,8 @@ from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.base import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.base import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
-from app.upstream.router import Router
+from app.upstream.provider import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
+from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
 
 TENANT = "tenant"

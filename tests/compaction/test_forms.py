@@ -20,7 +20,7 @@ from app.compaction.summarizer.request_body import bound_fields
 from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
 from app.context.plan.policy import Policy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.base import Quirks
+from app.upstream.provider import Quirks
 from tests.compaction.scenery import COUNT, Body, Said, Scene, log_of, saying, talk
 
 GOOD = "Colleague lockers were discussed at length."

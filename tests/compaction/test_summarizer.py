@@ -11,7 +11,7 @@ from app.compaction.summarizer.summarizer import SummaryRefused, SummaryRequest,
 from app.context.plan.policy import Policy, SummarizerPolicy
 from app.errors import UpstreamRefused
 from app.simulator.options import Faults, SimulatorOptions
-from app.upstream.base import Quirks
+from app.upstream.provider import Quirks
 from tests.compaction.scenery import COUNT, Scene, log_of, talk
 
 

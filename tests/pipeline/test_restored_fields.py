@@ -12,7 +12,7 @@ from app.errors import StoreUnavailable
 from app.pipeline.call.restored_fields import Restoring
 from app.pipeline.resolve.resolved_request import Recollection
 from app.store.memory import MemoryStore
-from app.upstream.base import Quirks
+from app.upstream.provider import Quirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 TALK: list[dict[str, Any]] = [

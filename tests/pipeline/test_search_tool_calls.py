@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.pipeline.call.search_tool import RECALL
 from app.pipeline.call.search_tool_calls import CallSplitter
-from app.upstream.toolcalls import ToolCalls
+from app.upstream.protocols.tool_call_deltas import ToolCalls
 
 NAMES = st.sampled_from([RECALL, RECALL, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "a"]), st.text(max_size=9), min_size=1).map(json.dumps)

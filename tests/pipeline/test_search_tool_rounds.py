@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.errors import UpstreamUnavailable
 from app.pipeline.call.search_tool import RECALL
 from app.pipeline.call.search_tool_rounds import StreamedRounds, WholeRounds, identified
-from app.upstream.collect import Collector
+from app.upstream.protocols.stream_collector import Collector
 
 SEARCH = {"id": "c", "type": "function", "function": {"name": RECALL, "arguments": '{"query": "x"}'}}
 WEATHER = {"id": "w", "type": "function", "function": {"name": "weather", "arguments": "{}"}}

@@ -22,9 +22,9 @@ from app.pipeline.respond.context_status import Report
 from app.pipeline.respond.stream_frames import EarlyStream
 from app.pipeline.respond.stream_relay import Relay
 from app.pipeline.respond.text_deltas import alike
-from app.upstream.collect import Collector
-from app.upstream.router import ReadReply
-from app.upstream.sse import EventDecoder
+from app.upstream.protocols.sse import EventDecoder
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.routing.router import ReadReply
 from tests.live import DONE, chunk, usage_chunk
 
 REPORT = Report(

@@ -32,12 +32,12 @@ from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
 from app.pipeline.call.upstream_request import upstream_body
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.stream_frames import DONE_FRAME, EarlyStream, error_frames
-from app.upstream.base import Call, Deployment, Quirks
-from app.upstream.collect import Collector
-from app.upstream.inflate import MOST_BYTES, Inflater
-from app.upstream.openai import OpenAIProvider
-from app.upstream.overflow import recognise
-from app.upstream.sse import Event, EventDecoder
+from app.upstream.http.inflate import MOST_BYTES, Inflater
+from app.upstream.protocols.openai import OpenAIProvider
+from app.upstream.protocols.overflow import recognise
+from app.upstream.protocols.sse import Event, EventDecoder
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.provider import Call, Deployment, Quirks
 from tests.pipeline.test_stream_relay import relayed
 from tests.upstream.test_http1_properties import answered
 

@@ -10,7 +10,7 @@ from app.errors import UpstreamUnavailable
 from app.simulator.options import Faults, SimulatorOptions
 from app.simulator.provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
-from app.upstream.base import Call, Provider, Reply
+from app.upstream.provider import Call, Provider, Reply
 from tests.simulator.counting import RoughCounter
 
 

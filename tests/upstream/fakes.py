@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.upstream.base import Call, ClientKeyRule, Reply
-from app.upstream.router import ReadReply
+from app.upstream.provider import Call, ClientKeyRule, Reply
+from app.upstream.routing.router import ReadReply
 
 
 def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> ReadReply:

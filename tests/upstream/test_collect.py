@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.collect import Collector
+from app.upstream.protocols.stream_collector import Collector
 
 
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, index: int = 0, **more: Any) -> bytes:

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream import client, direct, http1
-from app.upstream.base import Call, ConnectionDropped
-from app.upstream.http1 import Connection
-from app.upstream.openai import OpenAIProvider, Timeouts
+from app.upstream.http import client, direct_client, http1_connection
+from app.upstream.http.http1_connection import Connection
+from app.upstream.protocols.openai import OpenAIProvider, Timeouts
+from app.upstream.provider import Call, ConnectionDropped
 from tests.upstream.loopback import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = Call("/chat/completions", b'{"model":"m"}')
@@ -250,7 +250,7 @@ async def test_all_that_has_come_is_one_piece() -> None:
 
 
 async def test_a_connection_that_nobody_needs_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "IDLE_CONNECTION_SECONDS", 0.05)
+    monkeypatch.setattr(direct_client, "IDLE_CONNECTION_SECONDS", 0.05)
     async with provider_at(says(OK)) as (provider, server):
         await read(provider)
         async with asyncio.timeout(10):
@@ -368,7 +368,7 @@ _ADDRESS = (2, 1, 6, "", ("127.0.0.1", 0))
 
 
 def test_the_limits_fit_together() -> None:
-    assert http1.HEAD_LIMIT_BYTES <= client.READ_BUFFER_BYTES < http1.WRITE_BYTES
+    assert http1_connection.HEAD_LIMIT_BYTES <= client.READ_BUFFER_BYTES < http1_connection.WRITE_BYTES
 
 
 async def test_a_reader_that_was_too_slow_for_the_whole_gets_what_has_come_and_then_the_error() -> None:

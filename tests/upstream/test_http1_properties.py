@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.client import Head, Timeouts
-from app.upstream.http1 import Connection
-from app.upstream.reply import HttpReply
-from app.upstream.watch import Watches
+from app.upstream.http.client import Head, Timeouts
+from app.upstream.http.http1_connection import Connection
+from app.upstream.http.http_reply import HttpReply
+from app.upstream.http.timeouts import Watches
 from tests.upstream.loopback import END, chunked
 
 HEAD = Head("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")

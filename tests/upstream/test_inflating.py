@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream import inflate
-from app.upstream.base import Reply
-from app.upstream.client import Client, Head, Timeouts
-from app.upstream.direct import DirectClient
-from app.upstream.proxied import ProxiedClient
+from app.upstream.http import inflate
+from app.upstream.http.client import Client, Head, Timeouts
+from app.upstream.http.direct_client import DirectClient
+from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.provider import Reply
 
 MB = 1024 * 1024
 LONGEST_STEP_SECONDS = 0.05

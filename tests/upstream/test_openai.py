@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import InvalidRequest, UpstreamUnavailable
-from app.upstream import openai
-from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped
-from app.upstream.openai import OpenAIProvider, Timeouts
-from app.upstream.proxied import ProxiedClient
+from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.protocols import openai
+from app.upstream.protocols.openai import OpenAIProvider, Timeouts
+from app.upstream.provider import AnswerTimedOut, Call, ConnectionDropped
 from tests.upstream.loopback import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
 CHAT = Call("/chat/completions", b'{"model":"m"}')

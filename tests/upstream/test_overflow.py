@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.upstream.overflow import Overflow, recognise
+from app.upstream.protocols.overflow import Overflow, recognise
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "eval" / "overflow_errors.json"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.upstream.base import Deployment, Price
-from app.upstream.prices import cost_usd, input_usd, list_price, price_of
+from app.upstream.provider import Deployment, Price
+from app.upstream.routing.prices import cost_usd, input_usd, list_price, price_of
 from tests.upstream.fakes import ScriptedProvider
 
 PRICE = Price(input=2.0, cached_input=0.5, output=8.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from app.upstream.quirks.restore import missing_fields, restored
+from app.upstream.quirks.restored_fields import missing_fields, restored
 from tests.upstream.templates import rules
 from tests.upstream.templates.talks import talks
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import tokenizer_for
 from app.settings import load
-from app.upstream.base import Quirks
+from app.upstream.provider import Quirks
 from app.upstream.quirks import apply_quirks
 from app.upstream.quirks.alternation import BRIDGE, OPENING
 from tests.upstream.templates import rules

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
-from app.upstream.base import AnswerTimedOut, Call, ClientKey, ConnectionDropped, Deployment, Opened, Reply
-from app.upstream.openai import OpenAIProvider
-from app.upstream.router import ModelRoute, Place, RetryPolicy, Router, retry_after_seconds
+from app.upstream.protocols.openai import OpenAIProvider
+from app.upstream.provider import AnswerTimedOut, Call, ClientKey, ConnectionDropped, Deployment, Opened, Reply
+from app.upstream.routing.router import ModelRoute, Place, RetryPolicy, Router, retry_after_seconds
 from tests.upstream.fakes import ScriptedProvider, Time, answer, by_name
 from tests.upstream.loopback import Received, loopback, whole
 
@@ -323,7 +323,7 @@ class TestBreaker:
         assert (await bench.open()).reply.status == 200
 
     async def test_names_that_clients_make_up_do_not_pile_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("app.upstream.router.MOST_BREAKERS", 2)
+        monkeypatch.setattr("app.upstream.routing.router.MOST_BREAKERS", 2)
         routes = {f"m{number}": ModelRoute((Place("a", f"m{number}"),)) for number in range(4)}
         time = Time()
         router = Router(routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0)

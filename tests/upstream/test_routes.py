@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ModelNotFound
-from app.upstream.base import Quirks
-from app.upstream.routes import ModelRoute, Place, Routes
+from app.upstream.provider import Quirks
+from app.upstream.routing.routes import ModelRoute, Place, Routes
 from tests.upstream.fakes import ScriptedProvider, by_name
 
 PROVIDERS = by_name(ScriptedProvider("a"), ScriptedProvider("b"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.sse import DONE, Event, EventDecoder
+from app.upstream.protocols.sse import DONE, Event, EventDecoder
 
 
 def decode(*pieces: bytes) -> list[Event]:

@@ -16,10 +16,10 @@ import uvloop
 from app.assembly.models import providers_of
 from app.errors import UpstreamUnavailable
 from app.settings import load
-from app.upstream.base import Call
-from app.upstream.dial import tls_context
-from app.upstream.openai import OpenAIProvider, Timeouts
-from app.upstream.proxied import ProxiedClient
+from app.upstream.http.dial import tls_context
+from app.upstream.http.proxied_client import ProxiedClient
+from app.upstream.protocols.openai import OpenAIProvider, Timeouts
+from app.upstream.provider import Call
 from tests.upstream.certificates import DAY, Authority, certified
 from tests.upstream.loopback import END, HEAD, Received, chunked, loopback
 
@@ -312,8 +312,11 @@ async def test_the_error_says_that_the_proxy_refused() -> None:
 
 
 async def test_aiohttp_is_loaded_for_proxies_only() -> None:
-    script = "import sys; from app.upstream import openai; openai.OpenAIProvider('p', 'http://h'); print(*sys.modules)"
+    script = (
+        "import sys; from app.upstream.protocols import openai; "
+        "openai.OpenAIProvider('p', 'http://h'); print(*sys.modules)"
+    )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     told, _ = await process.communicate()
-    assert "app.upstream.direct" in told.decode().split()
+    assert "app.upstream.http.direct_client" in told.decode().split()
     assert "aiohttp" not in told.decode().split()

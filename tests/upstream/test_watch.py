@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.upstream.watch import Watch, Watches
+from app.upstream.http.timeouts import Watch, Watches
 
 
 class Clock:

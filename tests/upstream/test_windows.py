@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream import registry
-from app.upstream.base import ClientKey, Deployment, Window
-from app.upstream.windows import ListPolicy, Windows
+from app.upstream.provider import ClientKey, Deployment, Window
+from app.upstream.routing import window_registry
+from app.upstream.routing.windows import ListPolicy, Windows
 from tests.upstream.fakes import ScriptedProvider, Time
 
 FAST = ListPolicy(wait_seconds=0.02)
@@ -244,12 +244,12 @@ async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     ],
 )
 def test_names_are_known_with_prefixes_dates_and_versions(name: str, same_as: str) -> None:
-    assert registry.find(name) == registry.find(same_as) is not None
+    assert window_registry.find(name) == window_registry.find(same_as) is not None
 
 
 @pytest.mark.parametrize("name", ["", "/", "-2024-01-01", "gpt", "sim-8k", "x" * 100_000, "ü/ö:ä"])
 def test_other_names_are_not_guessed_at(name: str) -> None:
-    assert registry.find(name) is None
+    assert window_registry.find(name) is None
 
 
 @pytest.mark.parametrize(
@@ -263,13 +263,13 @@ def test_other_names_are_not_guessed_at(name: str) -> None:
 def test_well_known_models_have_the_limits_that_their_makers_state(
     name: str, limits: tuple[int, int | None, int]
 ) -> None:
-    assert registry.find(name) == limits
+    assert window_registry.find(name) == limits
 
 
 def test_the_table_is_small_and_sane() -> None:
-    assert registry.PATH.stat().st_size < 60_000
+    assert window_registry.PATH.stat().st_size < 60_000
     for name in ("gpt-4.1", "o3", "deepseek-chat", "mistral-large-latest", "grok-4", "qwen3-32b"):
-        limits = registry.find(name)
+        limits = window_registry.find(name)
         assert limits is not None
         context, max_input, max_output = limits
         assert 30_000 <= context <= 2_000_000

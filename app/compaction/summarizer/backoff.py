@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from app.compaction.summarizer.summary_request import SummaryRefused
 from app.errors import UpstreamRefused
-from app.upstream.breaker import Breaker
+from app.upstream.routing.circuit_breaker import Breaker
 
 FAILURES = 3
 """So many in a row begin a pause …"""

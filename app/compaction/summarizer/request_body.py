@@ -15,7 +15,7 @@ from app.compaction.summarizer.transcript import Entry, fenced
 from app.context.plan.budget import summary_limit
 from app.context.plan.policy import Policy
 from app.context.view.view_messages import Counter
-from app.upstream.base import Deployment
+from app.upstream.provider import Deployment
 from app.upstream.quirks import apply_quirks
 
 MARGIN_RATIO: Final = 0.06

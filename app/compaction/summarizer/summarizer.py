@@ -15,7 +15,7 @@ from app.compaction.summarizer.summary_writer import Writing
 from app.context.view.view_messages import Counter
 from app.errors import GatewayError, UpstreamRefused, release_frames
 from app.observability.metrics import SILENT, Metrics
-from app.upstream.router import Router
+from app.upstream.routing.router import Router
 
 __all__ = ["SAME_MODEL", "Summarizer", "Summary", "SummaryRefused", "SummaryRequest", "Windows", "input_tokens"]
 

@@ -15,15 +15,15 @@ from app.context.count.token_counter import counter_name
 from app.context.view.view_messages import Counter
 from app.errors import UpstreamRefused, UpstreamUnavailable
 from app.observability.metrics import SILENT, Metrics, SummaryFacts
-from app.upstream.base import ClientKey, Deployment, Target, Window
-from app.upstream.prices import cost_usd, price_of
-from app.upstream.router import Router
+from app.upstream.provider import ClientKey, Deployment, Target, Window
+from app.upstream.routing.prices import cost_usd, price_of
+from app.upstream.routing.router import Router
 
 CHAT_PATH = "/chat/completions"
 
 
 class Windows(Protocol):
-    """The part of `upstream.windows` that a summary call needs."""
+    """The part of `upstream.routing.windows` that a summary call needs."""
 
     async def of(self, deployment: Deployment, client_key: ClientKey | None) -> Window: ...
 

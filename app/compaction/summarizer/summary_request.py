@@ -11,7 +11,7 @@ from app.compaction.summarizer.prompts import Wish
 from app.context.plan.outline import Style
 from app.context.plan.policy import Policy
 from app.conversation.messages import Chunk, LogMessage
-from app.upstream.base import ClientKey
+from app.upstream.provider import ClientKey
 
 SAME_MODEL = "same"
 """As `SummarizerPolicy.model`: the request's own."""

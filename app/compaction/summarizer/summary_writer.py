@@ -26,7 +26,7 @@ from app.context.plan.log_cuts import rounds_of
 from app.context.view.view_messages import Counter
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.overflow import recognise
+from app.upstream.protocols.overflow import recognise
 
 THINKING_FACTOR = 4
 """A model that spent its whole allowance on thinking gets this many times as much, once."""

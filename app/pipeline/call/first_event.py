@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.base import Deployment, Reply
-from app.upstream.router import ReadReply
-from app.upstream.sse import Event, EventDecoder
+from app.upstream.protocols.sse import Event, EventDecoder
+from app.upstream.provider import Deployment, Reply
+from app.upstream.routing.router import ReadReply
 
 STREAM_TYPE: Final = "text/event-stream"
 CHOICES: Final = b'"choices"'
@@ -72,7 +72,7 @@ async def _until_first_event(reply: Reply, source: str) -> tuple[Begun, bytes | 
 
 
 class Begun:
-    """A stream whose first event has come; `upstream.base.Reply`, once its rest has been read.
+    """A stream whose first event has come; `upstream.provider.Reply`, once its rest has been read.
 
     Attributes:
         events: those that have come.

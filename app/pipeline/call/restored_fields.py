@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import Recollection
 from app.store.base import Store
-from app.upstream.base import Quirks
-from app.upstream.quirks.restore import missing_fields, restored
+from app.upstream.provider import Quirks
+from app.upstream.quirks.restored_fields import missing_fields, restored
 
 _STORED_PER_SENT = 2
 """How much further back to look in the log where the client's history leaves out part of it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from app.pipeline.call.search_tool import RECALL
-from app.upstream.toolcalls import ToolCalls
+from app.upstream.protocols.tool_call_deltas import ToolCalls
 
 
 class CallSplitter:

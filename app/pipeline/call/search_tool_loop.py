@@ -35,9 +35,9 @@ from app.pipeline.token_counting import Counting
 from app.pipeline.view.view_builder import Turn, View, Views
 from app.pipeline.view.view_state import last_view_of
 from app.store.base import Found
-from app.upstream.base import Deployment
-from app.upstream.router import ReadReply
-from app.upstream.sse import DONE, Event, EventDecoder
+from app.upstream.protocols.sse import DONE, Event, EventDecoder
+from app.upstream.provider import Deployment
+from app.upstream.routing.router import ReadReply
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class _Rounds:
 
 
 class _Current:
-    """The reply of the round that is under way; `upstream.base.Reply` for whoever closes the stream."""
+    """The reply of the round that is under way; `upstream.provider.Reply` for whoever closes the stream."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun

@@ -13,7 +13,7 @@ from app.compaction.compaction_job import summed
 from app.pipeline.call.search_tool import is_recall
 from app.pipeline.call.search_tool_calls import CallSplitter
 from app.pipeline.respond.stream_frames import decoded, encoded
-from app.upstream.collect import Collector
+from app.upstream.protocols.stream_collector import Collector
 
 CUT_SHORT: Final = ("length", "content_filter", "error")
 """Finish reasons after which nothing is searched: the call may not be whole, or not be wanted."""

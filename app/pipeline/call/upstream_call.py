@@ -24,10 +24,10 @@ from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.view.view_builder import Turn, View, Views, too_long
 from app.pipeline.view.view_state import calibration_of
 from app.store.base import Store
-from app.upstream.base import Deployment
-from app.upstream.overflow import Overflow, recognise
-from app.upstream.router import OK, ReadReply, Router
-from app.upstream.windows import Windows
+from app.upstream.protocols.overflow import Overflow, recognise
+from app.upstream.provider import Deployment
+from app.upstream.routing.router import OK, ReadReply, Router
+from app.upstream.routing.windows import Windows
 
 log = logging.getLogger(__name__)
 

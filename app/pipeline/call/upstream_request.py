@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from app.pipeline.chat_request import ChatRequest, decode_field
-from app.upstream.base import NO_QUIRKS, Deployment
+from app.upstream.provider import NO_QUIRKS, Deployment
 from app.upstream.quirks import apply_quirks
 
 OWN_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})

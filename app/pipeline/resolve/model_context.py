@@ -18,9 +18,9 @@ from app.pipeline.resolve.resolved_request import Recollection
 from app.pipeline.token_counting import Counting
 from app.pipeline.view.view_builder import Turn
 from app.pipeline.view.view_state import calibration_of
-from app.upstream.base import ClientKey, Target, Window, bind_client_key
-from app.upstream.router import Router
-from app.upstream.windows import Windows
+from app.upstream.provider import ClientKey, Target, Window, bind_client_key
+from app.upstream.routing.router import Router
+from app.upstream.routing.windows import Windows
 
 ATTACHED: Final = (b'"image_url"', b'"input_audio"', b'"file"')
 """One of these stands in the JSON of every message with an attachment (`tokens.ATTACHED`)."""

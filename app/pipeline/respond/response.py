@@ -37,8 +37,8 @@ from app.pipeline.respond.turn_metrics import facts_of_turn, note_view
 from app.pipeline.view.view_builder import Turn, View
 from app.pipeline.view.view_history import ASKED, SEEN, asked_facts, facts_of
 from app.pipeline.view.view_state import CALIBRATION, VIEWS, last_view_of, with_view
-from app.upstream.collect import Collector
-from app.upstream.router import ReadReply
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.routing.router import ReadReply
 
 CUT_PROMPT_TOKENS: Final = 2048
 """Shorter prompts are not doubted: the smallest window that servers are started with."""

@@ -11,9 +11,9 @@ from app.pipeline.call.first_event import Begun, no_answer
 from app.pipeline.respond.context_status import Report
 from app.pipeline.respond.stream_frames import EarlyStream, decoded, encoded, spliced
 from app.pipeline.respond.text_deltas import Alike, alike, tells_text
-from app.upstream.base import Deployment
-from app.upstream.collect import Collector
-from app.upstream.sse import DONE, Event
+from app.upstream.protocols.sse import DONE, Event
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.provider import Deployment
 
 BAD_GATEWAY: Final = 502
 END_WAIT_SECONDS: Final = 0.1

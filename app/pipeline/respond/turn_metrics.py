@@ -12,8 +12,8 @@ from app.observability.requests import request_facts
 from app.observability.tracing import STREAMED, current_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import Report
-from app.upstream.base import Deployment
-from app.upstream.prices import cost_usd, input_usd, price_of
+from app.upstream.provider import Deployment
+from app.upstream.routing.prices import cost_usd, input_usd, price_of
 
 
 def note_view(request: ChatRequest, report: Report) -> None:

@@ -31,7 +31,7 @@ from app.pipeline.token_counting import SCHEMA_FIELDS, Counting
 from app.pipeline.view.pins import fitting, pins_of
 from app.pipeline.view.view_state import last_view_of
 from app.store.base import Store
-from app.upstream.base import ClientKey, Target, Window, bind_client_key
+from app.upstream.provider import ClientKey, Target, Window, bind_client_key
 
 Raws = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED: Final = Plan(status="full", chunks=(), boundary=START, prompt_tokens=0, fits=True)

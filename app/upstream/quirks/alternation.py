@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app.upstream.quirks.merge import merge_neighbours
-from app.upstream.quirks.outgoing import Outgoing, is_empty
-from app.upstream.quirks.system import SYSTEM_ROLES
+from app.upstream.quirks.merge_messages import merge_neighbours
+from app.upstream.quirks.outgoing_message import Outgoing, is_empty
+from app.upstream.quirks.system_messages import SYSTEM_ROLES
 
 OPENING: Final = "Begin."
 """What a user says before a conversation that the assistant opened."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from app.conversation.canonical_form import REASONING_PARTS
-from app.upstream.quirks.outgoing import Outgoing, array_of, decoded, elements_of, members_of
+from app.upstream.quirks.outgoing_message import Outgoing, array_of, decoded, elements_of, members_of
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 

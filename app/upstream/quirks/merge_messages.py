@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from app.upstream.quirks.outgoing import Outgoing, array_of, elements_of, is_empty, is_text, joined_content, joined_text
+from app.upstream.quirks.outgoing_message import (
+    Outgoing,
+    array_of,
+    elements_of,
+    is_empty,
+    is_text,
+    joined_content,
+    joined_text,
+)
 
 _MERGEABLE: Final = frozenset({"system", "user", "assistant"})
 _JOINED: Final = ("reasoning_content", "reasoning", "refusal")

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from app.errors import UpstreamUnavailable
-from app.upstream.base import AnswerTimedOut, ConnectionDropped, Reply, Times
+from app.upstream.provider import AnswerTimedOut, ConnectionDropped, Reply, Times
 
 IDLE_CONNECTION_SECONDS: Final = 30.0
 """How long a connection is kept that nobody needs."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from app.upstream.quirks.outgoing import NULL, Outgoing, array_of, elements_of, is_empty, members_of
+from app.upstream.quirks.outgoing_message import NULL, Outgoing, array_of, elements_of, is_empty, members_of
 
 _BARE: Final = b'{"role":"assistant","content":null}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from app.upstream.quirks.outgoing import Outgoing
+from app.upstream.quirks.outgoing_message import Outgoing
 
 Scope = Literal["tool_loop", "tool_turns"]
 

@@ -8,8 +8,8 @@ from typing import Final
 from app.errors import UpstreamUnavailable
 from app.observability import families
 from app.observability.metrics import MOST_MODELS, Metrics
-from app.upstream.base import AnswerTimedOut, Call, ConnectionDropped, Deployment, Provider, Reply, Times
-from app.upstream.traced import CallSpan, span_of, span_of_unknown
+from app.upstream.provider import AnswerTimedOut, Call, ConnectionDropped, Deployment, Provider, Reply, Times
+from app.upstream.routing.traced_calls import CallSpan, span_of, span_of_unknown
 
 GOOD: Final = "ok"
 RATE_LIMITED: Final = 429
@@ -117,7 +117,7 @@ async def passed_on(provider: Provider, call: Call) -> Reply:
 
 
 class WatchedReply:
-    """An answer whose course and end are noted, the end once; `upstream.base.Reply`.
+    """An answer whose course and end are noted, the end once; `upstream.provider.Reply`.
 
     Args:
         span: None while nothing is traced.

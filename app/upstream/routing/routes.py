@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.errors import ModelNotFound
-from app.upstream.base import UNPRICED, Deployment, Price, Provider, Quirks, Target
+from app.upstream.provider import UNPRICED, Deployment, Price, Provider, Quirks, Target
 
 WILDCARD = "*"
 WILDCARD_TARGETS = 1024

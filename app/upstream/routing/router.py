@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, release_frames
 from app.observability.metrics import SILENT, Metrics
 from app.observability.tracing import current_span
-from app.upstream.base import (
+from app.upstream.protocols.overflow import recognise
+from app.upstream.provider import (
     AnswerTimedOut,
     Call,
     ClientKey,
@@ -27,10 +28,9 @@ from app.upstream.base import (
     Reply,
     Target,
 )
-from app.upstream.breaker import Breaker
-from app.upstream.overflow import recognise
-from app.upstream.routes import ModelRoute, Place, Routes
-from app.upstream.timed import Calls
+from app.upstream.routing.circuit_breaker import Breaker
+from app.upstream.routing.measured_calls import Calls
+from app.upstream.routing.routes import ModelRoute, Place, Routes
 
 __all__ = ["ModelRoute", "Place", "RetryPolicy", "Router"]
 
@@ -266,7 +266,7 @@ class Router:
 
 @dataclass(slots=True)
 class ReadReply:
-    """An answer whose body has been read already; `upstream.base.Reply`."""
+    """An answer whose body has been read already; `upstream.provider.Reply`."""
 
     status: int
     headers: Mapping[str, str]

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from app.errors import UpstreamUnavailable
 from app.observability.tracing import CANCELLED, Span, current_span, error_type_of, leave, make_current
-from app.upstream.base import Call, Deployment, Provider, Reply
-from app.upstream.collect import Collector
-from app.upstream.sse import DONE, EventDecoder
+from app.upstream.protocols.sse import DONE, EventDecoder
+from app.upstream.protocols.stream_collector import Collector
+from app.upstream.provider import Call, Deployment, Provider, Reply
 
 MODEL_CHARS: Final = 100
 """Of a model's name in a span's: it may be a client's."""

@@ -14,7 +14,7 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP, is_too_deep
 from app.errors import UpstreamUnavailable
-from app.upstream.choices import ChoiceSoFar, Delta
+from app.upstream.protocols.choice_deltas import ChoiceSoFar, Delta
 
 
 class _Message(Delta):

@@ -7,12 +7,12 @@ import ssl
 from typing import Final
 from urllib.parse import SplitResult
 
-from app.upstream.base import ConnectionDropped, Times
-from app.upstream.client import IDLE_CONNECTION_SECONDS, Head, Timeouts
-from app.upstream.dial import Dialer
-from app.upstream.http1 import Connection
-from app.upstream.reply import HttpReply
-from app.upstream.watch import Watches
+from app.upstream.http.client import IDLE_CONNECTION_SECONDS, Head, Timeouts
+from app.upstream.http.dial import Dialer
+from app.upstream.http.http1_connection import Connection
+from app.upstream.http.http_reply import HttpReply
+from app.upstream.http.timeouts import Watches
+from app.upstream.provider import ConnectionDropped, Times
 
 REPEATABLE: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
 """Methods that may be sent again when a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not by
@@ -21,7 +21,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class DirectClient:
-    """Implements `upstream.client.Client`.
+    """Implements `upstream.http.client.Client`.
 
     Args:
         name: of the provider.
@@ -43,7 +43,7 @@ class DirectClient:
         self._all_closed: asyncio.Event | None = None
 
     async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> HttpReply:
-        """See `upstream.client.Client`."""
+        """See `upstream.http.client.Client`."""
         if self._idle:
             connection, _ = self._idle.popitem()
             try:

@@ -13,14 +13,14 @@ from urllib.parse import SplitResult
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from app.upstream.client import (
+from app.upstream.http.client import (
     HAPPY_EYEBALLS_SECONDS,
     kept_alive_socket,
     unanswered_in_time,
     unreachable,
     unreachable_in_time,
 )
-from app.upstream.http1 import Connection
+from app.upstream.http.http1_connection import Connection
 
 ADDRESSES_SECONDS: Final = 10.0
 """How long the addresses of a name are believed."""

@@ -14,8 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from app.errors import UpstreamUnavailable
-from app.upstream.base import Times
-from app.upstream.client import (
+from app.upstream.http.client import (
     IDLE_CONNECTION_SECONDS,
     READ_BUFFER_BYTES,
     Head,
@@ -32,13 +31,14 @@ from app.upstream.client import (
     unreachable,
     unreachable_in_time,
 )
-from app.upstream.dial import tls_context
-from app.upstream.inflate import inflate_pieces, read_inflated, take_encoding
-from app.upstream.watch import Watch, Watches
+from app.upstream.http.dial import tls_context
+from app.upstream.http.inflate import inflate_pieces, read_inflated, take_encoding
+from app.upstream.http.timeouts import Watch, Watches
+from app.upstream.provider import Times
 
 
 class ProxiedClient:
-    """Implements `upstream.client.Client`.
+    """Implements `upstream.http.client.Client`.
 
     Args:
         name: of the provider.
@@ -62,7 +62,7 @@ class ProxiedClient:
         )
 
     async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> ProxiedReply:
-        """See `upstream.client.Client`."""
+        """See `upstream.http.client.Client`."""
         name = self._name
         try:
             async with asyncio.timeout_at(ends_at):
@@ -115,7 +115,7 @@ class ProxiedClient:
 
 
 class ProxiedReply:
-    """An answer under way; `upstream.base.Reply`."""
+    """An answer under way; `upstream.provider.Reply`."""
 
     __slots__ = ("_between_bytes_seconds", "_encoding", "_name", "_response", "_times", "_watch", "headers", "status")
 

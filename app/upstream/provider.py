@@ -212,7 +212,7 @@ class Deployment:
     """Tokenizer encoding from configuration; otherwise by model name."""
     quirks: Quirks = NO_QUIRKS
     price: Price = UNPRICED
-    """From configuration; none of it: the list's (`upstream.prices`)."""
+    """From configuration; none of it: the list's (`upstream.routing.prices`)."""
     key: str = field(init=False, repr=False, compare=False)
     """`provider/model`: under which facts about it are learned."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.upstream.quirks.merge import merged
-from app.upstream.quirks.outgoing import Outgoing, is_empty, joined_content, text_of_parts
+from app.upstream.quirks.merge_messages import merged
+from app.upstream.quirks.outgoing_message import Outgoing, is_empty, joined_content, text_of_parts
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _SYSTEM, _USER = b'"system"', b'"user"'

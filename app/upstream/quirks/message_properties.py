@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from app.upstream.base import Quirks
-from app.upstream.quirks.outgoing import (
+from app.upstream.provider import Quirks
+from app.upstream.quirks.outgoing_message import (
     Outgoing,
     array_of,
     elements_of,

@@ -19,11 +19,11 @@ import orjson
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
-from app.upstream.base import Call, ClientKeyRule, Reply
-from app.upstream.client import Client, Head, Timeouts
-from app.upstream.dial import PORTS, host_of
-from app.upstream.direct import DirectClient
-from app.upstream.traced import place_of
+from app.upstream.http.client import Client, Head, Timeouts
+from app.upstream.http.dial import PORTS, host_of
+from app.upstream.http.direct_client import DirectClient
+from app.upstream.provider import Call, ClientKeyRule, Reply
+from app.upstream.routing.traced_calls import place_of
 
 __all__ = ["OpenAIProvider", "Timeouts"]
 
@@ -187,7 +187,7 @@ class OpenAIProvider:
 def _client(name: str, url: SplitResult, timeouts: Timeouts, tls: ssl.SSLContext | None, proxy: str | None) -> Client:
     if proxy is None:
         return DirectClient(name, url, timeouts, tls)
-    proxied = import_module("app.upstream.proxied")  # aiohttp takes a tenth of a second and 20 MB to load
+    proxied = import_module("app.upstream.http.proxied_client")  # aiohttp takes a tenth of a second and 20 MB to load
     made: Client = proxied.ProxiedClient(name, url, timeouts, tls, proxy)
     return made
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import UpstreamUnavailable
-from app.upstream import registry
-from app.upstream.base import ClientKey, Deployment, Provider, Window
+from app.upstream.provider import ClientKey, Deployment, Provider, Window
+from app.upstream.routing import window_registry
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Windows:
         *,
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
         lists: ListPolicy | None = None,
-        known: Callable[[str], tuple[int, int | None, int | None] | None] = registry.find,
+        known: Callable[[str], tuple[int, int | None, int | None] | None] = window_registry.find,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._learned = {key: tokens for key, tokens in (learned or {}).items() if _is_plausible(tokens)}

@@ -11,9 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from app.conversation.canonical_form import canonical
-from app.upstream.quirks.outgoing import Outgoing, array_of, decoded, elements_of, is_empty, members_of, object_of
-from app.upstream.quirks.properties import CALL_PREFIX
-from app.upstream.quirks.scope import Scope, indexes_in
+from app.upstream.quirks.message_properties import CALL_PREFIX
+from app.upstream.quirks.outgoing_message import (
+    Outgoing,
+    array_of,
+    decoded,
+    elements_of,
+    is_empty,
+    members_of,
+    object_of,
+)
+from app.upstream.quirks.tool_loop_scope import Scope, indexes_in
 
 
 def missing_fields(messages: Sequence[bytes], fields: Collection[str], scope: Scope) -> tuple[int, ...]:

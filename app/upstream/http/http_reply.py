@@ -6,14 +6,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 
 from app.errors import UpstreamUnavailable
-from app.upstream.base import Times
-from app.upstream.client import gathered, keep_what_is_ours
-from app.upstream.http1 import Connection
-from app.upstream.inflate import inflate_pieces, read_inflated, take_encoding
+from app.upstream.http.client import gathered, keep_what_is_ours
+from app.upstream.http.http1_connection import Connection
+from app.upstream.http.inflate import inflate_pieces, read_inflated, take_encoding
+from app.upstream.provider import Times
 
 
 class HttpReply:
-    """An answer under way; `upstream.base.Reply`.
+    """An answer under way; `upstream.provider.Reply`.
 
     Args:
         connection: on which its head has come.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.errors import ModelNotFound, UpstreamUnavailable
-from app.upstream.base import ClientKey, Provider, bind_client_key, find_only_keyless
-from app.upstream.router import Router
-from app.upstream.windows import Windows
+from app.upstream.provider import ClientKey, Provider, bind_client_key, find_only_keyless
+from app.upstream.routing.router import Router
+from app.upstream.routing.windows import Windows
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from app.upstream.toolcalls import ToolCalls, overlaid
+from app.upstream.protocols.tool_call_deltas import ToolCalls, overlaid
 
 
 class Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):

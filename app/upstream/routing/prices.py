@@ -11,8 +11,8 @@ from typing import Final
 
 import orjson
 
-from app.upstream.base import UNPRICED, Deployment, Price
-from app.upstream.registry import names_of
+from app.upstream.provider import UNPRICED, Deployment, Price
+from app.upstream.routing.window_registry import names_of
 
 PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000

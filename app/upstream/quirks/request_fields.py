@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.upstream.base import Quirks
+from app.upstream.provider import Quirks
 
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens")
 

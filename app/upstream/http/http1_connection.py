@@ -14,7 +14,7 @@ from typing import Final, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.errors import UpstreamUnavailable
-from app.upstream.client import (
+from app.upstream.http.client import (
     READ_BUFFER_BYTES,
     Head,
     Timeouts,
@@ -24,7 +24,7 @@ from app.upstream.client import (
     fell_silent,
     unanswered_in_time,
 )
-from app.upstream.watch import Watch, Watches
+from app.upstream.http.timeouts import Watch, Watches
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 """Of status line and headers, those of answers that only inform included."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.client import BODY_LIMIT_BYTES, broke_off, failed
+from app.upstream.http.client import BODY_LIMIT_BYTES, broke_off, failed
 
 ENCODINGS: Final = frozenset({"deflate", "gzip", "x-gzip"})
 NOT_UNDONE: Final = frozenset({"br", "compress", "zstd"})

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import orjson
 
-from app.upstream.quirks.outgoing import (
+from app.upstream.quirks.outgoing_message import (
     NULL,
     Outgoing,
     array_of,

@@ -1,0 +1,1 @@
+"""The clients that carry calls: connections, TLS, compressed answers, time limits."""

@@ -1,0 +1,1 @@
+"""The protocol of a provider: requests, streams, deltas, overflow answers."""

@@ -1,0 +1,1 @@
+"""Deployments of a model: routes, retries, fallbacks, circuit breaker, windows and prices."""
