@@ -6,7 +6,7 @@ from typing import Any
 
 from alembic import context
 
-from app.store.tables import metadata
+from app.store.sql.tables import metadata
 
 connection = context.config.attributes["connection"]
 on_step = context.config.attributes["on_step"]

@@ -11,8 +11,8 @@ from typing import Any, Final
 import asyncpg
 
 from app.store.location import Location
-from app.store.postgres_pool import unavailable
-from app.store.schema import SCHEMA_VERSION
+from app.store.postgres.pool import unavailable
+from app.store.sql.schema import SCHEMA_VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCK_KEY: Final = 5_270_117_224_918_263

@@ -10,8 +10,8 @@ from typing import Final
 
 from app.errors import StoreUnavailable
 from app.store.location import Location
-from app.store.schema import SCHEMA_VERSION
-from app.store.sqlite_lanes import unavailable
+from app.store.sql.schema import SCHEMA_VERSION
+from app.store.sqlite.threads import unavailable
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCKED_PAUSE_SECONDS: Final = 0.02

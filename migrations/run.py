@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from app.store.location import Location, location_of
-from app.store.schema import SCHEMA_VERSION
+from app.store.sql.schema import SCHEMA_VERSION
 
 
 class SchemaIsNewer(Exception):

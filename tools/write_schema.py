@@ -1,4 +1,4 @@
-"""Write the DDL that makes an empty database: all tables of `app/store/tables.py`, for each dialect.
+"""Write the DDL that makes an empty database: all tables of `app/store/sql/tables.py`, for each dialect.
 
     python tools/write_schema.py            # write migrations/sqlite.sql and migrations/postgresql.sql
     python tools/write_schema.py --check    # exit with 1 where they say something else
@@ -23,7 +23,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.store.tables import is_on, metadata  # noqa: E402 (a script of the repository, not installed)
+from app.store.sql.tables import is_on, metadata  # noqa: E402 (a script of the repository, not installed)
 
 COMMAND = "python tools/write_schema.py"
 _VERSION_TABLE = """\

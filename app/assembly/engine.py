@@ -52,12 +52,12 @@ from app.pipeline.view.pins import Pinning
 from app.pipeline.view.quotations import Quoting
 from app.pipeline.view.view_builder import Views
 from app.settings import Settings
-from app.store.base import Store
-from app.store.ciphers import Cipher
 from app.store.connect import open_store
-from app.store.encrypted import EncryptedStore
+from app.store.contract import Store
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
-from app.store.measured import measured
+from app.store.measured_store import measured
 from app.upstream.provider import Provider
 from app.upstream.routing.router import Router
 from app.upstream.routing.windows import Windows

@@ -17,7 +17,7 @@ from app.commands.progress import Telling, counted, tell_interrupted
 from app.conversation.messages import Conversation
 from app.conversations.transfer.export import Exporting, described
 from app.settings import Settings, load
-from app.store.base import Store
+from app.store.contract import Store
 
 STANDARD_OUTPUT: Final = "-"
 

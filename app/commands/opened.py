@@ -9,7 +9,7 @@ from typing import Final
 from app.assembly.engine import store_of
 from app.conversation.messages import Conversation
 from app.settings import Settings
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 
 PAGE: Final = 100
 

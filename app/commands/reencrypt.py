@@ -11,9 +11,9 @@ from app.commands import CommandFailed
 from app.commands.opened import all_conversations, opened_store
 from app.commands.progress import Telling, tell_interrupted
 from app.settings import Settings, load
-from app.store.encrypted import EncryptedStore
+from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.reencryption import Reencryption, Rewritten
 from app.store.leases import LeaseKeeper
-from app.store.reencrypting import Reencryption, Rewritten
 
 NAMED: Final = 10
 """Of what is left, so many are named."""

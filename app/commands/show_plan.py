@@ -36,7 +36,7 @@ from app.pipeline.view.view_state import CALIBRATION, calibration_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
 from app.simulator.window import window_of
-from app.store.base import Store
+from app.store.contract import Store
 from app.upstream.provider import Call, ClientKeyRule, Deployment, Reply, Target, Window
 from app.upstream.routing import window_registry
 

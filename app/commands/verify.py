@@ -15,9 +15,9 @@ from app.context.count.token_counter import counter_for
 from app.conversations.verification import Finding, Found, Verifying
 from app.errors import GatewayError
 from app.settings import Settings, load
-from app.store.auditing import opened_audit
-from app.store.ciphers import Cipher
-from app.store.sealing import Sealing
+from app.store.audit import opened_audit
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.sealed_fields import Sealing
 
 CLEAN, FOUND, COULD_NOT = 0, 1, 2
 

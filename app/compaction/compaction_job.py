@@ -10,7 +10,7 @@ from app.context.plan.log_cuts import Tail
 from app.context.plan.outline import Boundary, Range, Style
 from app.context.plan.policy import Policy
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store.base import RANGE_LEASES
+from app.store.contract import RANGE_LEASES
 from app.upstream.provider import ClientKey
 
 Outcome = Literal["found", "made", "mechanical", "none"]

@@ -23,7 +23,7 @@ from app.context.view.view_messages import Counter
 from app.conversation.messages import Chunk
 from app.observability.families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import SILENT, Metrics
-from app.store.base import Store
+from app.store.contract import Store
 from app.store.leases import LeaseKeeper
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Final
 from app.compaction.compaction_job import CompactionJob, Spot
 from app.conversation.messages import Chunk, Conversation
 from app.errors import StoreUnavailable
-from app.store.base import Store
+from app.store.contract import Store
 
 DELETED: Final = "deleted"
 """`LogMessage.meta`: which parts of the message are gone."""

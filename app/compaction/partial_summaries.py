@@ -22,7 +22,7 @@ from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS
 from app.context.plan.log_cuts import NEAR_SHARE, Round, Tail
 from app.conversation.messages import Chunk, LogMessage
 from app.errors import StoreUnavailable
-from app.store.base import Lease, LeaseLost, Store
+from app.store.contract import Lease, LeaseLost, Store
 
 SUMMARIES_SHARE = 0.75
 """Of what the summarizer can read, the most that summaries of parts take before they are merged."""

@@ -22,7 +22,7 @@ from app.context.plan.budget import summary_limit
 from app.context.view.view_messages import Counter, empty_section_tokens, section_tokens
 from app.conversation.messages import Chunk
 from app.errors import ConversationBusy, GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.store.base import Lease, LeaseLost, Store
+from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 NOTICE_SECONDS = 0.25

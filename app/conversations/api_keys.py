@@ -12,7 +12,7 @@ import msgspec
 
 from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InvalidRequest, NotFound
-from app.store.base import Store
+from app.store.contract import Store
 
 KEY_PREFIX: Final = "ck_"
 KEY_BYTES: Final = 32

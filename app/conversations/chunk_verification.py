@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.conversation.identity import seed
 from app.conversation.messages import Conversation
-from app.store.auditing import Audit, KeptChunk
+from app.store.audit import Audit, KeptChunk
 from app.store.lineage import stretches
 
 

@@ -22,7 +22,7 @@ from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.view.message_search import Finding
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on making messages findable first."""

@@ -17,7 +17,7 @@ from app.conversations.items.items import DELETED
 from app.errors import CompletionNotFound, NotFound
 from app.pipeline.admission.answer_replay import completion_of
 from app.pipeline.chat_request import Caller
-from app.store.base import CompletionQuery, Store
+from app.store.contract import CompletionQuery, Store
 
 READS_AT_ONCE: Final = 8
 """How many answers of a page are read at the same time."""

@@ -17,9 +17,9 @@ from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.chunk_verification import faults_of_chunk, is_ahead
 from app.conversations.items.items import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
-from app.store.auditing import Audit
+from app.store.audit import Audit
+from app.store.encryption.sealed_fields import Sealing
 from app.store.lineage import own_from
-from app.store.sealing import Sealing
 
 TOLD_OF_A_KIND: Final = 100
 """So many of each kind are listed; the others are counted."""

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Literal
 
 from app.errors import StoreUnavailable
-from app.store.base import Store
+from app.store.contract import Store
 from app.store.location import Location, location_of
 
 
@@ -41,13 +41,13 @@ def open_store(
     """
     location = location_of(url)
     if location.backend == "memory":
-        in_memory: Store = _room("memory").MemoryStore(clock=clock)
+        in_memory: Store = _module("memory.backend").MemoryStore(clock=clock)
         return in_memory
     if location.backend == "postgresql":
-        options = _room("postgres_pool").PostgresOptions(
+        options = _module("postgres.pool").PostgresOptions(
             pool_size=pool_size, statement_cache_size=statement_cache_size, timeout_seconds=timeout_seconds
         )
-        on_server: Store = _room("postgres").PostgresStore(location.dsn, clock=clock, options=options)
+        on_server: Store = _module("postgres.backend").PostgresStore(location.dsn, clock=clock, options=options)
         return on_server
     return _in_file(location, synchronous, timeout_seconds, clock)
 
@@ -62,12 +62,12 @@ def _in_file(
         location.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"The directory of {str(location.path)!r} cannot be made: {error}.") from error
-    options = _room("sqlite_lanes").SqliteOptions(
+    options = _module("sqlite.threads").SqliteOptions(
         "FULL" if synchronous == "full" else "NORMAL", busy_timeout_seconds=timeout_seconds
     )
-    in_file: Store = _room("sqlite").SqliteStore(location.path, clock=clock, options=options)
+    in_file: Store = _module("sqlite.backend").SqliteStore(location.path, clock=clock, options=options)
     return in_file
 
 
-def _room(name: str) -> ModuleType:
+def _module(name: str) -> ModuleType:
     return importlib.import_module(f"app.store.{name}")

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from app.errors import ConversationBusy, StoreUnavailable
 from app.observability.families import LEASE_WAIT_SECONDS
 from app.observability.metrics import SILENT, Metrics
-from app.store.base import RANGE_LEASES, Lease, Store
+from app.store.contract import RANGE_LEASES, Lease, Store
 
 Result = TypeVar("Result")
 

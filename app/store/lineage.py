@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.rows import Lineage
+from app.store.sql.rows import Lineage
 
 
 @dataclass(frozen=True, slots=True)

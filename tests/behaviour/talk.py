@@ -18,9 +18,9 @@ from app.api.edge.auth import open_caller
 from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Chunk, Conversation, Message, text_of
 from app.pipeline.token_counting import Counting
-from app.store.base import Store
 from app.store.connect import open_store
-from app.store.memory import MemoryStore
+from app.store.contract import Store
+from app.store.memory.backend import MemoryStore
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.texts import COUNTER, message, weight
 from tests.live import ScriptedUpstream, gateway, serving

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.search_terms import terms_of
-from app.store.base import Append, Store
-from app.store.ciphers import Cipher
-from app.store.encrypted import EncryptedStore
-from app.store.memory import MemoryStore
+from app.store.contract import Append, Store
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.memory.backend import MemoryStore
 from tests.store.logs import conversation_of, grown, log_of
 
 RUNS: Final = 200

@@ -28,8 +28,8 @@ from rich.table import Table
 
 from app.conversation.identity import Position, start_of, walk
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.base import Append, ListQuery, Store
 from app.store.connect import open_store
+from app.store.contract import Append, ListQuery, Store
 from tests.benchmarks.messages import words
 from tests.benchmarks.processes import Cores, Cpu, Process, settled
 from tests.benchmarks.targets import POSTGRES, SQLITE, Running, free_port, is_available, running

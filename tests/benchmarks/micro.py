@@ -41,9 +41,9 @@ from app.conversation.messages import Chunk, Message
 from app.observability.exposition import Exposition
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.tracing import NoTracing
-from app.store.base import Store
-from app.store.measured import measured
-from app.store.memory import MemoryStore
+from app.store.contract import Store
+from app.store.measured_store import measured
+from app.store.memory.backend import MemoryStore
 from app.upstream.protocols.sse import DONE, EventDecoder
 from app.upstream.protocols.stream_collector import Collector
 from app.upstream.provider import Deployment, Price

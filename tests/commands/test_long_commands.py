@@ -19,8 +19,8 @@ from app.__main__ import main
 from app.conversations.erase.retention import Retention
 from app.conversations.transfer.export import Exporting
 from app.conversations.transfer.log_writer import LogWriter
+from app.store.encryption.reencryption import Reencryption
 from app.store.location import location_of
-from app.store.reencrypting import Reencryption
 from migrations import run as migrations
 from migrations.upgrading import upgrade_schema
 

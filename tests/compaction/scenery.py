@@ -24,7 +24,7 @@ from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.store.base import Lease, LeaseLost, Store
+from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 from app.upstream.provider import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
 from app.upstream.routing.router import Router

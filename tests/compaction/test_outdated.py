@@ -17,9 +17,9 @@ from app.compaction.compactor import Compactor
 from app.compaction.outdated_range import DELETED
 from app.context.plan.outline import Range
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.base import Append
+from app.store.contract import Append
 from app.store.leases import LeaseKeeper
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.compaction.scenery import COUNT, NOW, TENANT, Scene, job_for, log_of, talk
 from tests.store.logs import branch_of, chunk_over, conversation_of
 

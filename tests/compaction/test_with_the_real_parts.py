@@ -18,7 +18,7 @@ from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.leases import LeaseKeeper
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from app.upstream.routing.router import ModelRoute, Place, Router
 from tests.compaction.scenery import TENANT, OneWindow, log_of, talk
 

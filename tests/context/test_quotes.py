@@ -16,7 +16,7 @@ from app.context.quote.quote_message import quotable_text, quoting
 from app.context.quote.quote_selection import choose_quotes
 from app.conversation.messages import LogMessage, Message
 from app.conversation.search_terms import query_terms, terms_of_message
-from app.store.search import best, score
+from app.store.search.index_terms import best, score
 
 COUNT = TokenCounter(tokenizer_for("o200k_base"))
 

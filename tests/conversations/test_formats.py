@@ -24,7 +24,7 @@ from app.conversations.transfer.import_ import Importing
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.token_counting import Counting
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
 
 DUMPS = Path(__file__).parent / "dumps"

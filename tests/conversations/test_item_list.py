@@ -15,8 +15,8 @@ from app.conversations.items.item_list import Listing, Wanted
 from app.conversations.items.items import items_of
 from app.errors import ItemNotFound
 from app.pipeline.resolve.resolved_request import INSTRUCTIONS
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.conversations.logs import LOGS, placed
 from tests.store.logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on, log_of
 

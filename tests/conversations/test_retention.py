@@ -12,11 +12,11 @@ from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
 from app.conversations.erase.retention import BATCH, LEASE, Retention, Swept
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.base import ListQuery
-from app.store.ciphers import Cipher
-from app.store.encrypted import EncryptedStore
+from app.store.contract import ListQuery
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.store.logs import (
     Clock,
     begin,

@@ -23,10 +23,10 @@ from app.conversations.verification import Found, Verifying
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
-from app.store.auditing import opened_audit
-from app.store.ciphers import Cipher
+from app.store.audit import opened_audit
 from app.store.connect import open_store
-from app.store.sealing import Sealing
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.sealed_fields import Sealing
 from migrations.run import prepare
 from tests.edge.kept import assistant, user
 from tests.live import gateway, serving

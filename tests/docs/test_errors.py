@@ -45,7 +45,7 @@ def test_what_the_page_says_of_refusals_at_start_is_said_at_start() -> None:
     sources = [
         *(ROOT / "app/settings").glob("*.py"),
         *(ROOT / "migrations").glob("*.py"),
-        *(ROOT / "app/store").glob("*.py"),
+        *(ROOT / "app/store").rglob("*.py"),
     ]
     text = "\n".join(file.read_text() for file in sources)
     assert len(said) > 10

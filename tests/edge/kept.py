@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.conversation.messages import Conversation
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream
 
 Messages = Sequence[dict[str, Any]]

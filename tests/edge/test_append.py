@@ -19,8 +19,8 @@ from app.conversation.messages import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import CANDIDATES
 from app.store.connect import open_store
-from app.store.memory import MemoryStore
-from app.store.sqlite_lanes import open_file
+from app.store.memory.backend import MemoryStore
+from app.store.sqlite.threads import open_file
 from migrations.run import prepare
 from tests.benchmarks import flat
 from tests.edge.kept import World, answered, answering, long_history, shown, summaries_asked, user, world
@@ -265,7 +265,7 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr("app.store.sqlite.open_file", traced)
+    monkeypatch.setattr("app.store.sqlite.backend.open_file", traced)
     url = f"sqlite:///{tmp_path}/turns.db"
     prepare(url, auto_migrate=True)
     counts = []

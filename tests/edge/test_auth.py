@@ -20,8 +20,8 @@ from app.conversation.messages import Conversation
 from app.conversations.api_keys import Issuing, Wish
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"
 

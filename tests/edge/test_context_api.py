@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.control import WINDOW, done, every_message, question, refused, talk
 from tests.edge.kept import answering, shown, system, user, world
 from tests.live import Reply, ScriptedUpstream

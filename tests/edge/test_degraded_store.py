@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from app.errors import StoreUnavailable
-from app.store.base import Append
 from app.store.connect import open_store
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from migrations.run import prepare, upgrade
 from tests.edge.kept import answered, answering, long_history, shown, summaries_asked, user, world
 from tests.harness import gateway_config

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from app.pipeline.persist import turn_writer
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.edge.control import WINDOW, call, done, talk
 from tests.edge.kept import World, answered, answering, until, user, world
 from tests.edge.test_attempts import RETRY, held, leave, text_of, words_of

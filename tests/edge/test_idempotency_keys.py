@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Message
 from app.errors import StoreUnavailable
-from app.store.base import RequestKey
-from app.store.memory import MemoryStore
+from app.store.contract import RequestKey
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, until, user, world
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 

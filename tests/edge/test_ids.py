@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, assistant, system, texts, user, world
 from tests.live import ScriptedUpstream, completion
 

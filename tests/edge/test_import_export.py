@@ -14,8 +14,8 @@ import pytest
 
 from app.conversation.messages import Conversation
 from app.errors import StoreUnavailable
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
 from tests.edge.kept import Messages, World, answered, answering, assistant, call, result, system, user, world
 from tests.live import ScriptedUpstream

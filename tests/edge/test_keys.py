@@ -20,7 +20,7 @@ from app.assembly import models
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import Issuing, Wish
 from app.errors import StoreUnavailable
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, answered, answering, user, world
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.errors import StoreUnavailable
 from app.main import create_app
 from app.settings import load
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.control import WINDOW, question
 from tests.edge.kept import World, answering, is_summary, until, user, world
 from tests.edge.test_disconnect import BEGUN, leave_after

@@ -11,8 +11,8 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.pipeline.persist import turn_writer
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, answered, answering, assistant, until, user, world
 from tests.live import Reply, ScriptedUpstream, completion
 

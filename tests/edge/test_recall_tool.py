@@ -14,7 +14,7 @@ import pytest
 from app.errors import StoreUnavailable
 from app.pipeline.call.search_tool import MAX_ROUNDS, RECALL
 from app.store.connect import open_store
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, assistant, call, result, system, user, world
 from tests.edge.wire import chunks, long_talk, text_of, until, without_ours
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk

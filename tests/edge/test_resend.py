@@ -14,7 +14,7 @@ import pytest
 from app.conversation.canonical_form import canonical, in_skeleton
 from app.conversation.messages import Conversation
 from app.pipeline.persist.turn_writer import KEPT_BACK_SECONDS
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import Messages, assistant, call, result, system, user, world
 from tests.live import Reply, ScriptedUpstream, completion, stream
 

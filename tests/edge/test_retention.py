@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.store.base import ListQuery
 from app.store.connect import open_store
-from app.store.memory import MemoryStore
+from app.store.contract import ListQuery
+from app.store.memory.backend import MemoryStore
 from tests.edge.at_rest import at_rest, config_in, url_in, words_in
 from tests.edge.kept import answered, answering, until, user, world
 from tests.live import ScriptedUpstream

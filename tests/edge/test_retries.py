@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import World, assistant, until, user, world
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 

@@ -20,7 +20,7 @@ from app.pipeline.admission.request_coalescing import Retries
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import Answer, StreamedAnswer
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 
 FRAME = b'data: {"choices":[]}\n\n'
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.store.base import Lease, Store
 from app.store.connect import open_store
+from app.store.contract import Lease, Store
 from tests.store.logs import fresh_tenant
 
 SHORT_SECONDS = 0.3

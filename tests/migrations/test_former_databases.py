@@ -22,10 +22,10 @@ import pytest
 
 from app.context.count.token_counter import counter_for
 from app.conversations.verification import Verifying
-from app.store.auditing import opened_audit
-from app.store.ciphers import Cipher
+from app.store.audit import opened_audit
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.sealed_fields import Sealing
 from app.store.location import location_of
-from app.store.sealing import Sealing
 from migrations import run, upgrading
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.migrations.fill_former import EXAMPLES, KEY, LOOK, POLICIES, SYSTEM, WINDOW, Body, answer, user, words

@@ -28,8 +28,8 @@ from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
 from app.store.connect import open_store
 from app.store.location import location_of
-from app.store.schema import SCHEMA_VERSION
-from app.store.tables import is_on, metadata
+from app.store.sql.schema import SCHEMA_VERSION
+from app.store.sql.tables import is_on, metadata
 from migrations import run, upgrading
 from tests.postgres import Databases
 from tests.store.logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links

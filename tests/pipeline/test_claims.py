@@ -15,8 +15,8 @@ from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, Claim, Reques
 from app.pipeline.admission.request_digest import THREAD_BYTES, digest_body
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.base import RequestKey
-from app.store.memory import MemoryStore
+from app.store.contract import RequestKey
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import until
 
 REQUEST = ChatRequest(

@@ -29,8 +29,8 @@ from app.pipeline.resolve.client_history import AlignedHistory, ClientHistories
 from app.pipeline.resolve.resent_history import History
 from app.pipeline.resolve.resolved_request import REDACTED, REWRITTEN
 from app.pipeline.token_counting import Counting
-from app.store.base import Append
-from app.store.memory import MemoryStore
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import call, result, system, user, world
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import LOOK, Body, Tell, inject, mask, message_in

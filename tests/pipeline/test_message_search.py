@@ -10,7 +10,7 @@ import pytest
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable
 from app.pipeline.view.message_search import BATCH_BYTES, BATCH_MESSAGES, Finding
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.store.logs import Clock, begin, fresh_tenant, go_on
 
 LINES = [f"{'assistant' if at % 2 else 'user'} word{at} common" for at in range(150)]

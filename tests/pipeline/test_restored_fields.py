@@ -11,7 +11,7 @@ from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import StoreUnavailable
 from app.pipeline.call.restored_fields import Restoring
 from app.pipeline.resolve.resolved_request import Recollection
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from app.upstream.provider import Quirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

@@ -14,7 +14,7 @@ from app.conversation.messages import LogMessage, Message
 from app.pipeline.call.search_tool import RECALL, TOOL, Unusable, Wanted, going_on, offering, repeated, wanted
 from app.pipeline.call.search_tool_results import LEAST_TOKENS, NOTHING, excerpt, shown
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.base import Found
+from app.store.contract import Found
 
 OWN_ONLY = b' [ {"type":"function", "function":{"name":"f"}} ] '
 

@@ -15,8 +15,8 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.pipeline.compact import summary_chain as chains
 from app.pipeline.compact.summary_chain import Chain, Chains
 from app.pipeline.resolve.resolved_request import Recollection
-from app.store.base import Lease
-from app.store.memory import MemoryStore
+from app.store.contract import Lease
+from app.store.memory.backend import MemoryStore
 from tests.store.logs import begin, chunk_over, lease_on
 
 MESSAGES_EACH = 4

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.base import Store
 from app.store.connect import open_store
+from app.store.contract import Store
 from migrations.run import prepare
 from tests.edge.kept import user
 from tests.faults.checking import Checking
@@ -30,8 +30,8 @@ from tests.store.logs import Clock, begin, fresh_tenant, go_on
 pytestmark = pytest.mark.timeout(180)
 
 CONTRACT: Final = (
-    "appends", "chunks", "contract", "desk", "erasure", "fences", "find", "leases", "lists", "redaction", "revisions",
-    "search", "search_all",
+    "appends", "chunks", "contract", "side_tables", "erasure", "fences", "find", "leases", "lists", "redaction",
+    "revisions", "search", "search_all",
 )  # fmt: skip
 SERVED: Final = {"store", "clock"}
 """Fixtures that tests of the contract may ask for here."""

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from sqlalchemy import UniqueConstraint
 
 from app.conversation.messages import StoredCompletion
-from app.store.base import Append, CompletionQuery, ListQuery
-from app.store.postgres import PostgresStore
-from app.store.tables import is_on, metadata
+from app.store.contract import Append, CompletionQuery, ListQuery
+from app.store.postgres.backend import PostgresStore
+from app.store.sql.tables import is_on, metadata
 from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
 from tests.store.logs import (

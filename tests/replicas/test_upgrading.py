@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from app.store.location import location_of
-from app.store.tables import is_on, metadata
+from app.store.sql.tables import is_on, metadata
 from migrations import upgrading
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal

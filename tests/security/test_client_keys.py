@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.conversations.api_keys import Issuing, Wish
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.edge.kept import answering, is_summary, long_history, user
 from tests.edge.test_tenants import WITH_IDS, WITHOUT_IDS
 from tests.live import Reply, gateway, serving

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.store.base import Store
-from app.store.ciphers import Cipher
 from app.store.connect import open_store
-from app.store.encrypted import EncryptedStore
-from app.store.postgres import PostgresStore
+from app.store.contract import Store
+from app.store.encryption.cipher import Cipher
+from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.postgres.backend import PostgresStore
 from migrations.run import prepare
 from tests.store.logs import Clock
 

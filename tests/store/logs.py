@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.conversation.identity import Position, new_conversation_id, root_of, start_of, walk
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.base import Append, Lease, Store
+from app.store.contract import Append, Lease, Store
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 _numbers = itertools.count(1)

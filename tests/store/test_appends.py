@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from app.store.base import HeadMoved, LeaseLost, Store
+from app.store.contract import HeadMoved, LeaseLost, Store
 from tests.store.logs import NOON, Clock, beginnings, following, lease_on
 
 

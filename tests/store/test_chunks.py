@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import ChunkKind
-from app.store.base import LeaseLost, Store
+from app.store.contract import LeaseLost, Store
 from tests.store.logs import (
     begin,
     branch_off,

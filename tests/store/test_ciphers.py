@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import GatewayError, StoreUnreadable
-from app.store.ciphers import Cipher, key_name_of
+from app.store.encryption.cipher import Cipher, key_name_of
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 HERE, THERE = b"here", b"there"

@@ -10,9 +10,9 @@ import pytest
 
 from app.store.connect import open_store
 from app.store.location import Location, location_of
-from app.store.memory import MemoryStore
-from app.store.postgres import PostgresStore
-from app.store.sqlite import SqliteStore
+from app.store.memory.backend import MemoryStore
+from app.store.postgres.backend import PostgresStore
+from app.store.sqlite.backend import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def test_each_url_opens_its_store() -> None:
 def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
     program = (
         "import sys; from app.store.connect import open_store; import app.main; open_store(sys.argv[1]); "
-        "print(*sorted({'sqlalchemy', 'alembic', 'asyncpg', 'app.store.sqlite'} & sys.modules.keys()))"
+        "print(*sorted({'sqlalchemy', 'alembic', 'asyncpg', 'app.store.sqlite.backend'} & sys.modules.keys()))"
     )
 
     def imported(url: str) -> str:
@@ -64,6 +64,6 @@ def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
             command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}
         ).stdout.strip()
 
-    assert imported(f"sqlite:///{tmp_path}/x.db") == "app.store.sqlite"
+    assert imported(f"sqlite:///{tmp_path}/x.db") == "app.store.sqlite.backend"
     assert imported("postgresql://u@h/n") == "asyncpg"
     assert imported("memory://") == ""

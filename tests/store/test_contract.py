@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.conversation.identity import new_conversation_id
 from app.conversation.messages import LogMessage, Message
-from app.store.base import Append, HeadMoved, Store
+from app.store.contract import Append, HeadMoved, Store
 from tests.store.logs import (
     NOON,
     Clock,

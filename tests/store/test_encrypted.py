@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from app.conversation.messages import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import terms_of
 from app.errors import StoreUnreadable
-from app.store.base import Append, ListQuery, Store
-from app.store.ciphers import Cipher, key_name_of
 from app.store.connect import open_store
-from app.store.encrypted import EncryptedStore
+from app.store.contract import Append, ListQuery, Store
+from app.store.encryption.cipher import Cipher, key_name_of
+from app.store.encryption.encrypted_store import EncryptedStore
+from app.store.encryption.reencryption import Reencryption, Rewritten
 from app.store.leases import LeaseKeeper
-from app.store.memory import MemoryStore
-from app.store.reencrypting import Reencryption, Rewritten
-from app.store.unindexed import SEARCHED_MESSAGES
+from app.store.memory.backend import MemoryStore
+from app.store.search.unindexed_search import SEARCHED_MESSAGES
 from migrations.run import prepare
 from tests.store.logs import (
     NOON,

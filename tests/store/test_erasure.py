@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store import chunk_scripts
-from app.store.base import HeadMoved, Store
+from app.store.contract import HeadMoved, Store
 from app.store.lineage import Erasure, erasure
-from app.store.memory import MemoryStore
-from app.store.rows import Lineage
+from app.store.memory.backend import MemoryStore
+from app.store.sql import chunk_transactions
+from app.store.sql.rows import Lineage
 from tests.store.logs import (
     NOON,
     begin,
@@ -160,7 +160,7 @@ async def test_summaries_of_what_was_never_stored_are_purged_when_they_are_old(s
 
 
 async def test_summaries_are_purged_over_any_number_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_scripts, "LOOKED_AT", 2)
+    monkeypatch.setattr(chunk_transactions, "LOOKED_AT", 2)
     strays = [await strays_of(store, fresh_tenant()) for _ in range(3)]
     tenant = fresh_tenant()
     kept, kept_log = await begin(store, tenant, CHAT)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import Message
-from app.store.base import Append, HeadMoved, Lease, LeaseLost, Store
+from app.store.contract import Append, HeadMoved, Lease, LeaseLost, Store
 from tests.store.logs import begin, branch_of, chunk_over, fresh_tenant, grown, lease_on, log_of
 
 CHAT = ["user hi", "assistant hello"]

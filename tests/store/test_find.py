@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.conversation.messages import LogMessage
-from app.store.base import MAX_MATCHES, Match, Store
+from app.store.contract import MAX_MATCHES, Match, Store
 from tests.store.logs import (
     Clock,
     begin,

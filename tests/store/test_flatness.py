@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.base import Store
 from app.store.connect import open_store
-from app.store.postgres import PostgresStore
-from app.store.sqlite import SqliteStore
+from app.store.contract import Store
+from app.store.postgres.backend import PostgresStore
+from app.store.sqlite.backend import SqliteStore
 from tests.store.logs import Clock, begin, fresh_tenant, go_on, links, log_of, skeletons
 
 Work = tuple[int, int]

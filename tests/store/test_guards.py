@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion
 from app.conversation.search_terms import terms_of
-from app.store.base import Append, CompletionQuery, HeadMoved, Lease, LeaseLost, ListQuery, Store
+from app.store.contract import Append, CompletionQuery, HeadMoved, Lease, LeaseLost, ListQuery, Store
 from tests.store.logs import (
     NOON,
     Clock,

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.base import Lease, Store
 from app.store.connect import open_store
+from app.store.contract import Lease, Store
 from app.store.leases import LeaseKeeper
-from app.store.memory import MemoryStore
+from app.store.memory.backend import MemoryStore
 from tests.store.logs import NOON, Clock, fresh_tenant
 
 

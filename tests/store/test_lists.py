@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, StoredCompletion
-from app.store import listing
-from app.store.base import CompletionQuery, ListQuery, Store
-from app.store.memory import MemoryStore
-from app.store.scripts import SQLITE
+from app.store.contract import CompletionQuery, ListQuery, Store
+from app.store.memory.backend import MemoryStore
+from app.store.sql import list_pages
+from app.store.sql.transactions import SQLITE
 from tests.store.logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
 
 CHAT = ["user hi", "assistant hello"]
@@ -258,7 +258,7 @@ async def test_a_family_is_listed_by_itself(store: Store) -> None:
 
 
 def test_a_family_is_found_by_its_root_however_many_conversations_there_are(sqlite_url: str) -> None:
-    sql, arguments = listing.conversations(SQLITE, "t", ListQuery(limit=10, within=f"conv_{'a' * 48}"))
+    sql, arguments = list_pages.conversations(SQLITE, "t", ListQuery(limit=10, within=f"conv_{'a' * 48}"))
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
         steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments)]
     assert any("root=?" in step for step in steps), steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from app.conversation.identity import new_conversation_id
-from app.store.base import Store
+from app.store.contract import Store
 from tests.store.logs import NOON, begin, fresh_tenant, random_bytes
 
 

@@ -9,9 +9,9 @@ import pytest
 from app.errors import StoreUnavailable
 from app.observability import families as f
 from app.observability.metrics import SILENT, Metrics
-from app.store.base import Store
-from app.store.measured import measured
-from app.store.memory import MemoryStore
+from app.store.contract import Store
+from app.store.measured_store import measured
+from app.store.memory.backend import MemoryStore
 
 
 def store() -> MemoryStore:

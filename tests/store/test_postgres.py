@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.base import Append
 from app.store.connect import open_store
-from app.store.postgres import PostgresStore
-from app.store.postgres_statements import find_sql
+from app.store.contract import Append
+from app.store.postgres.backend import PostgresStore
+from app.store.postgres.statements import find_sql
 from tests.postgres import Databases, dsn
 from tests.store.logs import Clock, begin, bodies, fresh_tenant, go_on, grown, lease_on, links, log_of
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from app.store.connect import open_store
-from app.store.postgres import PostgresStore
+from app.store.postgres.backend import PostgresStore
 from tests.postgres import dsn
 from tests.store.logs import beginnings, following
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.search_terms import terms_of
-from app.store.base import Append, HeadMoved, Store
+from app.store.contract import Append, HeadMoved, Store
 from tests.store.logs import (
     begin,
     bodies,

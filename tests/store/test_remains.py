@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import LogMessage, Message
-from app.store import sqlite_remains
-from app.store.base import Store
 from app.store.connect import open_store
+from app.store.contract import Store
+from app.store.sqlite import erased_remains
 from tests.store.logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on
 
 
@@ -95,7 +95,7 @@ async def test_what_others_said_too_is_no_remains(
     def refused(*_: object) -> None:
         raise AssertionError("written anew for nothing")
 
-    monkeypatch.setattr("app.store.sqlite.rebuild", refused)
+    monkeypatch.setattr("app.store.sqlite.backend.rebuild", refused)
     tenant = fresh_tenant()
     first, log = await begin(store, tenant, ["user we all say this", "assistant sesame"])
     second, _ = await begin(store, tenant, ["user we all say this", "assistant hello"])
@@ -108,8 +108,8 @@ async def test_what_others_said_too_is_no_remains(
 async def test_a_large_file_is_left_to_whoever_scrubs_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.sqlite.REDACTION_BYTES", 1)
-    monkeypatch.setattr(sqlite_remains, "_found_in", None)
+    monkeypatch.setattr("app.store.sqlite.backend.REDACTION_BYTES", 1)
+    monkeypatch.setattr(erased_remains, "_found_in", None)
     conversation, log = await begin(store, fresh_tenant(), ["user sesame", "assistant hello"])
     await store.redact(conversation, [overwritten(log[0])])
     await go_on(store, conversation, log, ["user more"])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store.base import HeadMoved, Store
+from app.store.contract import HeadMoved, Store
 from tests.store.logs import NOON, begin, branch_off, chunk_over, fresh_tenant, lease_on, links
 
 LINES = [f"{role} {number}" for number in range(6) for role in ("user", "assistant")]

@@ -9,8 +9,8 @@ import pytest
 
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.search_terms import terms_of, terms_of_message
-from app.store.base import Found, Store
-from app.store.search import bounded, found_in
+from app.store.contract import Found, Store
+from app.store.search.index_terms import bounded, found_in
 from tests.store.logs import begin, branch_off, fresh_tenant, go_on, log_of, message
 
 CHAT = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.search_terms import terms_of
-from app.store.base import Store
 from app.store.connect import open_store
+from app.store.contract import Store
 from migrations.run import prepare
 from tests.store.logs import Clock, begin, branch_off, conversation_of, fresh_tenant, go_on, log_of
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.base import Append, HeadMoved, LeaseLost
 from app.store.connect import open_store
-from app.store.sqlite import SqliteStore
-from app.store.sqlite_lanes import Job, Lane, SqliteOptions, commit_together, open_file, read_each
+from app.store.contract import Append, HeadMoved, LeaseLost
+from app.store.sqlite.backend import SqliteStore
+from app.store.sqlite.threads import Job, Lane, SqliteOptions, commit_together, open_file, read_each
 from tests.store.logs import (
     Clock,
     begin,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from app.store.base import Append
-from app.store.sqlite_appends import Appending, run_together
-from app.store.sqlite_lanes import SqliteOptions, commit_together, open_file
+from app.store.contract import Append
+from app.store.sqlite.appends import Appending, run_together
+from app.store.sqlite.threads import SqliteOptions, commit_together, open_file
 from tests.store.logs import NOON, beginnings, conversation_of, following, log_of
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.conversation.identity import anchor_digest
 from app.conversation.messages import Anchor, ClientVersion, Conversation, LogMessage
-from app.store.base import MAX_ANCHORS, Append, HeadMoved, Lease, LeaseLost, Store
+from app.store.contract import MAX_ANCHORS, Append, HeadMoved, Lease, LeaseLost, Store
 from tests.store.logs import begin, branch_of, fresh_tenant, grown, log_of
 from tests.store.test_redaction import fresh, overwritten
 

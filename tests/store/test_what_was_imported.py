@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller
 from app.pipeline.token_counting import Counting
-from app.store.base import CompletionQuery, Store
+from app.store.contract import CompletionQuery, Store
 from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
 
 TENANT = "tenant"

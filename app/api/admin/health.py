@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.api.admin.probes import Probes
 from app.api.resource_schemas import ErrorBody
-from app.store.base import Store
+from app.store.contract import Store
 
 NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorBody, "description": "The store is away, or every upstream has failed repeatedly."}

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from app.api.edge.error_responses import error_response
 from app.api.edge.request_ids import RequestIds
 from app.errors import GatewayError, UpstreamUnavailable
-from app.store.base import Store
+from app.store.contract import Store
 
 
 class Probes:

@@ -35,7 +35,7 @@ from app.conversations.history.conversations import Records
 from app.conversations.history.history import History
 from app.conversations.items.item_writer import Adding
 from app.pipeline.chat_request import Caller
-from app.store.base import ListQuery
+from app.store.contract import ListQuery
 
 BUSY: dict[int | str, dict[str, Any]] = {
     409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}

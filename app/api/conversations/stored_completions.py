@@ -26,7 +26,7 @@ from app.api.resource_schemas import (
 )
 from app.conversations.stored_completions import Completions
 from app.pipeline.chat_request import Caller
-from app.store.base import CompletionQuery
+from app.store.contract import CompletionQuery
 
 ModelName = Annotated[str | None, Query(description="Only those that were asked of this model, by the name asked for.")]
 

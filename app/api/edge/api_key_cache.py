@@ -9,7 +9,7 @@ import msgspec
 
 from app.conversation.api_keys import ApiKey
 from app.errors import StoreUnavailable
-from app.store.base import Store
+from app.store.contract import Store
 
 UNKNOWN_SECONDS: Final = 1.0
 """How long "there is no such key" is believed, at most: a key that was just made works at once."""

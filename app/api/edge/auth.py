@@ -22,7 +22,7 @@ from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.pipeline.call.upstream_request import rebuilt
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 from app.pipeline.token_counting import Counting
-from app.store.base import Append, CompletionQuery, HeadMoved, LeaseLost, ListQuery, Store
+from app.store.contract import Append, CompletionQuery, HeadMoved, LeaseLost, ListQuery, Store
 from app.store.leases import LeaseKeeper
 
 PAGE: Final = 500

@@ -17,7 +17,7 @@ from typing import Final
 from app.conversation.api_keys import application_of
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 from app.store.leases import SWEEP, LeaseKeeper
 
 log = logging.getLogger(__name__)

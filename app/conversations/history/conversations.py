@@ -13,7 +13,7 @@ from app.conversation.messages import Conversation, LogMessage
 from app.conversations.items.items import items_of, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
 from app.pipeline.chat_request import Caller
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 
 BRANCH_PAGE: Final = 1_000
 """How many conversations are looked through at a time for branches of one."""

@@ -17,7 +17,7 @@ from app.conversations.history.turn_statistics import answer_row
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain import read_omitted
 from app.pipeline.view.pins import pins_of
-from app.store.base import ListQuery, Store
+from app.store.contract import ListQuery, Store
 from app.store.lineage import own_from
 
 STRETCH_MESSAGES: Final = 1_024

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.base import Store
+from app.store.contract import Store
 
 STRIDE_MESSAGES: Final = 512
 """Read at a time, and how far apart the places are whose number is kept."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from app.conversation.messages import Conversation
 from app.conversations.items.items import message_item_id
-from app.store.base import Store
+from app.store.contract import Store
 
 Ends = Mapping[int, str]
 """Item ids by seq."""

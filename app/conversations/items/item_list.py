@@ -21,7 +21,7 @@ from app.conversations.items.items import (
 )
 from app.errors import ItemNotFound
 from app.pipeline.compact.summary_chain import read_omitted
-from app.store.base import Store
+from app.store.contract import Store
 
 LONGEST_ROUND: Final = 128
 """How far back the call of a result is looked for."""

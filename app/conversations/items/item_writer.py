@@ -19,7 +19,7 @@ from app.pipeline.persist.log_entries import empty_log, ending_with, entries_beh
 from app.pipeline.resolve.resent_history import root_of_log
 from app.pipeline.resolve.resolved_request import CALLS_OPEN, INSTRUCTIONS, PENDING
 from app.pipeline.token_counting import Counting
-from app.store.base import Append, HeadMoved, Lease, LeaseLost, Store
+from app.store.contract import Append, HeadMoved, Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 LONGEST_ROUND: Final = 128

@@ -20,7 +20,7 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import PINS
 from app.pipeline.view.pins import Pinning, check_share, pins_of
 from app.pipeline.view.view_builder import Views
-from app.store.base import HeadMoved, Store
+from app.store.contract import HeadMoved, Store
 
 TRIES: Final = 8
 """Of a change of marks that somebody else's came before."""

@@ -24,7 +24,7 @@ from app.pipeline.compact.turn_compaction import Compacting
 from app.pipeline.view.pins import Pinning
 from app.pipeline.view.view_builder import Turn, View, Views
 from app.pipeline.view.view_state import VIEWS, last_view_of, with_view
-from app.store.base import Append, HeadMoved, LeaseLost, Store
+from app.store.contract import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 TRIES: Final = 4

@@ -21,7 +21,7 @@ from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain import read_omitted
 from app.pipeline.compact.turn_compaction import Compacting
 from app.pipeline.view.view_builder import Views
-from app.store.base import HeadMoved, Store
+from app.store.contract import HeadMoved, Store
 
 TRIES: Final = 4
 """Of a change that somebody else's came before, where the client did not say which revision it means."""

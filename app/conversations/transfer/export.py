@@ -16,7 +16,7 @@ from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.items import DELETED
 from app.errors import ConversationNotFound
 from app.pipeline.resolve.resolved_request import INSTRUCTIONS
-from app.store.base import Store
+from app.store.contract import Store
 
 FIRST_MESSAGES, MOST_MESSAGES = 32, 256
 """How many are read at a time, at first and at most."""

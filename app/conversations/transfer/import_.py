@@ -24,7 +24,7 @@ from app.pipeline.background_tasks import Tasks
 from app.pipeline.persist.log_entries import NOTHING_BROUGHT, branch_of, empty_log
 from app.pipeline.resolve.resolved_request import INSTRUCTIONS
 from app.pipeline.token_counting import Counting
-from app.store.base import Store
+from app.store.contract import Store
 
 log = logging.getLogger(__name__)
 

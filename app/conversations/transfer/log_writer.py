@@ -14,7 +14,7 @@ from app.errors import ConversationBusy
 from app.pipeline.persist.log_entries import ending_with, entries_behind
 from app.pipeline.resolve.resolved_request import CALLS_OPEN, PENDING
 from app.pipeline.token_counting import Counting
-from app.store.base import Append, HeadMoved, Store
+from app.store.contract import Append, HeadMoved, Store
 
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 4 * 1024 * 1024

@@ -20,7 +20,7 @@ from app.pipeline.resolve.resolved_request import INSTRUCTIONS, Recollection, ha
 from app.pipeline.token_counting import Counting
 from app.pipeline.view.view_builder import Turn
 from app.pipeline.view.view_history import MAX_OUTPUT, asked_in
-from app.store.base import Lease, Store
+from app.store.contract import Lease, Store
 
 NEWEST_MESSAGES: Final = 64
 """Among these the last answer is looked for."""

@@ -29,7 +29,7 @@ from app.pipeline.view.pins import pins_of
 from app.pipeline.view.view_builder import Views
 from app.pipeline.view.view_history import messages_seen, seen
 from app.pipeline.view.view_preview import Preview, preview, rows
-from app.store.base import Store
+from app.store.contract import Store
 
 STRETCH_MESSAGES: Final = 64
 """Read at a time for a page, which keeps an excerpt of each: messages may be long."""

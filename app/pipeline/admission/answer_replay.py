@@ -16,7 +16,7 @@ from app.pipeline.resolve.resent_history import History, split_messages
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
-from app.store.base import Store
+from app.store.contract import Store
 
 REPLAYED: Final = {"idempotent-replayed": "true"}
 """Sent with an answer that was made for an earlier request, of which this one is the repetition."""

@@ -15,7 +15,7 @@ from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer
-from app.store.base import RequestKey, Store
+from app.store.contract import RequestKey, Store
 
 log = logging.getLogger(__name__)
 

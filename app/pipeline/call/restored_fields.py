@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import Recollection
-from app.store.base import Store
+from app.store.contract import Store
 from app.upstream.provider import Quirks
 from app.upstream.quirks.restored_fields import missing_fields, restored
 

@@ -34,7 +34,7 @@ from app.pipeline.respond.stream_relay import ERROR_EVENT, await_end, finished_w
 from app.pipeline.token_counting import Counting
 from app.pipeline.view.view_builder import Turn, View, Views
 from app.pipeline.view.view_state import last_view_of
-from app.store.base import Found
+from app.store.contract import Found
 from app.upstream.protocols.sse import DONE, Event, EventDecoder
 from app.upstream.provider import Deployment
 from app.upstream.routing.router import ReadReply

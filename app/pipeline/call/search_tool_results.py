@@ -11,7 +11,7 @@ from app.compaction.summarizer.transcript import Entry, fenced, spoken
 from app.context.stages.round_lines import call_of
 from app.conversation.messages import Message
 from app.conversation.search_terms import query_terms
-from app.store.base import Found
+from app.store.contract import Found
 
 EXCERPT_CHARS: Final = 1_600
 """The most that is shown of a message that was found …"""

@@ -23,7 +23,7 @@ from app.pipeline.respond.context_status import passed_on
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.view.view_builder import Turn, View, Views, too_long
 from app.pipeline.view.view_state import calibration_of
-from app.store.base import Store
+from app.store.contract import Store
 from app.upstream.protocols.overflow import Overflow, recognise
 from app.upstream.provider import Deployment
 from app.upstream.routing.router import OK, ReadReply, Router

@@ -20,7 +20,7 @@ from app.context.plan.summary_chain import active_chain, find_omitted
 from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Chunk, Conversation
 from app.pipeline.resolve.resolved_request import Recollection, has_versions
-from app.store.base import Store
+from app.store.contract import Store
 
 MOST_WATCHED: Final = 64
 """Where more than so many are looked at in each turn, all are read instead."""

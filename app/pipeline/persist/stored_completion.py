@@ -11,7 +11,7 @@ from app.errors import InvalidRequest
 from app.observability.tracing import traced
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import Recollection
-from app.store.base import Store
+from app.store.contract import Store
 
 REPEATED_FIELDS: Final = (
     "temperature",

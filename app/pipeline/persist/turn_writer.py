@@ -34,7 +34,7 @@ from app.pipeline.resolve.resolved_request import (
     lineage_through,
 )
 from app.pipeline.token_counting import Counting
-from app.store.base import Append, HeadMoved, LeaseLost, Store
+from app.store.contract import Append, HeadMoved, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 PIN_TRIES: Final = 5

@@ -16,7 +16,7 @@ from app.conversation.identity import Position, anchor_digest
 from app.conversation.messages import Anchor, Conversation
 from app.errors import GatewayError
 from app.pipeline.background_tasks import Tasks
-from app.store.base import Store
+from app.store.contract import Store
 
 log = logging.getLogger(__name__)
 

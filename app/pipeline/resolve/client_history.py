@@ -34,7 +34,7 @@ from app.conversation.messages import ClientVersion, Conversation, LogMessage, M
 from app.pipeline.resolve.resent_history import Checkpoint, History
 from app.pipeline.resolve.resolved_request import REWRITTEN
 from app.pipeline.token_counting import Counting
-from app.store.base import Store
+from app.store.contract import Store
 
 REMEMBERED_MESSAGES: Final = 200_000
 """Of all remembered logs together; with its place in the history, one takes some 400 bytes."""

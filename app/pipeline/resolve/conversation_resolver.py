@@ -54,7 +54,7 @@ from app.pipeline.resolve.resolved_request import (
 )
 from app.pipeline.resolve.retry_detection import Repeating
 from app.pipeline.token_counting import Counting
-from app.store.base import Store
+from app.store.contract import Store
 from app.store.leases import LeaseKeeper
 
 MOST_CANDIDATES: Final = 6

@@ -17,7 +17,7 @@ from app.conversation.messages import Conversation, Message, size_of
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.answer_anchors import answer_digests, choice_digest, exchange_digest
 from app.pipeline.resolve.resolved_request import REWRITTEN, is_anothers
-from app.store.base import Match, Store
+from app.store.contract import Match, Store
 
 ANSWER: Final = b'"assistant"'
 ANCHORED_DIGESTS: Final = 16

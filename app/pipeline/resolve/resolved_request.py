@@ -17,7 +17,7 @@ from app.conversation.identity import Position
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.view.view_state import VIEWS
-from app.store.base import Append, Lease
+from app.store.contract import Append, Lease
 
 PENDING, CALLS_OPEN = "pending", "calls_open"
 """`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.conversation.canonical_form import canonical
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.pipeline.resolve.resolved_request import PENDING
-from app.store.base import Store
+from app.store.contract import Store
 
 
 class Repeating:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.search_terms import query_terms
-from app.store.base import Found, Store
+from app.store.contract import Found, Store
 
 BATCH_MESSAGES: Final = 64
 """How many are read first; then as many as hold `BATCH_BYTES`, but never more than `MOST_MESSAGES`."""

@@ -18,7 +18,7 @@ from app.errors import InvalidRequest
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import PINS, Recollection
 from app.pipeline.token_counting import Counting
-from app.store.base import Store
+from app.store.contract import Store
 
 LONGEST_ROUND_MESSAGES: Final = 128
 """How far back the call of a pinned result is looked for."""

@@ -25,8 +25,8 @@ from app.pipeline.resolve.resolved_request import Recollection
 from app.pipeline.token_counting import Counting
 from app.pipeline.view.message_search import Finding
 from app.pipeline.view.view_builder import Turn, View, Views
-from app.store.base import Found
-from app.store.search import found_in
+from app.store.contract import Found
+from app.store.search.index_terms import found_in
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from app.pipeline.respond.context_status import tokens_header
 from app.pipeline.token_counting import SCHEMA_FIELDS, Counting
 from app.pipeline.view.pins import fitting, pins_of
 from app.pipeline.view.view_state import last_view_of
-from app.store.base import Store
+from app.store.contract import Store
 from app.upstream.provider import ClientKey, Target, Window, bind_client_key
 
 Raws = Mapping[int, bytes] | Sequence[bytes]

@@ -18,7 +18,7 @@ from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import Recollection, has_versions
 from app.pipeline.view.view_builder import View, read_early
-from app.store.base import Store
+from app.store.contract import Store
 
 SEEN = "view"
 """Of a stored answer's `meta`: the facts of the view that it answers."""

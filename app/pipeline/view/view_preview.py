@@ -10,7 +10,7 @@ from app.context.plan.outline import Plan
 from app.context.view.message_fate import Disposition, dispositions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.pipeline.view.view_builder import Turn, Views
-from app.store.base import Store
+from app.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The store in a dict, for tests and throw-away use."""

@@ -1,0 +1,133 @@
+"""What is kept beside conversations, in a dict: stored completions, idempotency keys, API keys, secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from app.conversation.api_keys import ApiKey
+from app.conversation.messages import StoredCompletion
+from app.store.contract import CompletionQuery, RequestKey
+from app.store.lineage import Erasure
+
+
+class _Claim:
+    """A client's key of a request, and what became of it."""
+
+    __slots__ = ("digest", "expires_at", "found", "holder", "kept_seconds")
+
+    def __init__(self, digest: bytes, holder: str, expires_at: datetime, kept_seconds: float) -> None:
+        self.digest = digest
+        self.holder = holder
+        self.expires_at = expires_at
+        self.kept_seconds = kept_seconds
+        self.found = RequestKey("running")
+
+
+class MemoryDesk:
+    """The part of `Store` that knows nothing of logs."""
+
+    def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._completions: dict[tuple[str, str], StoredCompletion] = {}
+        self._claims: dict[tuple[str, str], _Claim] = {}
+        self._keys: dict[str, ApiKey] = {}
+        self._secrets: dict[str, str] = {}
+
+    async def keep_completion(self, completion: StoredCompletion) -> None:
+        self._completions[completion.tenant, completion.id] = completion
+
+    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+        found = [
+            kept
+            for kept in self._completions.values()
+            if kept.tenant == tenant
+            and query.model in (None, kept.model)
+            and query.metadata.items() <= kept.metadata.items()
+            and (query.after is None or _is_behind((kept.created_at, kept.id), query.after, query.descending))
+        ]
+        found.sort(key=lambda kept: (kept.created_at, kept.id), reverse=query.descending)
+        return found[: query.limit]
+
+    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+        return self._completions.get((tenant, completion_id))
+
+    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
+        kept = self._completions.get((tenant, completion_id))
+        if kept is not None:
+            self._completions[tenant, completion_id] = replace(kept, metadata=metadata)
+        return kept is not None
+
+    async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
+        return self._completions.pop((tenant, completion_id), None) is not None
+
+    def _settle_completions(self, root: str, conversation_id: str, plan: Erasure) -> None:
+        """Completions of an erased conversation pass to its heir with the messages that it takes over, or go."""
+        for place, kept in list(self._completions.items()):
+            if (kept.root, kept.conversation_id) != (root, conversation_id):
+                continue
+            if plan.heir is not None and kept.seq <= plan.kept_through:
+                self._completions[place] = replace(kept, conversation_id=plan.heir)
+            else:
+                del self._completions[place]
+
+    async def claim_request(
+        self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
+    ) -> RequestKey:
+        now = self._clock()
+        known = self._claims.get((tenant, key))
+        ours = self._running(tenant, key, holder)
+        renews = ours is not None and ours.digest == digest
+        if known is not None and known.expires_at > now and not renews:
+            return known.found if known.digest == digest else RequestKey("differs")
+        self._claims[tenant, key] = _Claim(digest, holder, now + timedelta(seconds=seconds), kept_seconds)
+        return RequestKey("claimed")
+
+    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
+        known = self._running(tenant, key, holder)
+        if known is not None:
+            known.found = RequestKey("done", conversation_id, seq)
+            known.expires_at = self._clock() + timedelta(seconds=known.kept_seconds)
+
+    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
+        if self._running(tenant, key, holder) is not None:
+            del self._claims[tenant, key]
+
+    def _running(self, tenant: str, key: str, holder: str) -> _Claim | None:
+        known = self._claims.get((tenant, key))
+        is_ours = known is not None and known.holder == holder and known.found.state == "running"
+        return known if is_ours else None
+
+    async def purge_requests(self) -> int:
+        now = self._clock()
+        over = [place for place, known in self._claims.items() if known.expires_at <= now]
+        for place in over:
+            del self._claims[place]
+        return len(over)
+
+    async def add_key(self, key: ApiKey) -> None:
+        self._keys[key.id] = key
+
+    async def key_of(self, digest: str) -> ApiKey | None:
+        return next((key for key in self._keys.values() if key.digest == digest), None)
+
+    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        found = [key for key in self._keys.values() if tenant in (None, key.tenant)]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+        key = self._keys.get(key_id)
+        if key is None or tenant not in (None, key.tenant):
+            return None
+        if key.revoked_at is None:
+            self._keys[key_id] = replace(key, revoked_at=self._clock())
+        return self._keys[key_id]
+
+    async def server_secret(self, name: str, *, proposed: str) -> str:
+        return self._secrets.setdefault(name, proposed)
+
+
+def _is_behind(place: tuple[datetime, str], after: tuple[datetime, str], descending: bool) -> bool:
+    return place < after if descending else place > after

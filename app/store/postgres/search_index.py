@@ -1,0 +1,302 @@
+"""The index of words in PostgreSQL: one row for each message, with its term keys under a GIN index.
+
+Keys are scoped to their conversation (`store.search.index_terms`), so an index entry holds messages of one conversation
+only, and what others wrote neither shows nor slows a search. Rows are led by the root, as all are; but those of the
+index over all of a tenant's conversations by the tenant, in statements of their own.
+"""
+
+# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.store.search.index_terms import (
+    DENSE_HITS,
+    MOST_HITS,
+    NEWEST,
+    RANKED_HITS,
+    TERM_BITS,
+    scope_of,
+    scope_prefix,
+    tenant_scope_of,
+)
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.sql.statements import numbered
+from app.store.sql.transactions import POSTGRES, Script
+
+_TERM_MASK: Final = (1 << TERM_BITS) - 1
+
+# The conversations are locked so that none is erased, and no message of theirs redacted, between the look at its
+# messages and the insert. Rows: which messages are stored, whether they were redacted.
+INDEX: Final = numbered(
+    """
+    WITH ours AS (
+        SELECT id, marks FROM conversations
+        WHERE root = :root AND tenant = :tenant AND id = ANY (:ids::text[]) FOR KEY SHARE),
+    kept AS MATERIALIZED (
+        SELECT e.id, e.seq, e.terms, EXISTS (
+            SELECT FROM json_array_elements_text(ours.marks::json -> 'redacted') AS r (seq) WHERE r.seq::int = e.seq
+        ) AS redacted
+        FROM unnest(:ids::text[], :seqs::int[], :links::bytea[], :terms::text[]) AS e (id, seq, link, terms)
+        JOIN ours ON ours.id = e.id
+        JOIN messages m ON m.root = :root AND m.conversation_id = e.id AND m.seq = e.seq AND m.link = e.link),
+    added AS (
+        INSERT INTO message_terms (root, conversation_id, seq, terms)
+        SELECT :root::text, id, seq, terms::bigint[] FROM kept WHERE NOT redacted
+        ON CONFLICT (root, conversation_id, seq) DO NOTHING)
+    SELECT id, seq, redacted FROM kept""",
+    ("root", "tenant", "ids", "seqs", "links", "terms"),
+    "$",
+)
+
+FORGET: Final = "TRUNCATE message_terms, tenant_postings, tenant_scopes"
+FORGET_WATERMARKS: Final = """
+    UPDATE conversations SET indexed_before = 0
+    WHERE (root, id) IN (SELECT root, id FROM conversations WHERE indexed_before > 0 LIMIT 1000)
+    RETURNING 1"""
+"""Some of them; again until there are none."""
+
+MOVE_ON: Final = numbered(
+    """
+    UPDATE conversations SET indexed_before = :end_seq
+    WHERE root = :root AND id = :id AND tenant = :tenant
+      AND indexed_before >= :start_seq AND indexed_before < :end_seq""",
+    ("root", "id", "tenant", "start_seq", "end_seq"),
+    "$",
+)
+
+POST: Final = numbered(
+    """
+    INSERT INTO tenant_postings (tenant_scope, term, scope)
+    SELECT :tenant_scope::bigint, term, scope FROM unnest(:terms::bigint[], :scopes::bigint[]) AS p (term, scope)
+    ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+    ("tenant_scope", "terms", "scopes"),
+    "$",
+)
+
+POST_SCOPES: Final = numbered(
+    """
+    INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+    SELECT :tenant_scope::bigint, scope, :root::text, id FROM unnest(:scopes::bigint[], :ids::text[]) AS s (scope, id)
+    ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+    ("tenant_scope", "root", "scopes", "ids"),
+    "$",
+)
+
+
+def _ranked(root: str, messages: str, limit: str) -> str:
+    """Common table expressions from `stretch`, which names stretches of a log, to `best`: the messages of them that
+    tell most (`store.search.index_terms.bounded`).
+
+    OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations. It is read in the
+    order of the table and no further than needed, so what is common is first looked for among the newest messages.
+
+    Args:
+        root: an expression for the root.
+        messages: one for how many messages are searched.
+        limit: one for how many are wanted.
+    """
+    return f"""
+    recent AS MATERIALIZED (
+        SELECT s.id, t.term & {_TERM_MASK} AS term, p.seq
+        FROM stretch s
+        CROSS JOIN LATERAL (
+            SELECT seq, terms FROM message_terms
+            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST} AND seq < s.to_seq OFFSET 0) p
+        CROSS JOIN LATERAL unnest(p.terms) AS t (term)
+        WHERE s.to_seq - s.from_seq > {MOST_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
+    asked AS MATERIALIZED (
+        SELECT s.*, q.term, coalesce(r.late, 0) AS late
+        FROM stretch s CROSS JOIN unnest(:terms::bigint[]) AS q (term)
+        LEFT JOIN (SELECT id, term, count(*) AS late FROM recent GROUP BY id, term) r USING (id, term)),
+    early AS MATERIALIZED (
+        SELECT a.id, a.term, p.seq
+        FROM asked a
+        CROSS JOIN LATERAL (
+            SELECT seq
+            FROM (
+                SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
+            WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
+            LIMIT CASE WHEN a.late > 0 THEN {MOST_HITS} + 1 END) p
+        WHERE a.late < {DENSE_HITS}),
+    counted AS MATERIALIZED (
+        SELECT id, term, late, to_seq - from_seq AS length, coalesce(upto, 0) AS upto,
+               late >= {DENSE_HITS} OR (late > 0 AND coalesce(upto, 0) > {MOST_HITS}) AS is_common
+        FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, sum(matching)::bigint AS matching,
+                   sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
+            FROM (
+                SELECT term, CASE WHEN is_common THEN late ELSE upto END AS held,
+                       CASE WHEN is_common THEN greatest(least(upto, {MOST_HITS}), late * length / {NEWEST}) ELSE upto
+                       END AS matching
+                FROM counted WHERE late > 0 OR upto > 0) m
+            GROUP BY term) c
+        WHERE hits < {RANKED_HITS}),
+    best AS MATERIALIZED (
+        SELECT seq, sum(weight)::bigint AS weights
+        FROM (
+            SELECT id, term, seq, false AS is_common FROM early
+            UNION ALL SELECT id, term, seq, true FROM recent) h
+        JOIN counted USING (id, term, is_common) JOIN telling USING (term)
+        GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
+
+
+SEARCH: Final = numbered(
+    f"""
+    WITH stretch AS (
+        SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
+            AS s (id, prefix, from_seq, to_seq)),
+    {_ranked(":root", ":messages::float8", ":limit::bigint")},
+    wanted AS MATERIALIZED (
+        SELECT seq, max(weights) AS weights
+        FROM (SELECT seq, weights FROM best
+              UNION ALL SELECT seq - 1, NULL FROM best UNION ALL SELECT seq + 1, NULL FROM best) w
+        GROUP BY seq)
+    SELECT w.weights, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM wanted w JOIN stretch s ON w.seq >= s.from_seq AND w.seq < s.to_seq
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m WHERE m.root = :root AND m.conversation_id = s.id AND m.seq = w.seq OFFSET 0) m
+    ORDER BY w.weights IS NULL, w.weights DESC, CASE WHEN w.weights IS NULL THEN w.seq ELSE -w.seq END""",
+    ("root", "ids", "prefixes", "from_seqs", "to_seqs", "terms", "messages", "limit"),
+    "$",
+)
+
+SEARCH_ALL: Final = numbered(
+    f"""
+    WITH hit AS MATERIALIZED (
+        SELECT q.term, p.scope
+        FROM unnest(:terms::bigint[]) AS q (term)
+        CROSS JOIN LATERAL (
+            SELECT scope FROM tenant_postings WHERE tenant_scope = :tenant_scope AND term = q.term OFFSET 0) p),
+    telling AS (
+        SELECT term, round(1000 * ln(1 + (held - matching + 0.5) / (matching + 0.5)))::bigint AS weight
+        FROM (
+            SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
+            FROM hit GROUP BY term) c
+        CROSS JOIN (SELECT count(*)::float8 AS held FROM tenant_scopes WHERE tenant_scope = :tenant_scope) n
+        WHERE hits < {RANKED_HITS}),
+    told AS MATERIALIZED (
+        SELECT scope, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term) GROUP BY scope)
+    SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
+    FROM (
+        SELECT * FROM told WHERE weights >= coalesce(
+            (SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET :limit::bigint - 1), 0)) t
+    CROSS JOIN LATERAL (
+        SELECT * FROM tenant_scopes s WHERE s.tenant_scope = :tenant_scope AND s.scope = t.scope OFFSET 0) s
+    CROSS JOIN LATERAL (
+        SELECT * FROM conversations c
+        WHERE c.root = s.root AND c.id = s.conversation_id AND c.tenant = :tenant OFFSET 0) c
+    ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT :limit::bigint""",
+    ("tenant_scope", "tenant", "terms", "limit"),
+    "$",
+)
+
+BEST: Final = numbered(
+    f"""
+    SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM unnest(
+        :roots::text[], :ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[]
+    ) WITH ORDINALITY AS o (root, id, prefix, from_seq, to_seq, place)
+    CROSS JOIN LATERAL (
+        WITH stretch AS (
+            SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
+        {_ranked("o.root", "(o.to_seq - o.from_seq)", "1")}
+        SELECT seq FROM best) b
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
+    ("roots", "ids", "prefixes", "from_seqs", "to_seqs", "terms"),
+    "$",
+)
+"""The best message of each of some conversations, among those of its own rows; `place` counts them from 1."""
+
+_HERE: Final = "root = :root AND conversation_id = :id"
+_TERM: Final = f"term & {_TERM_MASK}"
+_TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
+_UNPOST: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
+
+
+class PostgresWords:
+    """`scripts.Words` for these tables."""
+
+    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
+        yield POSTGRES.say(
+            f"""
+            {_UNPOST} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
+                SELECT FROM (
+                    SELECT root, conversation_id, seq FROM message_terms
+                    WHERE terms @> ARRAY[:prefix::bigint | p.term] OFFSET 0) o
+                WHERE {_HERE} AND seq <> :seq)""",
+            **scopes,
+            **here,
+            seq=seq,
+            prefix=scope_prefix(root, conversation_id),
+        )
+        yield POSTGRES.say(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
+        yield POSTGRES.say(
+            f"""
+            DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope
+              AND NOT EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)""",
+            **scopes,
+            **here,
+        )
+
+    def erase(
+        self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
+    ) -> Script[None]:
+        here = {"root": root, "id": conversation_id}
+        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
+        yield POSTGRES.say(f"{_UNPOST} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
+        yield POSTGRES.say("DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes)
+        yield POSTGRES.say(
+            f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
+        )
+        if heir is not None:
+            yield from self._inherit(scopes["tenant_scope"], root, conversation_id, heir)
+
+    def _inherit(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> Script[None]:
+        yield POSTGRES.say(
+            f"""
+            UPDATE message_terms
+            SET conversation_id = :heir,
+                terms = ARRAY(SELECT :prefix::bigint | ({_TERM}) FROM unnest(terms) AS t (term))
+            WHERE {_HERE}""",
+            root=root,
+            id=conversation_id,
+            heir=heir,
+            prefix=scope_prefix(root, heir),
+        )
+        theirs = {"tenant_scope": tenant_scope, "scope": scope_of(root, heir), "root": root, "id": heir}
+        yield POSTGRES.say(
+            f"""
+            INSERT INTO tenant_postings (tenant_scope, term, scope)
+            SELECT :tenant_scope::bigint, h.term, :scope::bigint FROM (SELECT DISTINCT * FROM ({_TERMS}) d (term)) h
+            ORDER BY h.term
+            ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
+            **theirs,
+        )
+        yield POSTGRES.say(
+            f"""
+            INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
+            SELECT :tenant_scope::bigint, :scope::bigint, :root::text, :id::text
+            WHERE EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)
+            ON CONFLICT (tenant_scope, scope) DO NOTHING""",
+            **theirs,
+        )
+
+
+def postings_of(root: str, terms_of: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
+    """Terms and scopes of pairs to post, always in one order: writers that post the same never wait in a circle."""
+    pairs = sorted((scope_of(root, place), term) for place, terms in terms_of.items() for term in terms)
+    return [term for _, term in pairs], [scope for scope, _ in pairs]
+
+
+def array_text(prefix: int, keys: Sequence[int]) -> str:
+    """Term keys as PostgreSQL writes an array: rows' arrays differ in length, which the driver cannot send in one."""
+    return f"{{{','.join(str(prefix | key) for key in keys)}}}"

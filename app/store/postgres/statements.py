@@ -1,0 +1,355 @@
+"""What differs on PostgreSQL: statements that do a whole step in one round trip, written by hand.
+
+SQLAlchemy Core can say these too (data-modifying CTEs, `unnest`), but not so that one can read them.
+"""
+
+# ruff: noqa: S608 - built from our own names when the module is loaded; values are always parameters
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from app.conversation.identity import LINK_BYTES
+from app.store.contract import MAX_ANCHORS
+from app.store.sql.rows import ANCHOR_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS, VERSION_COLUMNS
+from app.store.sql.statements import HEAD, MatchSource, chunk_columns, matches, numbered
+from app.store.sql.transactions import POSTGRES
+
+SQL: Final = POSTGRES.sql
+
+FENCE: Final = ("lease_root", "lease_key", "holder", "token")
+BATCH_LOCK_WAIT_MS: Final = 100
+_ARRAY_TYPES: Final = {
+    "seq": "int",
+    "body": "text",
+    "link": "bytea",
+    "skeleton": "bytea",
+    "in_skeleton": "bool",
+    "tokens": "int",
+    "tokens_total": "bigint",
+    "answered": "bool",
+    "incomplete": "bool",
+    "created_at": "timestamptz",
+    "meta": "text",
+}
+_VERSION_TYPES: Final = {"seq": "int", "since_seq": "int", "to_seq": "int", "bodies": "text", "tokens_delta": "int"}
+_MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
+_HELD: Final = """
+    held AS (
+        SELECT FROM leases
+        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token AND expires_at > now()
+        FOR SHARE)"""
+"""The fence, locked: nobody can take the lease over before this statement has committed."""
+_RELEASED: Final = """
+    released AS (
+        DELETE FROM leases
+        WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token
+          AND EXISTS (SELECT FROM moved))"""
+_NAMED: Final = """
+    named (id, upto_seq) AS MATERIALIZED (
+        SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
+        UNION ALL
+        SELECT e ->> 0, (e ->> 1)::int
+        FROM conversations, json_array_elements(lineage::json) e
+        WHERE root = :root AND id = :within AND tenant = :tenant)"""
+
+
+@cache
+def append_sql(
+    *,
+    creates: bool,
+    names: bool,
+    branches: bool,
+    message_count: int,
+    fenced: bool,
+    releases: bool,
+    has_versions: bool = False,
+    in_batch: bool = False,
+) -> str:
+    """One statement: fence, head, messages, release. Returns (moved, held).
+
+    Args:
+        names: the new conversation brings the client's own id.
+        branches: the new conversation must find its ancestors where its lineage says.
+        message_count: 0, 1, or 2 for any number.
+        has_versions: the client shows log messages otherwise than they are.
+        in_batch: many of these are one transaction. It is a `DivisionByZeroError` if the head was not moved, and a
+            `LockNotAvailableError` if somebody else holds it for long; both undo everything.
+
+    A conversation or a client's id that exists already is a `UniqueViolationError`, which undoes everything.
+    """
+    held = " AND EXISTS (SELECT FROM held)" if fenced else ""
+    if in_batch:
+        held += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
+    parts = [_HELD] if fenced else []
+    arguments: tuple[str, ...]
+    if creates:
+        arguments = CONVERSATION_COLUMNS
+        if branches:
+            # Locked so that no ancestor can be erased before the branch is there to inherit from it.
+            parts.append("""
+    ancestors AS (
+        SELECT id, head_seq FROM conversations
+        WHERE root = :root AND id = ANY (:ancestors::text[]) AND tenant = :tenant FOR KEY SHARE)""")
+            held += """
+          AND (SELECT count(*) FROM ancestors) = cardinality(:ancestors::text[])
+          AND EXISTS (SELECT FROM ancestors WHERE id = :parent AND head_seq >= :upto_seq)"""
+            arguments += ("ancestors", "parent", "upto_seq")
+        parts.append(f"""
+    moved AS (
+        INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
+        SELECT {", ".join(f":{name}{_cast(name)}" for name in CONVERSATION_COLUMNS)}
+        WHERE true{held}
+        RETURNING 1)""")
+        if names:
+            parts.append("""
+    named AS (
+        INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+        SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
+    else:
+        arguments = ("root", "id", "tenant", "after_seq", "total_before", *HEAD)
+        parts.append(f"""
+    moved AS (
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
+          AND head_tokens_total = :total_before{held}
+        RETURNING 1)""")
+    if message_count:
+        parts.append(f"""
+    added AS (
+        INSERT INTO messages (root, conversation_id, {", ".join(MESSAGE_COLUMNS)})
+        SELECT :root::text, :id::text, {_message_source(message_count)})""")
+        arguments += _MESSAGE_ARGUMENTS
+    if has_versions:
+        parts.append(f"""
+    shown AS (
+        INSERT INTO client_versions (root, conversation_id, {", ".join(VERSION_COLUMNS)})
+        SELECT :root::text, :id::text, v.*
+        FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in VERSION_COLUMNS)}) AS v
+        WHERE EXISTS (SELECT FROM moved))""")
+        arguments += tuple(f"v_{name}" for name in VERSION_COLUMNS)
+    if fenced:
+        arguments += FENCE
+        if releases:
+            parts.append(_RELEASED)
+    if in_batch:
+        verdict = "1 / (SELECT count(*) FROM moved)"
+    else:
+        verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
+    return numbered(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
+
+
+_CONVERSATION_CASTS: Final = {
+    "head_seq": "int",
+    "head_link": "bytea",
+    "head_skeleton": "bytea",
+    "head_tokens_total": "bigint",
+    "answered": "bool",
+    "chunk_count": "int",
+    "indexed_before": "int",
+    "created_at": "timestamptz",
+    "updated_at": "timestamptz",
+}
+
+
+def _cast(name: str) -> str:
+    return f"::{_CONVERSATION_CASTS.get(name, 'text')}"
+
+
+def _message_source(message_count: int) -> str:
+    if message_count == 1:
+        scalars = ", ".join(f":m_{name}::{_ARRAY_TYPES[name]}" for name in MESSAGE_COLUMNS)
+        return f"{scalars} WHERE EXISTS (SELECT FROM moved)"
+    arrays = ", ".join(f":m_{name}::{_ARRAY_TYPES[name]}[]" for name in MESSAGE_COLUMNS)
+    return f"added.* FROM unnest({arrays}) AS added WHERE EXISTS (SELECT FROM moved)"
+
+
+@cache
+def find_sql(*, within: bool, near: bool) -> str:
+    """Parameters: root, tenant, [within,] [near,] links, skeletons, each list end to end, deepest first.
+    Rows: by_skeleton, depth, message, conversation.
+
+    With `near`, the last few links are looked for first, and the others only if those settle nothing: PostgreSQL
+    evaluates the gate once and leaves the rest of the statement alone.
+    """
+
+    def hits(parameter: str, *, by_skeleton: bool) -> str:
+        return matches(_source(parameter), by_skeleton=by_skeleton, within=within)
+
+    names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
+    ctes = [_NAMED] if within else []
+    gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
+    settled_rows = ""
+    if near:
+        ctes.append(f"near_hits AS MATERIALIZED ({matches(_source('near'), by_skeleton=False, within=False)})")
+        ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
+        settled = "SELECT FROM near"
+        if within:
+            settled += " JOIN named ON named.id = near.c_id AND near.m_seq <= named.upto_seq"
+        gate = f"NOT EXISTS ({settled}) AND {gate}"
+        settled_rows = f"SELECT false AS by_skeleton, near.* FROM near WHERE EXISTS ({settled}) UNION ALL"
+        names += ("near",)
+    with_clause = f"WITH {', '.join(ctes)}" if ctes else ""
+    text = f"""{with_clause} {settled_rows}
+        SELECT false AS by_skeleton, f.* FROM ({hits("links", by_skeleton=False)}) f WHERE {gate}
+        UNION ALL
+        SELECT true, s.* FROM ({hits("skeletons", by_skeleton=True)}) s WHERE {gate}"""
+    return numbered(text, (*names, "links", "skeletons"), "$")
+
+
+def _source(parameter: str) -> MatchSource:
+    # OFFSET 0 keeps the planner from turning the joins round.
+    return MatchSource(
+        _links_in(parameter)
+        + """ w
+        CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {message} OFFSET 0) m
+        CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {conversation} OFFSET 0) c"""
+    )
+
+
+def _links_in(parameter: str) -> str:
+    """A relation `(link, depth)` of links that were sent end to end as one bytea.
+
+    A driver takes longer to encode an array of 128 than the server to cut it up, which it does only if the gate is
+    open. It goes through an array because the planner thinks small of those, and so uses the index for each link.
+    """
+    return f"""(
+        SELECT link, depth FROM unnest(ARRAY(
+            SELECT substring(:{parameter}::bytea FROM {LINK_BYTES} * n + 1 FOR {LINK_BYTES})
+            FROM generate_series(0, octet_length(:{parameter}::bytea) / {LINK_BYTES} - 1) n ORDER BY n
+        )) WITH ORDINALITY AS u (link, depth))"""
+
+
+POINT: Final = numbered(
+    """
+    WITH previous AS (
+        SELECT root, conversation_id FROM external_ids WHERE tenant = :tenant AND external_id = :external_id),
+    renamed AS (
+        UPDATE conversations c
+        SET external_id = CASE WHEN c.root = :root AND c.id = :id THEN :external_id::text END
+        WHERE (c.root = :root AND c.id = :id)
+           OR (c.root, c.id) IN (SELECT p.root, p.conversation_id FROM previous p))
+    INSERT INTO external_ids (tenant, external_id, root, conversation_id)
+    VALUES (:tenant, :external_id, :root, :id)
+    ON CONFLICT (tenant, external_id) DO UPDATE
+    SET root = excluded.root, conversation_id = excluded.conversation_id""",
+    ("tenant", "external_id", "root", "id"),
+    "$",
+)
+
+DESCRIBE: Final = numbered(
+    "UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant",
+    ("root", "id", "tenant", "metadata"),
+    "$",
+)
+
+READ_STRETCHES: Final = numbered(
+    f"""
+    SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
+    FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
+    CROSS JOIN LATERAL (
+        SELECT * FROM messages m
+        WHERE m.root = :root AND m.conversation_id = s.id AND m.seq >= s.from_seq AND m.seq < s.to_seq
+        OFFSET 0) m
+    ORDER BY m.seq""",
+    ("root", "ids", "from_seqs", "to_seqs"),
+    "$",
+)
+
+
+READ_VERSIONS: Final = numbered(
+    f"""
+    SELECT {", ".join(f"v.{name}" for name in VERSION_COLUMNS)}
+    FROM unnest(:ids::text[], :until_seqs::int[]) AS s (id, until_seq)
+    CROSS JOIN LATERAL (
+        SELECT * FROM client_versions v
+        WHERE v.root = :root AND v.conversation_id = s.id AND v.since_seq <= s.until_seq OFFSET 0) v
+    ORDER BY v.since_seq, v.seq""",
+    ("root", "ids", "until_seqs"),
+    "$",
+)
+
+KEEP_ANCHORS: Final = numbered(
+    f"""
+    INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
+    SELECT a.*, :kept_at::timestamptz
+    FROM unnest(:digests::bytea[], :roots::text[], :ids::text[], :seqs::int[]) AS a
+    ON CONFLICT DO NOTHING""",
+    ("digests", "roots", "ids", "seqs", "kept_at"),
+    "$",
+)
+
+FIND_ANCHORS: Final = numbered(
+    f"""
+    SELECT {", ".join(f"a.{name}" for name in ANCHOR_COLUMNS)}
+    FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d (digest, place)
+    CROSS JOIN LATERAL (
+        SELECT * FROM anchors a WHERE a.digest = d.digest ORDER BY kept_at DESC, conversation_id LIMIT {MAX_ANCHORS}) a
+    ORDER BY d.place, a.kept_at DESC, a.conversation_id""",
+    ("digests",),
+    "$",
+)
+
+
+@cache
+def chunks_sql(*, on_path: bool, begins: bool, at_links: bool, texts: bool) -> str:
+    """Parameters: root, tenant, [ids and upto_seqs of a path, [the link that they begin at],] [links]."""
+    found = []
+    names: tuple[str, ...] = ("root", "tenant")
+    if on_path:
+        beginning = "AND k.from_link = :after" if begins else ""
+        found.append(f"""
+            SELECT k.* FROM chunks k
+            WHERE k.root = :root AND k.tenant = :tenant {beginning} AND EXISTS (
+                SELECT FROM (
+                    SELECT conversation_id, seq FROM messages
+                    WHERE root = :root AND link = k.to_link AND seq = k.to_seq - 1 OFFSET 0) m
+                JOIN unnest(:ids::text[], :upto_seqs::int[]) AS p (id, upto_seq)
+                  ON p.id = m.conversation_id AND m.seq <= p.upto_seq)""")
+        names += ("ids", "upto_seqs", "after") if begins else ("ids", "upto_seqs")
+    if at_links:
+        # Apart from the others, so that each part goes by an index of its own.
+        found.append("""
+            SELECT k.* FROM chunks k
+            WHERE k.root = :root AND k.tenant = :tenant AND k.to_link = ANY (:links::bytea[])""")
+        names += ("links",)
+    text = f"""
+        SELECT DISTINCT ON (k.to_seq, k.created_at, k.id) {chunk_columns(texts=texts)}
+        FROM ({" UNION ALL ".join(found)}) k
+        ORDER BY k.to_seq, k.created_at, k.id"""
+    return numbered(text, names, "$")
+
+
+HELD: Final = numbered(f"WITH {_HELD} SELECT EXISTS (SELECT FROM held)", FENCE, "$")
+
+CLAIM: Final = numbered(
+    """
+    INSERT INTO leases (root, key, holder, token, expires_at)
+    VALUES (:root, :key, :holder, (extract(epoch FROM now()) * 1000000)::bigint, now() + :seconds::interval)
+    ON CONFLICT (root, key) DO UPDATE
+    SET holder = excluded.holder, token = greatest(leases.token + 1, excluded.token), expires_at = excluded.expires_at
+    WHERE leases.expires_at <= now() OR leases.holder = excluded.holder
+    RETURNING token""",
+    ("root", "key", "holder", "seconds"),
+    "$",
+)
+
+RENEW: Final = numbered(
+    """
+    UPDATE leases l SET expires_at = now() + :seconds::interval
+    FROM unnest(:roots::text[], :keys::text[], :holders::text[], :tokens::bigint[]) AS w (root, key, holder, token)
+    WHERE l.root = w.root AND l.key = w.key AND l.holder = w.holder AND l.token = w.token
+    RETURNING l.root, l.key, l.token""",
+    ("seconds", "roots", "keys", "holders", "tokens"),
+    "$",
+)
+
+LEARN: Final = numbered(
+    """
+    INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, now())
+    ON CONFLICT (model) DO UPDATE
+    SET facts = (model_facts.facts::jsonb || excluded.facts::jsonb)::text, updated_at = excluded.updated_at""",
+    ("model", "facts"),
+    "$",
+)

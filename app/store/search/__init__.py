@@ -1,0 +1,1 @@
+"""How messages are found by their words, with and without an index."""

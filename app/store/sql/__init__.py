@@ -1,0 +1,1 @@
+"""Tables, statements and transactions that SQLite and PostgreSQL share."""

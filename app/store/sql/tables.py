@@ -1,0 +1,326 @@
+"""The tables as the newest migration leaves them, for SQLite and PostgreSQL.
+
+Whatever belongs to a family of branches is keyed by its `root` first, so that a distributed PostgreSQL can keep it on
+one shard (`root` as the distribution column): no foreign keys across shards, no sequences. What is found by its
+tenant (`external_ids`, `completions`, `request_keys`, the tenant-wide index of words) or by nothing of either
+(`api_keys`, `server_secrets`, `model_facts`) stands apart.
+
+Message bodies and other JSON are TEXT, never re-encoded by the database. Times are UTC: timestamptz on PostgreSQL,
+ISO-8601 text with microseconds on SQLite, where it sorts as it reads.
+
+After a change `python tools/write_schema.py` writes the DDL anew that makes an empty database.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
+
+ONLY_ON: Final = "only_on"
+"""`Table.info`: the one dialect that has the table. The index of words differs (`store.search.index_terms`)."""
+
+metadata = MetaData()
+
+MOMENT: Final[TypeEngine[Any]] = Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("head_seq", Integer, nullable=False),
+    Column("head_link", LargeBinary(16), nullable=False),
+    Column("head_skeleton", LargeBinary(16), nullable=False),
+    Column("head_tokens_total", BigInteger, nullable=False),
+    Column("answered", Boolean, nullable=False),
+    Column("encoding", Text, nullable=False),
+    Column("lineage", Text, nullable=False),
+    Column("external_id", Text),
+    Column("mode", Text, nullable=False),
+    Column("chunk_count", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    Column("marks", Text, nullable=False, server_default="{}"),
+    Column("indexed_before", Integer, nullable=False, server_default="0"),
+    PrimaryKeyConstraint("root", "id", name="conversations_pkey"),
+    # Nothing that a turn changes may stand in an index: PostgreSQL could not update the row in place any more.
+    Index("conversations_listed", "tenant", "created_at", "id"),
+)
+
+external_ids = Table(
+    "external_ids",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("external_id", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    PrimaryKeyConstraint("tenant", "external_id", name="external_ids_pkey"),
+    Index("external_ids_conversation", "root", "conversation_id"),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("link", LargeBinary(16), nullable=False),
+    Column("skeleton", LargeBinary(16), nullable=False),
+    Column("in_skeleton", Boolean, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("tokens_total", BigInteger, nullable=False),
+    Column("answered", Boolean, nullable=False),
+    Column("incomplete", Boolean, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("meta", Text),
+    PrimaryKeyConstraint("root", "conversation_id", "seq", name="messages_pkey"),
+    # `answered` inside the key: a thousand conversations that begin with the same greeting, none of which counts
+    # before its first answer, are passed over without being looked at.
+    Index("messages_link", "root", "link", "answered", "conversation_id"),
+    Index(
+        "messages_skeleton",
+        "root",
+        "skeleton",
+        "answered",
+        "conversation_id",
+        sqlite_where=text("in_skeleton = 1"),
+        postgresql_where=text("in_skeleton"),
+    ),
+)
+
+client_versions = Table(
+    "client_versions",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("since_seq", Integer, nullable=False),
+    Column("to_seq", Integer, nullable=False),
+    Column("bodies", Text),
+    Column("tokens_delta", Integer, nullable=False),
+    PrimaryKeyConstraint("root", "conversation_id", "since_seq", "seq", name="client_versions_pkey"),
+    sqlite_with_rowid=False,
+)
+"""What clients show in the place of log messages. The log keeps the originals."""
+
+anchors = Table(
+    "anchors",
+    metadata,
+    Column("digest", LargeBinary(16), nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("kept_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("digest", "root", "conversation_id", "seq", name="anchors_pkey"),
+    Index("anchors_conversation", "root", "conversation_id"),
+    sqlite_with_rowid=False,
+)
+"""Names by which conversations are found whose clients rewrite their histories."""
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("from_seq", Integer, nullable=False),
+    Column("to_seq", Integer, nullable=False),
+    Column("from_link", LargeBinary(16), nullable=False),
+    Column("to_link", LargeBinary(16), nullable=False),
+    Column("to_skeleton", LargeBinary(16)),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("tokens_total", BigInteger, nullable=False),
+    Column("anchor_seq", Integer),
+    Column("anchor_tokens", Integer, nullable=False),
+    Column("through_turn", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("prompt_version", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("folds", Text, nullable=False),
+    Column("is_fold", Boolean, nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("usage", Text),
+    Column("revision", Integer, nullable=False, server_default="1"),
+    PrimaryKeyConstraint("root", "id", name="chunks_pkey"),
+    Index("chunks_range", "root", "from_link", "to_link", "is_fold", unique=True),
+    Index("chunks_end", "root", "to_link"),
+)
+
+chunk_revisions = Table(
+    "chunk_revisions",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("chunk_id", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("prompt_version", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("usage", Text),
+    PrimaryKeyConstraint("root", "chunk_id", "revision", name="chunk_revisions_pkey"),
+)
+"""Texts that chunks had before; the present one stands in `chunks`."""
+
+message_terms = Table(
+    "message_terms",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("terms", postgresql.ARRAY(BigInteger), nullable=False),
+    PrimaryKeyConstraint("root", "conversation_id", "seq", name="message_terms_pkey"),
+    # A short list of pending entries: each search goes through it, whoever wrote them; without one, writing takes
+    # several times as long.
+    Index(
+        "message_terms_terms",
+        "terms",
+        postgresql_using="gin",
+        postgresql_with={"fastupdate": "on", "gin_pending_list_limit": 128},
+    ),
+    info={ONLY_ON: "postgresql"},
+)
+
+postings = Table(
+    "postings",
+    metadata,
+    Column("scope", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("seq", Integer, nullable=False),
+    PrimaryKeyConstraint("scope", "term", "seq", name="postings_pkey"),
+    sqlite_with_rowid=False,
+    info={ONLY_ON: "sqlite"},
+)
+
+tenant_postings = Table(
+    "tenant_postings",
+    metadata,
+    Column("tenant_scope", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("scope", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tenant_scope", "term", "scope", name="tenant_postings_pkey"),
+    sqlite_with_rowid=False,
+)
+"""Which conversations hold a term, whatever the message."""
+
+tenant_scopes = Table(
+    "tenant_scopes",
+    metadata,
+    Column("tenant_scope", BigInteger, nullable=False),
+    Column("scope", BigInteger, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    PrimaryKeyConstraint("tenant_scope", "scope", name="tenant_scopes_pkey"),
+    sqlite_with_rowid=False,
+)
+"""The conversations that hold any term."""
+
+completions = Table(
+    "completions",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("conversation_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("instructions", Text, nullable=False),
+    PrimaryKeyConstraint("tenant", "id", name="completions_pkey"),
+    Index("completions_listed", "tenant", "created_at", "id"),
+    Index("completions_conversation", "root", "conversation_id"),
+)
+
+request_keys = Table(
+    "request_keys",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("conversation_id", Text),
+    Column("seq", Integer),
+    Column("kept_seconds", Integer, nullable=False),
+    Column("expires_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("tenant", "key", name="request_keys_pkey"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", MOMENT, nullable=False),
+    Column("policy", Text),
+    Column("models", Text, nullable=False),
+    Column("retention_days", Integer),
+    Column("expires_at", MOMENT),
+    Column("revoked_at", MOMENT),
+    PrimaryKeyConstraint("id", name="api_keys_pkey"),
+    Index("api_keys_digest", "digest", unique=True),
+)
+
+server_secrets = Table(
+    "server_secrets",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("name", name="server_secrets_pkey"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("root", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("expires_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("root", "key", name="leases_pkey"),
+)
+
+model_facts = Table(
+    "model_facts",
+    metadata,
+    Column("model", Text, nullable=False),
+    Column("facts", Text, nullable=False),
+    Column("updated_at", MOMENT, nullable=False),
+    PrimaryKeyConstraint("model", name="model_facts_pkey"),
+)
+
+
+def is_on(table: Table, dialect: str) -> bool:
+    """Whether a table is one of a dialect's."""
+    return bool(table.info.get(ONLY_ON, dialect) == dialect)

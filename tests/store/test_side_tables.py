@@ -1,0 +1,153 @@
+"""Idempotency keys, API keys and secrets: the same in every store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from app.conversation.api_keys import ApiKey
+from app.store.contract import RequestKey, Store
+from app.store.postgres.backend import PostgresStore
+from tests.store.logs import NOON, Clock, fresh_tenant
+
+_numbers = itertools.count(1)
+
+
+async def claimed(store: Store, tenant: str, **fields: Any) -> RequestKey:
+    values: dict[str, Any] = {"key": "k", "digest": b"body", "holder": "me", "seconds": 60, "kept_seconds": 600}
+    return await store.claim_request(tenant=tenant, **values | fields)
+
+
+async def settled(store: Store, tenant: str, holder: str = "me") -> None:
+    await store.settle_request(tenant=tenant, key="k", holder=holder, conversation_id="conv", seq=7)
+
+
+async def pass_by(store: Store, clock: Clock, seconds: float) -> None:
+    """Let time pass for claims; on PostgreSQL its own clock decides, so that their ends come nearer instead."""
+    clock.forward(seconds)
+    if isinstance(store, PostgresStore):
+        sooner = "UPDATE request_keys SET expires_at = expires_at - make_interval(secs => $1::float8)"
+        await store._connections.fetch(sooner, float(seconds))
+
+
+async def test_a_request_key_is_claimed_once_and_then_says_what_became_of_it(store: Store) -> None:
+    tenant = fresh_tenant()
+    assert await claimed(store, tenant) == RequestKey("claimed")
+    assert await claimed(store, tenant, holder="you") == RequestKey("running")
+    assert await claimed(store, tenant, digest=b"other") == RequestKey("differs")
+    assert await claimed(store, tenant, key="k2") == RequestKey("claimed")
+    assert await claimed(store, fresh_tenant(), digest=b"other") == RequestKey("claimed")
+    await settled(store, tenant)
+    assert await claimed(store, tenant, holder="you") == RequestKey("done", "conv", 7)
+    assert await claimed(store, tenant, digest=b"other") == RequestKey("differs")
+
+
+async def test_a_request_that_was_given_up_may_be_claimed_by_another(store: Store) -> None:
+    tenant = fresh_tenant()
+    await claimed(store, tenant)
+    await store.give_up_request(tenant=tenant, key="k", holder="you")
+    assert await claimed(store, tenant, holder="you") == RequestKey("running")
+    await store.give_up_request(tenant=tenant, key="k", holder="me")
+    assert await claimed(store, tenant, holder="you", digest=b"other") == RequestKey("claimed")
+    await settled(store, tenant, "me")
+    assert await claimed(store, tenant, digest=b"other") == RequestKey("running")
+    await settled(store, tenant, "you")
+    await store.give_up_request(tenant=tenant, key="k", holder="you")
+    assert await claimed(store, tenant, digest=b"other") == RequestKey("done", "conv", 7)
+
+
+async def test_claims_end_and_answers_are_forgotten_in_their_time(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    await claimed(store, tenant)
+    await pass_by(store, clock, 59)
+    assert await claimed(store, tenant, holder="you") == RequestKey("running")
+    await pass_by(store, clock, 1)
+    assert await claimed(store, tenant, holder="you") == RequestKey("claimed")
+    await pass_by(store, clock, 30)
+    await settled(store, tenant, "you")
+    await pass_by(store, clock, 599)
+    assert await claimed(store, tenant) == RequestKey("done", "conv", 7)
+    await pass_by(store, clock, 1)
+    assert await claimed(store, tenant) == RequestKey("claimed")
+    assert await claimed(store, tenant, holder="you") == RequestKey("running")
+
+
+async def test_a_claim_is_renewed_by_whoever_holds_it(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    for _ in range(3):
+        assert await claimed(store, tenant) == RequestKey("claimed")
+        await pass_by(store, clock, 40)
+        assert await claimed(store, tenant, holder="you") == RequestKey("running")
+    assert await claimed(store, tenant, digest=b"other") == RequestKey("differs")
+    await settled(store, tenant)
+    assert await claimed(store, tenant) == RequestKey("done", "conv", 7)
+
+
+async def test_what_is_over_is_purged(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    await pass_by(store, clock, 3 * 365 * 86_400)
+    await store.purge_requests()
+    await claimed(store, tenant, key="short", seconds=1)
+    await claimed(store, tenant, key="long")
+    await pass_by(store, clock, 2)
+    assert await store.purge_requests() == 1
+    assert await store.purge_requests() == 0
+    assert await claimed(store, tenant, key="long", holder="you") == RequestKey("running")
+
+
+async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
+    tenant = fresh_tenant()
+    outcomes = await asyncio.gather(*(claimed(store, tenant, holder=str(number)) for number in range(20)))
+    assert sorted(outcome.state for outcome in outcomes) == ["claimed"] + ["running"] * 19
+
+
+def key_of(tenant: str, **fields: Any) -> ApiKey:
+    number = next(_numbers)
+    values: dict[str, Any] = {"scopes": ("chat", "read"), "created_at": NOON + timedelta(seconds=number)}
+    return ApiKey(
+        id=f"key_{number}", digest=f"digest {number}", hint="abcd", name="é", tenant=tenant, **values | fields
+    )
+
+
+async def test_a_key_comes_back_as_it_was_added(store: Store) -> None:
+    tenant = fresh_tenant()
+    plain = key_of(tenant)
+    full = key_of(
+        tenant, policy="agent", models=("gpt-*", "x"), retention_days=30, expires_at=NOON, revoked_at=NOON, scopes=()
+    )
+    for key in (full, plain):
+        await store.add_key(key)
+        assert await store.key_of(key.digest) == key
+    assert await store.keys(tenant=tenant) == [plain, full]
+    assert await store.key_of("no digest") is None
+    assert await store.keys(tenant=fresh_tenant()) == []
+    theirs = key_of(fresh_tenant())
+    await store.add_key(theirs)
+    everybodys = await store.keys()
+    assert [key for key in everybodys if key.id in (plain.id, full.id, theirs.id)] == [plain, full, theirs]
+
+
+async def test_a_key_is_revoked_once_and_by_its_tenant(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    key = key_of(tenant)
+    await store.add_key(key)
+    assert await store.revoke_key(key.id, tenant=fresh_tenant()) is None
+    assert await store.revoke_key("key_none") is None
+    assert await store.key_of(key.digest) == key
+    revoked = replace(key, revoked_at=clock())
+    assert await store.revoke_key(key.id, tenant=tenant) == revoked
+    clock.forward(60)
+    assert await store.revoke_key(key.id) == revoked
+    assert await store.key_of(key.digest) == revoked
+
+
+async def test_a_secret_is_what_the_first_proposed(store: Store) -> None:
+    name = fresh_tenant()
+    told = await asyncio.gather(*(store.server_secret(name, proposed=str(number)) for number in range(8)))
+    assert len(set(told)) == 1
+    assert await store.server_secret(name, proposed="late") == told[0]
+    assert await store.server_secret(f"{name} other", proposed="x") == "x"
