@@ -21,10 +21,10 @@ from app.api.edge.request_body import LENGTH_HEADERS, ClientDisconnected, header
 from app.api.edge.response_headers import Head, RawHeader
 from app.api.request_sizes import DEFAULT_SIZES, Sizes
 from app.errors import GatewayError, UpstreamUnavailable, release_frames
-from app.observability.families import REPLAYS
 from app.observability.log import log_scope
+from app.observability.metric_families import REPLAYS
 from app.observability.metrics import SILENT, Metrics
-from app.observability.requests import note_error, note_request
+from app.observability.request_facts import note_error, note_request
 from app.pipeline.admission.answer_replay import REPLAYED
 from app.pipeline.admission.request_coalescing import Retries
 from app.pipeline.admission.shared_attempt import Seat

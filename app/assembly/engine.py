@@ -22,7 +22,7 @@ from app.compaction.summarizer.summarizer import Summarizer
 from app.context.count.token_counter import counter_for
 from app.conversation.identity import PrefixMemory
 from app.conversations.erase.retention import Retention
-from app.observability.families import TASKS
+from app.observability.metric_families import TASKS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Overview
 from app.observability.tracing import Tracing

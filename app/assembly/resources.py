@@ -47,7 +47,7 @@ from app.conversations.transfer.export import Exporting
 from app.conversations.transfer.import_ import Importing
 from app.conversations.views.stored_turn import Standing
 from app.conversations.views.view_pages import Looking
-from app.observability.exposition import Exposition
+from app.observability.prometheus import Exposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.upstream.routing.model_list import Catalogue

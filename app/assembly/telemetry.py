@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import GatewayError
-from app.observability.families import ERRORS
+from app.observability.metric_families import ERRORS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Nature, Overview
 from app.settings import Settings

@@ -14,7 +14,9 @@ def tracing_of(settings: Settings) -> Tracing:
     traces = settings.telemetry.traces
     if not traces.endpoint:
         return NoTracing()
-    otel = import_module("app.observability.otel")  # an extra; the settings are refused where it is not installed
+    otel = import_module(
+        "app.observability.opentelemetry_tracing"
+    )  # an extra; the settings are refused where it is not installed
     headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
     tracing: Tracing = otel.OtelTracing(
         otel.exporter_to(traces.endpoint, headers),

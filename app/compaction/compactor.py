@@ -21,7 +21,7 @@ from app.compaction.summarizer.summarizer import Summarizer
 from app.compaction.summary_maker import ChunkMaker, Made
 from app.context.view.view_messages import Counter
 from app.conversation.messages import Chunk
-from app.observability.families import COMPACTION_SECONDS, COMPACTIONS
+from app.observability.metric_families import COMPACTION_SECONDS, COMPACTIONS
 from app.observability.metrics import SILENT, Metrics
 from app.store.contract import Store
 from app.store.leases import LeaseKeeper

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from app.observability import families as f
-from app.observability.cells import Cells, own_cells, shared_cells
-from app.observability.families import OTHER, Family
-from app.observability.numbers import Numbers, Reading
+from app.observability import metric_families as f
+from app.observability.counter_cells import Cells, own_cells, shared_cells
+from app.observability.metric_families import OTHER, Family
+from app.observability.metric_readings import Numbers, Reading
 
 log = logging.getLogger(__name__)
 

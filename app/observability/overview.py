@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.observability import families as f
-from app.observability.families import Family, is_application_endpoint
+from app.observability import metric_families as f
+from app.observability.metric_families import Family, is_application_endpoint
+from app.observability.metric_readings import Numbers, quantile
 from app.observability.metrics import Metrics
-from app.observability.numbers import Numbers, quantile
 
 log = logging.getLogger(__name__)
 

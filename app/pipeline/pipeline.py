@@ -15,7 +15,7 @@ from app.context.plan.budget import compaction_line
 from app.context.plan.outline import Summarize
 from app.errors import GatewayError, StoreUnavailable, release_frames
 from app.observability.log import name_conversation
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, traced
 from app.pipeline.admission.answer_replay import replayed
 from app.pipeline.background_tasks import Tasks

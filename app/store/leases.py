@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from app.errors import ConversationBusy, StoreUnavailable
-from app.observability.families import LEASE_WAIT_SECONDS
+from app.observability.metric_families import LEASE_WAIT_SECONDS
 from app.observability.metrics import SILENT, Metrics
 from app.store.contract import RANGE_LEASES, Lease, Store
 

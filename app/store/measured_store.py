@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 from app.errors import StoreUnavailable
-from app.observability import families
+from app.observability import metric_families
 from app.observability.metrics import Metrics, Observed
 from app.store.contract import Append, Store, UnderWay
 
@@ -44,9 +44,9 @@ class _Operation:
     def begins(self) -> float:
         """One more runs, from the returned time on."""
         if self._seconds is None:
-            self._seconds = self._metrics.observed(families.STORE_SECONDS, self._name)
+            self._seconds = self._metrics.observed(metric_families.STORE_SECONDS, self._name)
             # Told as 0 until one comes, so that the first is a change.
-            self._errors = self._metrics.counted(families.STORE_ERRORS, self._name)
+            self._errors = self._metrics.counted(metric_families.STORE_ERRORS, self._name)
         self._metrics.store_queue.add()
         return self.now()
 

@@ -38,8 +38,8 @@ from app.context.plan.planner import plan
 from app.context.plan.policy import Policy
 from app.conversation.identity import prefix_digests, start_of, walk
 from app.conversation.messages import Chunk, Message
-from app.observability.exposition import Exposition
 from app.observability.metrics import Metrics, TurnFacts
+from app.observability.prometheus import Exposition
 from app.observability.tracing import NoTracing
 from app.store.contract import Store
 from app.store.measured_store import measured

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.observability.families import FAMILIES, Family
+from app.observability.metric_families import FAMILIES, Family
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/telemetry.md").read_text()

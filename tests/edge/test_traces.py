@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.observability import otel
+from app.observability import opentelemetry_tracing
 from tests.edge.kept import World, assistant, user, world
 from tests.edge.test_disconnect import BEGUN, leave_after
 from tests.edge.test_summaries import nothing_is_prepared
@@ -54,7 +54,7 @@ class Trace:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
     found = Trace()
-    monkeypatch.setattr(otel, "exporter_to", lambda *_: found.exporter)
+    monkeypatch.setattr(opentelemetry_tracing, "exporter_to", lambda *_: found.exporter)
     return found
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from app.observability import families as f
-from app.observability.cells import CELL_BYTES, CELLS, Cells
-from app.observability.families import OTHER
+from app.observability import metric_families as f
+from app.observability.counter_cells import CELL_BYTES, CELLS, Cells
+from app.observability.metric_families import OTHER
+from app.observability.metric_readings import quantile
 from app.observability.metrics import MOST_MODELS, SILENT, Metrics, TurnFacts
-from app.observability.numbers import quantile
 
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5)
 

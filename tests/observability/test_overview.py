@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.observability import families as f
+from app.observability import metric_families as f
 from app.observability.metrics import Metrics, TurnFacts
 from app.observability.overview import INTERVAL_SECONDS, KEPT_SAMPLES, RECENT_SAMPLES, Nature, Overview
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from app.assembly.tracing import tracing_of
-from app.observability.otel import OtelTracing, exporter_to
+from app.observability.opentelemetry_tracing import OtelTracing, exporter_to
 from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, traced
 from app.settings import ConfigurationError, load
 from tests.live import ScriptedUpstream, gateway, serving
@@ -224,7 +224,7 @@ def settings_with(endpoint: str | None) -> object:
 
 
 def test_without_an_endpoint_the_library_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "app.observability.otel", None)
+    monkeypatch.setitem(sys.modules, "app.observability.opentelemetry_tracing", None)
     assert isinstance(tracing_of(load(environ={})), NoTracing)
     with pytest.raises(ImportError):
         tracing_of(load(environ={"CONCERTINA_TELEMETRY__TRACES__ENDPOINT": "http://localhost:4318"}))

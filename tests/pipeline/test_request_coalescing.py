@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
-from app.observability.requests import NotedError, RequestFacts, begin_facts
+from app.observability.request_facts import NotedError, RequestFacts, begin_facts
 from app.pipeline.admission.request_coalescing import Retries
 from app.pipeline.admission.shared_attempt import BLOCK_BYTES, Seat
 from app.pipeline.background_tasks import Tasks

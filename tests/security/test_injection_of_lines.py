@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.observability import log as logs
-from app.observability.requests import begin_facts, note_request, tell
+from app.observability.request_facts import begin_facts, note_request, tell
 from tests.edge.kept import user, world
 from tests.live import ScriptedUpstream
 

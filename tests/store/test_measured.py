@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.errors import StoreUnavailable
-from app.observability import families as f
+from app.observability import metric_families as f
 from app.observability.metrics import SILENT, Metrics
 from app.store.contract import Store
 from app.store.measured_store import measured

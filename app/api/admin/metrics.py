@@ -13,7 +13,7 @@ from app.api.edge.auth import Auth
 from app.api.edge.request_body import headers_of
 from app.api.resource_schemas import REFUSALS, Described, ErrorBody, json_response
 from app.errors import InvalidApiKey, NotFound
-from app.observability.exposition import Exposition
+from app.observability.prometheus import Exposition
 from app.pipeline.chat_request import Caller
 
 TEXT: Final = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}

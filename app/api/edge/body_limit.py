@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.edge.error_responses import error_response
 from app.api.edge.request_body import headers_of
 from app.errors import RequestTooLarge
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 
 
 class BodyLimit:

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.api.edge.error_responses import error_body, error_headers
 from app.api.edge.response_cycle import Cycle
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
-from app.observability.families import CONNECTIONS, CUTS
+from app.observability.metric_families import CONNECTIONS, CUTS
 from app.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)

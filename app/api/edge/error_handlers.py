@@ -17,7 +17,7 @@ from app.api.edge.request_body import ClientDisconnected
 from app.api.edge.request_ids import REQUEST_ID
 from app.api.edge.unknown_paths import unknown_path
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, release_frames
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 
 CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 """What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""

@@ -19,7 +19,7 @@ from app.errors import (
     UpstreamRefused,
     release_frames,
 )
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 
 log = logging.getLogger(__name__)
 

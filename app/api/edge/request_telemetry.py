@@ -11,10 +11,10 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.edge.asgi_front import CHAT_PATH, Front, asks_for_completion
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
-from app.observability import families
-from app.observability.families import CONSOLE, OTHER, is_application_endpoint
+from app.observability import metric_families
+from app.observability.metric_families import CONSOLE, OTHER, is_application_endpoint
 from app.observability.metrics import Metrics, Observed
-from app.observability.requests import begin_facts, short, tell
+from app.observability.request_facts import begin_facts, short, tell
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
 PROBES: Final = ("/healthz", "/readyz", "/metrics")
@@ -88,7 +88,7 @@ class Watched:
         if series.first_byte is not None and watch.first_byte is not None:
             series.first_byte.add(watch.first_byte)
         if not watch.is_complete:
-            self._metrics.counted(families.DISCONNECTS).add()
+            self._metrics.counted(metric_families.DISCONNECTS).add()
         if (error := watch.facts.error) is not None:
             self._metrics.error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
         elif watch.status >= FIRST_REFUSAL and watch.status != CLIENT_CLOSED_REQUEST:
@@ -103,11 +103,11 @@ class _Series:
 
     def __init__(self, metrics: Metrics, endpoint: str, status: int, streams: bool) -> None:
         stream = "true" if streams else "false"
-        self.requests = metrics.counted(families.REQUESTS, endpoint, str(status))
-        self.seconds = metrics.observed(families.REQUEST_SECONDS, endpoint, stream)
+        self.requests = metrics.counted(metric_families.REQUESTS, endpoint, str(status))
+        self.seconds = metrics.observed(metric_families.REQUEST_SECONDS, endpoint, stream)
         self.first_byte: Observed | None = None
         if endpoint == CHAT_PATH:
-            self.first_byte = metrics.observed(families.FIRST_BYTE_SECONDS, stream)
+            self.first_byte = metrics.observed(metric_families.FIRST_BYTE_SECONDS, stream)
 
 
 class _Watch:

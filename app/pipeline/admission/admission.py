@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
-from app.observability.families import ADMISSION_WAIT_SECONDS, ADMITTED, REFUSALS, WAITING
+from app.observability.metric_families import ADMISSION_WAIT_SECONDS, ADMITTED, REFUSALS, WAITING
 from app.observability.metrics import SILENT, Metrics
 from app.pipeline.admission.fair_queue import Bounds, Line, Ticket
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamUnavailable
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 from app.pipeline.admission.answer_replay import REPLAYED
 from app.pipeline.admission.idempotency_keys import Claim
 from app.pipeline.chat_request import ChatRequest

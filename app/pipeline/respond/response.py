@@ -18,7 +18,7 @@ from app.context.plan.policy import Policy
 from app.conversation.messages import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, release_frames
 from app.observability.metrics import SILENT, Metrics
-from app.observability.requests import note_error
+from app.observability.request_facts import note_error
 from app.pipeline.admission.answer_replay import DIGEST
 from app.pipeline.background_tasks import Tasks, ended
 from app.pipeline.call.first_event import Begun

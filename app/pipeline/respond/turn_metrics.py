@@ -8,7 +8,7 @@ from typing import Any
 
 from app.context.count.provider_usage import input_of, output_of
 from app.observability.metrics import TurnFacts
-from app.observability.requests import request_facts
+from app.observability.request_facts import request_facts
 from app.observability.tracing import STREAMED, current_span
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.context_status import Report

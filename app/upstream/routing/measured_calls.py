@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.observability import families
+from app.observability import metric_families
 from app.observability.metrics import MOST_MODELS, Metrics
 from app.upstream.provider import AnswerTimedOut, Call, ConnectionDropped, Deployment, Provider, Reply, Times
 from app.upstream.routing.traced_calls import CallSpan, span_of, span_of_unknown
@@ -57,11 +57,11 @@ class Calls:
         return reply if span is None else WatchedReply(reply, span)
 
     def tried_again(self, deployment: Deployment) -> None:
-        self._metrics.counted(families.UPSTREAM_RETRIES, *self._of(deployment, is_served=False)).add()
+        self._metrics.counted(metric_families.UPSTREAM_RETRIES, *self._of(deployment, is_served=False)).add()
 
     def fell_back(self, deployment: Deployment) -> None:
         """It has answered in another's place."""
-        self._metrics.counted(families.UPSTREAM_FALLBACKS, *self._of(deployment, is_served=False)).add()
+        self._metrics.counted(metric_families.UPSTREAM_FALLBACKS, *self._of(deployment, is_served=False)).add()
 
     def rests(self, deployment: Deployment, *, is_open: bool) -> None:
         """Note whether a deployment's breaker is open."""
@@ -69,7 +69,7 @@ class Calls:
             return
         (self._resting.add if is_open else self._resting.discard)(deployment.key)
         of = self._of(deployment, is_served=False)
-        self._metrics.counted(families.BREAKER_OPEN, *of, self._purpose).set(float(is_open))
+        self._metrics.counted(metric_families.BREAKER_OPEN, *of, self._purpose).set(float(is_open))
 
     def _ended(self, good: _Good, times: Times) -> None:
         """An answer has come to its end, or is let go."""
@@ -88,7 +88,7 @@ class Calls:
 
     def _count(self, deployment: Deployment, outcome: str) -> None:
         of = self._of(deployment, is_served=False)
-        self._metrics.counted(families.UPSTREAM_REQUESTS, *of, self._purpose, outcome).add()
+        self._metrics.counted(metric_families.UPSTREAM_REQUESTS, *of, self._purpose, outcome).add()
 
     def _of(self, deployment: Deployment, *, is_served: bool) -> tuple[str, str]:
         model = self._metrics.model(deployment.upstream_model, is_served=is_served)
@@ -101,9 +101,9 @@ class _Good:
     __slots__ = ("first_byte", "requests", "seconds")
 
     def __init__(self, metrics: Metrics, of: tuple[str, str], purpose: str) -> None:
-        self.requests = metrics.counted(families.UPSTREAM_REQUESTS, *of, purpose, GOOD)
-        self.seconds = metrics.observed(families.UPSTREAM_SECONDS, *of, purpose)
-        self.first_byte = metrics.observed(families.UPSTREAM_FIRST_BYTE_SECONDS, *of, purpose)
+        self.requests = metrics.counted(metric_families.UPSTREAM_REQUESTS, *of, purpose, GOOD)
+        self.seconds = metrics.observed(metric_families.UPSTREAM_SECONDS, *of, purpose)
+        self.first_byte = metrics.observed(metric_families.UPSTREAM_FIRST_BYTE_SECONDS, *of, purpose)
 
 
 async def passed_on(provider: Provider, call: Call) -> Reply:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.observability.cells import Cells, Key, Peer, peers_in
-from app.observability.families import Family
+from app.observability.counter_cells import Cells, Key, Peer, peers_in
+from app.observability.metric_families import Family
 
 Series = Sequence[float]
 """One number; of a histogram its sum, then how often each bucket was hit, the last without an upper end."""

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import orjson
 
-from app.observability.families import FAMILIES, Family
+from app.observability.metric_families import FAMILIES, Family
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from app.observability.families import FAMILIES, Family
-from app.observability.numbers import Numbers, Series
+from app.observability.metric_families import FAMILIES, Family
+from app.observability.metric_readings import Numbers, Series
 
 
 class Told(NamedTuple):
