@@ -16,7 +16,7 @@ from app.context.count.vocabulary import VOCABULARIES
 from app.context.plan.policy import STAGES_OF_KIND
 from app.context.plan.policy import Policy as ContextPolicy
 from app.settings import ConfigurationError, Settings, load
-from app.settings.schema import known_paths
+from app.settings.key_tree import known_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
 from app.upstream.provider import Quirks as UpstreamQuirks
 from app.upstream.routing.router import RetryPolicy

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from app.settings.environment import PREFIX  # noqa: E402 (a script of the repository, not installed)
-from app.settings.schema import ANY_NAME, child, is_map  # noqa: E402
+from app.settings.key_tree import ANY_NAME, child, is_map  # noqa: E402
 from app.settings.sections import Settings  # noqa: E402
 
 PAGE = ROOT / "docs/configuration.md"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from app.commands.progress import counted
 from app.settings import Settings, load
 from app.settings.sections import Provider
-from app.settings.values import place_of
+from app.settings.value_types import place_of
 
 
 def run(arguments: argparse.Namespace) -> int:

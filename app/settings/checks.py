@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings.faults import Path, nearest, suggestion
+from app.settings.configuration_errors import Path, nearest, suggestion
 from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
 
 Contradiction = tuple[Path, str]

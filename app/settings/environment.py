@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from app.settings.faults import Fault, Path
+from app.settings.configuration_errors import Fault, Path
+from app.settings.key_tree import ANY_NAME, child, children, is_map, is_scalar, known_paths, node_at
 from app.settings.layers import Layer
-from app.settings.schema import ANY_NAME, child, children, is_map, is_scalar, known_paths, node_at
 from app.settings.yaml_file import yaml_value
 
 PREFIX = "CONCERTINA_"

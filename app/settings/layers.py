@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.settings.faults import Fault, Path
+from app.settings.configuration_errors import Fault, Path
 
 
 @dataclass(slots=True)

@@ -14,10 +14,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from app.settings.checks import contradictions
+from app.settings.configuration_errors import (
+    ConfigurationError,
+    Fault,
+    Path,
+    dotted,
+    fault_from,
+    is_misplaced_section,
+    source_of,
+)
 from app.settings.environment import CONFIG_VARIABLE, DEFAULTS_VARIABLE, KEY_VARIABLE, environment_layer
-from app.settings.faults import ConfigurationError, Fault, Path, dotted, fault_from, is_misplaced_section, source_of
+from app.settings.key_tree import child, children, is_map
 from app.settings.layers import Layer
-from app.settings.schema import child, children, is_map
 from app.settings.sections import Settings
 from app.settings.yaml_file import yaml_layer
 

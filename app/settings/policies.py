@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from app.settings.values import Chars, Instruction, Seconds, Section, Share, Tokens
+from app.settings.value_types import Chars, Instruction, Seconds, Section, Share, Tokens
 
 SAME_MODEL = "same"
 """`summarizer.model`: the request's own model."""

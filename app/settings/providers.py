@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr
 
-from app.settings.values import Dollars, HeaderName, HeaderValue, Seconds, Section, Tokens
+from app.settings.value_types import Dollars, HeaderName, HeaderValue, Seconds, Section, Tokens
 
 EVERY_MODEL = "*"
 """The entry of `models` that stands for every name without an entry of its own."""

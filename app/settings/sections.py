@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
 
-from app.settings.limits import Limits
 from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
 from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
+from app.settings.request_limits import Limits
 from app.settings.secret_key import EncryptionKey
-from app.settings.values import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens, place_of
+from app.settings.value_types import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens, place_of
 
 __all__ = [
     "EVERY_MODEL",

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from app.settings.faults import Fault, Path
+from app.settings.configuration_errors import Fault, Path
 from app.settings.layers import Layer
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from app.settings import Settings, load
-from app.settings.schema import known_paths
+from app.settings.key_tree import known_paths
 from app.settings.sections import Model, Provider
 
 ROOT = Path(__file__).parents[2]

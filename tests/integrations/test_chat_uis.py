@@ -10,7 +10,7 @@ import yaml
 
 from app.__main__ import main
 from app.settings.environment import variable_of
-from app.settings.schema import known_paths
+from app.settings.key_tree import known_paths
 from tests.edge.kept import World, answered, answering, system, texts, user, world
 from tests.integrations.pages import ROOT, Page
 from tests.live import ScriptedUpstream

@@ -7,7 +7,7 @@ import re
 import pytest
 from pytest_bdd import then
 
-from app.settings.faults import ConfigurationError
+from app.settings.configuration_errors import ConfigurationError
 from tests.behaviour.steps.words import Table, step, value
 from tests.behaviour.talk import Answer, Talk
 from tests.behaviour.texts import COUNTER

@@ -19,7 +19,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from app.settings.faults import ConfigurationError
+from app.settings.configuration_errors import ConfigurationError
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator

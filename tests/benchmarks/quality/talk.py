@@ -13,7 +13,7 @@ import httpx
 import orjson
 
 from app.context.plan.policy import Policy
-from app.settings.faults import ConfigurationError
+from app.settings.configuration_errors import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving
 

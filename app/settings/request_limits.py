@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.settings.values import Seconds, Section
+from app.settings.value_types import Seconds, Section
 
 Bound = Annotated[int, Field(ge=0)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from app.settings.schema import children, known_paths, node_at
+from app.settings.key_tree import children, known_paths, node_at
 
 Path = tuple[str | int, ...]
 """Where a setting stands: keys and list positions from the top."""
