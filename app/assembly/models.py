@@ -23,10 +23,10 @@ from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.settings.sections import Deployment as DeploymentSettings
 from app.settings.sections import Provider as ProviderSettings
+from app.simulator.context_window import window_of
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.simulator.window import window_of
 from app.upstream.http.dial import tls_context
 from app.upstream.protocols.openai import OpenAIProvider, Timeouts
 from app.upstream.provider import NO_QUIRKS, Price, Provider, Quirks

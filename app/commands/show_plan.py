@@ -35,7 +35,7 @@ from app.pipeline.view.view_preview import Preview, preview, rows
 from app.pipeline.view.view_state import CALIBRATION, calibration_of
 from app.settings import Settings, load
 from app.settings.sections import EVERY_MODEL
-from app.simulator.window import window_of
+from app.simulator.context_window import window_of
 from app.store.contract import Store
 from app.upstream.provider import Call, ClientKeyRule, Deployment, Reply, Target, Window
 from app.upstream.routing import window_registry

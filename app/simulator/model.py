@@ -14,13 +14,13 @@ import orjson
 
 from app.conversation.messages import text_of
 from app.errors import InvalidRequest
-from app.simulator.extract import most_telling, summarize, transcript_in
-from app.simulator.pairing import pairing_fault
-from app.simulator.recall import NOTED, UNKNOWN, Source, is_question, recall
-from app.simulator.shapes import check_chat
+from app.simulator.answers import NOTED, UNKNOWN, Source, is_question, recall
+from app.simulator.context_window import error_body, overflow
+from app.simulator.request_schemas import check_chat
+from app.simulator.summaries import most_telling, summarize, transcript_in
 from app.simulator.text import passage
+from app.simulator.tool_pairing import pairing_fault
 from app.simulator.tools import has_searched, instance, search_call, tool_calls
-from app.simulator.window import error_body, overflow
 
 QUOTED_CHARS = 160
 RESULT_CHARS = 400

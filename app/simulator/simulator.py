@@ -16,11 +16,11 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
+from app.simulator.context_window import LISTED_MODELS, error_body, window_of
 from app.simulator.model import Counter, SimulatedAnswer, reply
+from app.simulator.openai_bytes import Envelope, completion, events
 from app.simulator.options import Faults, SimulatorOptions, faults_in
-from app.simulator.shapes import check_embeddings
-from app.simulator.window import LISTED_MODELS, error_body, window_of
-from app.simulator.wire import Envelope, completion, events
+from app.simulator.request_schemas import check_embeddings
 
 BIG_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""

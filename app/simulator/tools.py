@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from app.errors import InvalidRequest
-from app.simulator.shapes import LARGEST_NUMBER, check_schema
+from app.simulator.request_schemas import LARGEST_NUMBER, check_schema
 from app.simulator.text import stems
 
 DEEPEST_SCHEMA = 12

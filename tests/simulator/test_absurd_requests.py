@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from app.simulator.options import SimulatorOptions
-from app.simulator.pairing import pairing_fault
 from app.simulator.simulator import Asked, Simulator
+from app.simulator.tool_pairing import pairing_fault
 from tests.simulator.counting import RoughCounter
 
 QUESTION = [{"role": "user", "content": "What is it?"}]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.simulator.extract import NOTHING_TO_SAY
+from app.simulator.answers import UNKNOWN
 from app.simulator.model import SimulatedAnswer, reply
-from app.simulator.recall import UNKNOWN
+from app.simulator.summaries import NOTHING_TO_SAY
 from tests.simulator.counting import RoughCounter
 
 HISTORY = [

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.errors import InvalidRequest
+from app.simulator.context_window import window_of
 from app.simulator.options import Faults, faults_in
-from app.simulator.window import window_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
-from app.simulator.recall import NOTED, UNKNOWN, Source
+from app.simulator.answers import NOTED, UNKNOWN, Source
 from app.simulator.text import passage, stems
 
 DEFAULT_SUMMARY_TOKENS = 512
