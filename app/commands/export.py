@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from app.commands import CommandFailed
-from app.commands.opened import all_conversations, opened_store
+from app.commands.open_store import all_conversations, opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.conversation.messages import Conversation
 from app.conversations.transfer.export import Exporting, described

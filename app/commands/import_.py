@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from app.commands import CommandFailed
-from app.commands.opened import opened_store
+from app.commands.open_store import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
-from app.commands.watching.figures import shown
+from app.commands.top_screen.number_format import shown
 from app.context.count.token_counter import counter_for, encoding_for
 from app.conversations.transfer.import_ import Checked, Importing, TakenIn, checked
 from app.pipeline.background_tasks import Tasks

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from app.api.admin.api_keys import key_object
 from app.commands import CommandFailed
-from app.commands.opened import opened_store
-from app.commands.watching.figures import shown
+from app.commands.open_store import opened_store
+from app.commands.top_screen.number_format import shown
 from app.conversation.api_keys import ApiKey
 from app.conversations.api_keys import DEFAULT_SCOPES, Issuing, Wish
 from app.settings import Settings, load

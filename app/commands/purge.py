@@ -12,7 +12,7 @@ from typing import Final
 
 from app.assembly.engine import retention_of
 from app.commands import CommandFailed
-from app.commands.opened import opened_store
+from app.commands.open_store import opened_store
 from app.commands.progress import Telling, counted, tell_interrupted
 from app.conversations.erase.retention import Retention, Rule
 from app.settings import Settings, load

@@ -8,7 +8,7 @@ import uuid
 from typing import Final
 
 from app.commands import CommandFailed
-from app.commands.opened import all_conversations, opened_store
+from app.commands.open_store import all_conversations, opened_store
 from app.commands.progress import Telling, tell_interrupted
 from app.settings import Settings, load
 from app.store.encryption.encrypted_store import EncryptedStore

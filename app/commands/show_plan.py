@@ -17,8 +17,8 @@ from rich.text import Text
 
 from app.assembly.models import policy_of
 from app.commands import CommandFailed
-from app.commands.opened import opened_store
-from app.commands.watching.figures import shown as printable
+from app.commands.open_store import opened_store
+from app.commands.top_screen.number_format import shown as printable
 from app.compaction.summarizer.summarizer import input_tokens
 from app.context.count.token_counter import counter_for
 from app.context.plan.policy import Policy

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 
 from app.commands import CommandFailed
-from app.commands.watching.asking import Asking, NotReached
-from app.commands.watching.keyboard import Wait, keyboard
-from app.commands.watching.pace import Pace
-from app.commands.watching.screen import Screen, Seen
+from app.commands.top_screen.keyboard import Wait, keyboard
+from app.commands.top_screen.overview_client import Asking, NotReached
+from app.commands.top_screen.rates import Pace
+from app.commands.top_screen.screen import Screen, Seen
 from app.settings import client_key
 
 PLAIN_WIDTH: Final = 100

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.commands.watching.figures import count, dollars, latency, rate, share, shown, spark, uptime
-from app.commands.watching.pace import WINDOW_SECONDS, Pace, growth, in_columns
-from app.commands.watching.screen import Screen, Seen
+from app.commands.top_screen.number_format import count, dollars, latency, rate, share, shown, spark, uptime
+from app.commands.top_screen.rates import WINDOW_SECONDS, Pace, growth, in_columns
+from app.commands.top_screen.screen import Screen, Seen
 from tests.commands.overviews import fresh_overview, overview
 
 ADDRESS = "http://127.0.0.1:8000"

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from app.commands.watching.figures import (
+from app.commands.top_screen.number_format import (
     BLOCKS,
     PLAIN,
     count,
@@ -22,7 +22,7 @@ from app.commands.watching.figures import (
     spark,
     uptime,
 )
-from app.commands.watching.pace import HOUR_SECONDS, Pace, growth, in_columns
+from app.commands.top_screen.rates import HOUR_SECONDS, Pace, growth, in_columns
 
 LEAST_WIDTH, MOST_WIDTH = 40, 160
 TALL: Final = 32
