@@ -13,8 +13,8 @@ from app.api.edge.error_handlers import install_error_handlers
 from app.api.edge.request_ids import RequestIds
 from app.api.openapi import describe
 from app.api.reference_page import reference_routes
+from app.assembly.endpoints import routes_beside_chat
 from app.assembly.engine import Engine
-from app.assembly.resources import routes_beside_chat
 from app.assembly.telemetry import VERSION
 from app.settings import Settings
 
