@@ -26,9 +26,8 @@ from app.observability.metric_families import TASKS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Overview
 from app.observability.tracing import Tracing
-from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.admission import Admission, Bounds
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.fair_queue import Bounds
 from app.pipeline.admission.idempotency_keys import RequestKeys
 from app.pipeline.admission.request_coalescing import Retries
 from app.pipeline.background_tasks import Tasks
@@ -40,16 +39,14 @@ from app.pipeline.persist.stored_completion import Storing
 from app.pipeline.persist.turn_writer import Remember
 from app.pipeline.pipeline import Clocks, Exchange
 from app.pipeline.resolve.answer_anchors import Anchors
-from app.pipeline.resolve.calibration_slopes import SLOPES, Slopes
 from app.pipeline.resolve.client_history import ClientHistories
 from app.pipeline.resolve.conversation_resolver import Recall
-from app.pipeline.resolve.model_context import Turns
+from app.pipeline.resolve.model_context import SLOPES, Slopes, Turns
 from app.pipeline.resolve.resent_history import Remembered
 from app.pipeline.respond.response import Delivery
 from app.pipeline.token_counting import Counting
-from app.pipeline.view.message_search import Finding
 from app.pipeline.view.pins import Pinning
-from app.pipeline.view.quotations import Quoting
+from app.pipeline.view.quotations import Finding, Quoting
 from app.pipeline.view.view_builder import Views
 from app.settings import Settings
 from app.store.connect import open_store

@@ -21,7 +21,7 @@ from app.conversation.search_terms import query_terms
 from app.errors import StoreUnavailable
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.view.message_search import Finding
+from app.pipeline.view.quotations import Finding
 from app.store.contract import ListQuery, Store
 
 INDEXING_SECONDS: Final = 1.0

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from app.assembly.engine import bounds_of
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
-from app.pipeline.admission.admission import Admission
-from app.pipeline.admission.fair_queue import Bounds
+from app.pipeline.admission.admission import Admission, Bounds
 from app.settings import load
 
 STEPS = st.lists(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.context.calibration import Calibration
-from app.pipeline.resolve.calibration_slopes import (
+from app.pipeline.resolve.model_context import (
     KEPT_CONVERSATIONS,
     KEPT_TENANTS,
     LEAST_EVIDENCE_TOKENS,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.pipeline.admission.fair_queue import Bounds, Line, Ticket
+from app.pipeline.admission.admission import Bounds, Line, Ticket
 
 TENANTS = "abcd"
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable
-from app.pipeline.view.message_search import BATCH_BYTES, BATCH_MESSAGES, Finding
+from app.pipeline.view.quotations import BATCH_BYTES, BATCH_MESSAGES, Finding
 from app.store.memory.backend import MemoryStore
 from tests.store.logs import Clock, begin, fresh_tenant, go_on
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.pipeline.call.search_tool import RECALL
-from app.pipeline.call.search_tool_calls import CallSplitter
+from app.pipeline.call.search_tool_rounds import CallSplitter
 from app.upstream.protocols.tool_call_deltas import ToolCalls
 
 NAMES = st.sampled_from([RECALL, RECALL, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])

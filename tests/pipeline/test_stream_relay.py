@@ -20,8 +20,7 @@ from app.pipeline.call.first_event import Begun
 from app.pipeline.respond import stream_relay as relaying
 from app.pipeline.respond.context_status import Report
 from app.pipeline.respond.stream_frames import EarlyStream
-from app.pipeline.respond.stream_relay import Relay
-from app.pipeline.respond.text_deltas import alike
+from app.pipeline.respond.stream_relay import Relay, alike
 from app.upstream.protocols.sse import EventDecoder
 from app.upstream.protocols.stream_collector import Collector
 from app.upstream.routing.router import ReadReply

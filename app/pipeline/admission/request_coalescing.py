@@ -14,9 +14,8 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from app.pipeline.admission.admission import Admission
+from app.pipeline.admission.admission import Admission, Bounds
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.fair_queue import Bounds
 from app.pipeline.admission.idempotency_keys import Claim, RequestKeys, key_in_use, key_reused
 from app.pipeline.admission.request_digest import TAIL_BYTES, are_same, name_of
 from app.pipeline.admission.shared_attempt import Attempt, Seat

@@ -18,7 +18,7 @@ from app.pipeline.call.first_event import Begun, begun, is_answer, no_answer
 from app.pipeline.call.restored_fields import Restoring
 from app.pipeline.call.upstream_request import upstream_body
 from app.pipeline.persist.stored_completion import NUL
-from app.pipeline.resolve.calibration_slopes import Slopes
+from app.pipeline.resolve.model_context import Slopes
 from app.pipeline.respond.context_status import passed_on
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.view.view_builder import Turn, View, Views, too_long

@@ -18,7 +18,7 @@ from app.errors import GatewayError
 from app.observability.tracing import current_span
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.compact.turn_compaction import Compacting
-from app.pipeline.view.message_search import Finding
+from app.pipeline.view.quotations import Finding
 from app.pipeline.view.view_builder import Turn, View, Views
 
 log = logging.getLogger(__name__)
