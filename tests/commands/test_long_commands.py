@@ -18,7 +18,7 @@ import pytest
 from app.__main__ import main
 from app.conversations.erase.retention import Retention
 from app.conversations.transfer.export import Exporting
-from app.conversations.transfer.log_writer import LogWriter
+from app.conversations.transfer.import_ import LogWriter
 from app.store.encryption.reencryption import Reencryption
 from app.store.location import location_of
 from migrations import run as migrations

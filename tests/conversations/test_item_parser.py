@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversations.items.item_parser import MAX_ITEMS, read_items
-from app.conversations.items.item_schemas import SHAPES
+from app.conversations.items.item_parser import MAX_ITEMS, SHAPES, read_items
 from app.conversations.items.items import SENT, items_of
 from app.errors import InvalidRequest
 from tests.conversations.logs import JSON_VALUES, placed

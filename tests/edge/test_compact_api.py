@@ -194,7 +194,7 @@ async def test_the_conversation_is_held_meanwhile(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_progress_is_told_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.conversations.summaries.compaction_events.HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr("app.conversations.summaries.requested_compaction.HEARTBEAT_SECONDS", 0.02)
     upstream = model()
     async with world(monkeypatch, upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)
@@ -244,7 +244,7 @@ async def test_a_failure_after_the_start_ends_the_stream(monkeypatch: pytest.Mon
 
 
 async def test_a_client_that_hangs_up_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.conversations.summaries.compaction_events.HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr("app.conversations.summaries.requested_compaction.HEARTBEAT_SECONDS", 0.02)
     upstream = model()
     async with world(monkeypatch, upstream, window=WINDOW) as gateway:
         await talk(gateway, 12)

@@ -21,8 +21,7 @@ from app.api.edge.error_responses import unexpected
 from app.api.edge.request_body import headers_of
 from app.api.edge.request_ids import REQUEST_ID
 from app.api.resource_schemas import EVENTS, REFUSALS, Described, JsonRoute, Strict, json_response
-from app.conversations.summaries.compaction_events import Compaction
-from app.conversations.summaries.requested_compaction import Compactions, CompactionWish
+from app.conversations.summaries.requested_compaction import Compaction, Compactions, CompactionWish
 from app.errors import GatewayError, release_frames
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller

@@ -8,8 +8,7 @@ import msgspec
 from pydantic import Field, WithJsonSchema
 
 from app.api.resource_schemas import Described, Page
-from app.conversations.items.item_parser import MAX_ITEMS
-from app.conversations.items.item_schemas import SHAPES
+from app.conversations.items.item_parser import MAX_ITEMS, SHAPES
 
 _NAMED: Final = "#/items/{name}"
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from app.context.plan.budget import budget_for
 from app.context.plan.policy import Policy
 from app.context.plan.summary_chain import active_chain
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.history.conversations import Records
 from app.conversations.history.readable_log import spoken_row, title_of
-from app.conversations.history.turn_numbers import Numbering, numbered, role_of
-from app.conversations.history.turn_statistics import answer_row
+from app.conversations.items.items import message_item_id
 from app.pipeline.chat_request import Caller
 from app.pipeline.compact.summary_chain import read_omitted
 from app.pipeline.view.pins import pins_of
+from app.pipeline.view.view_history import LOG_TOKENS, SEEN, THRESHOLD, asked_in
 from app.store.contract import ListQuery, Store
 from app.store.lineage import own_from
 
@@ -170,3 +172,161 @@ def _answers(entries: Sequence[LogMessage], numbers: Sequence[int]) -> list[tupl
 
 def _covering(summaries: Sequence[Chunk], seq: int) -> str | None:
     return next((chunk.id for chunk in summaries if chunk.from_seq <= seq < chunk.to_seq), None)
+
+
+Facts = Mapping[str, Any]
+
+
+def answer_row(answer: LogMessage, turn: int, policies: Mapping[str, Policy]) -> dict[str, Any]:
+    """An answer; what is only known of answers that came through the gateway is None of others.
+
+    Args:
+        turn: the number of its turn.
+        policies: as they are configured now, for answers from before their line was kept with them.
+    """
+    meta: Facts = answer.meta or {}
+    context: Facts = meta.get("context") or {}
+    return {
+        "id": message_item_id(answer),
+        "object": "conversation.turn",
+        "turn": turn,
+        "seq": answer.seq,
+        "created_at": None if answer.created_at is None else int(answer.created_at.timestamp()),
+        "model": asked_in(meta).get("model"),
+        "status": meta.get("context_status"),
+        "finish_reason": meta.get("finish_reason"),
+        "incomplete": answer.incomplete,
+        **_of_context(context),
+        **_of_usage(context, meta.get("usage") or {}),
+        **_of_view(context, meta.get(SEEN) or {}, answer, policies),
+    }
+
+
+def _of_context(context: Facts) -> dict[str, Any]:
+    return {
+        **{name: context.get(name) for name in ("policy", "window", "limit", "prompt_tokens", "compaction")},
+        "summaries": len(context["summaries"]) if "summaries" in context else None,
+        "recovered": bool(context.get("recovered")),
+    }
+
+
+def _of_usage(context: Facts, usage: Facts) -> dict[str, Any]:
+    """What the provider reported."""
+    counted: Facts = context.get("calibration") or {}
+    written = usage.get("completion_tokens", usage.get("output_tokens"))
+    return {
+        "reported_tokens": counted.get("reported_tokens"),
+        "cached_tokens": counted.get("cached_tokens"),
+        "completion_tokens": written if isinstance(written, int) else None,
+    }
+
+
+def _of_view(context: Facts, seen: Facts, answer: LogMessage, policies: Mapping[str, Policy]) -> dict[str, Any]:
+    if not context:
+        return {"threshold_tokens": None, "log_tokens": None, "saved_tokens": None, "boundary_seq": None}
+    sent = int(context["prompt_tokens"])
+    whole = seen.get(LOG_TOKENS)
+    if whole is None:
+        whole = _estimated_log_tokens(context, answer)
+    shown: Facts = seen.get("shown") or {}
+    boundary: Facts = shown.get("boundary") or {}
+    return {
+        "threshold_tokens": _threshold_tokens(context, seen, policies),
+        "log_tokens": whole,
+        "saved_tokens": max(0, whole - sent),
+        "boundary_seq": boundary.get("to_seq", 0),
+    }
+
+
+def _estimated_log_tokens(context: Facts, answer: LogMessage) -> int:
+    """For answers from before it was kept: the log alone, or what was sent, if that is more (instructions)."""
+    raw = answer.tokens_total - answer.tokens
+    return max(int(context["prompt_tokens"]), round(raw * _ratio(context)))
+
+
+def _threshold_tokens(context: Facts, seen: Facts, policies: Mapping[str, Policy]) -> int | None:
+    told: int | None = context.get("compacts_above", seen.get(THRESHOLD))
+    if told is not None:
+        return told
+    policy = policies.get(str(context.get("policy")))
+    return None if policy is None else budget_for(policy, window=int(context["window"])).soft
+
+
+def _ratio(context: Facts) -> float:
+    """The slope, or the ratio that was kept before there were slopes."""
+    calibration = context.get("calibration") or {}
+    return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
+
+
+STRIDE_MESSAGES: Final = 512
+"""Read at a time, and how far apart the places are whose number is kept."""
+KEPT_CONVERSATIONS: Final = 1_000
+
+
+class _Spoken(msgspec.Struct):
+    """Of a message, who speaks: the rest of a long one is passed over without being decoded."""
+
+    role: str = ""
+
+
+_spoken = msgspec.json.Decoder(_Spoken).decode
+
+
+def role_of(entry: LogMessage) -> str:
+    """The role of a message."""
+    try:
+        return _spoken(entry.message.raw).role
+    except msgspec.DecodeError:
+        return entry.message.role
+
+
+def opens_turn(entry: LogMessage) -> bool:
+    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.plan.log_cuts`)."""
+    return entry.seq == 0 or role_of(entry) == "user"
+
+
+def numbered(entries: Sequence[LogMessage], before: int) -> list[int]:
+    """Of each of these messages, which follow on each other, the number of its turn, counted from 1.
+
+    Args:
+        before: how many turns begin in the log before the first of them.
+    """
+    numbers = []
+    for entry in entries:
+        before += opens_turn(entry)
+        numbers.append(before)
+    return numbers
+
+
+class Numbering:
+    """Counts turns, and remembers the counts of the conversations that were asked for last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, dict[int, int]] = OrderedDict()
+
+    async def before(self, conversation: Conversation, seq: int, known: Mapping[int, int] | None = None) -> int:
+        """How many turns begin in a conversation's log before a seq.
+
+        Args:
+            known: the same for other places, as summaries have it.
+
+        Raises:
+            StoreUnavailable: the log cannot be read.
+        """
+        places = self._places(conversation.id)
+        nearest, turns = max(place for place in {**(known or {}), **places}.items() if place[0] <= seq)
+        while nearest < seq:
+            past = min(seq, nearest - nearest % STRIDE_MESSAGES + STRIDE_MESSAGES)
+            turns += sum(map(opens_turn, await self._store.read(conversation, nearest, past)))
+            nearest = past
+            if nearest % STRIDE_MESSAGES == 0:
+                places[nearest] = turns
+        return turns
+
+    def _places(self, conversation_id: str) -> dict[int, int]:
+        places = self._known.setdefault(conversation_id, {0: 0})
+        self._known.move_to_end(conversation_id)
+        if len(self._known) > KEPT_CONVERSATIONS:
+            self._known.popitem(last=False)
+        return places
