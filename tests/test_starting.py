@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.lazy_application import Later
+from app.api.edge.asgi_front import Later
 from app.context.count.token_counter import counter_for
 from app.context.count.tokenizers import tokenizer_for
 from app.main import create_app

@@ -7,9 +7,11 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
@@ -19,8 +21,7 @@ from app.api.edge.disconnect import has_left
 from app.api.edge.error_responses import error_body, error_headers, unexpected
 from app.api.edge.request_body import LENGTH_HEADERS, ClientDisconnected, headers_among, read_body
 from app.api.edge.response_headers import Head, RawHeader
-from app.api.request_sizes import DEFAULT_SIZES, Sizes
-from app.errors import GatewayError, UpstreamUnavailable, release_frames
+from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable, release_frames
 from app.observability.log import log_scope
 from app.observability.metric_families import REPLAYS
 from app.observability.metrics import SILENT, Metrics
@@ -28,8 +29,53 @@ from app.observability.request_facts import note_error, note_request
 from app.pipeline.admission.answer_replay import REPLAYED
 from app.pipeline.admission.request_coalescing import Retries
 from app.pipeline.admission.shared_attempt import Seat
+from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import error_frames
+
+LEAST_TOOL_BYTES: Final = 40
+"""Of a tool with a name. What stands for less is not counted: so many cannot do harm."""
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The part of the settings that concerns lists in a request."""
+
+    max_messages: int = 20_000
+    max_tools: int = 1000
+
+    def check(self, request: ChatRequest) -> None:
+        """
+        Raises:
+            InvalidRequest: there is more in a list than may be.
+        """
+        if len(request.raws) > self.max_messages:
+            raise _too_many("messages", len(request.raws), self.max_messages)
+        tools = request.fields.get("tools")
+        if tools is not None and len(tools) > self.max_tools * LEAST_TOOL_BYTES:
+            self._check_tools(tools)
+
+    def _check_tools(self, tools: bytes) -> None:
+        try:
+            count = len(_decode_array(tools))
+        except msgspec.ValidationError:
+            return  # no array: the provider's business
+        if count > self.max_tools:
+            raise _too_many("tools", count, self.max_tools)
+
+
+def _too_many(name: str, count: int, most: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"`{name}` has {count} elements; there may be {most}.",
+        code="array_above_max_length",
+        param=name,
+        hint=f"Send fewer, or raise `limits.max_{name}`.",
+    )
+
+
+DEFAULT_SIZES: Final = Sizes()
+
 
 log = logging.getLogger(__name__)
 

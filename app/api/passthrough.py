@@ -11,14 +11,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.allowed_methods import METHODS, own_methods
 from app.api.edge.auth import Auth, check_model, check_other_models
 from app.api.edge.disconnect import cancel_on_disconnect
 from app.api.edge.error_responses import error_response
 from app.api.edge.passed_headers import headers_to_client, headers_to_provider
 from app.api.edge.request_body import headers_of, read_body
 from app.api.edge.response_headers import Head
-from app.api.edge.unknown_paths import unknown_path
+from app.api.edge.unknown_paths import METHODS, own_methods, unknown_path
 from app.api.passthrough_model import MODEL, PassedRequest, read_fields, read_model, write_model
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission

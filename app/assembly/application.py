@@ -8,8 +8,8 @@ from fastapi import FastAPI
 
 from app.api.chat_completions import ChatEndpoint
 from app.api.edge.asgi_front import CHAT_PATH
-from app.api.edge.body_limit import BodyLimit
 from app.api.edge.error_handlers import install_error_handlers
+from app.api.edge.request_body import BodyLimit
 from app.api.edge.request_ids import RequestIds
 from app.api.openapi import describe
 from app.api.reference_page import reference_routes

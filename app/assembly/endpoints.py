@@ -14,8 +14,7 @@ from app.api.admin.metrics import metrics_routes, overview_routes
 from app.api.conversations.compact import compact_routes
 from app.api.conversations.conversations import conversation_routes
 from app.api.conversations.history import history_routes
-from app.api.conversations.items import item_routes
-from app.api.conversations.pins import pin_routes
+from app.api.conversations.items import item_routes, pin_routes
 from app.api.conversations.search import search_routes
 from app.api.conversations.stored_completions import completion_routes
 from app.api.conversations.summaries import summary_routes

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.api.admin.probes import Probes
-from app.api.chat_completions import ChatEndpoint
-from app.api.edge.asgi_front import Front
+from app.api.chat_completions import ChatEndpoint, Sizes
+from app.api.edge.asgi_front import Front, Later
 from app.api.edge.connections import Connections
 from app.api.edge.header_checks import HostRules, RequestHeads
-from app.api.edge.lazy_application import Later
 from app.api.edge.request_telemetry import Watched
-from app.api.request_sizes import Sizes
 from app.assembly.engine import Engine, engine_of, random_bytes
 from app.assembly.models import warm_up
 from app.assembly.telemetry import VERSION

@@ -26,9 +26,8 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, Front
+from app.api.edge.asgi_front import CHAT_PATH, Front, Later
 from app.api.edge.header_checks import HostRules, RequestHeads
-from app.api.edge.lazy_application import Later
 from app.api.edge.request_telemetry import Watched
 from app.context.count.token_counter import TokenCounter, tokenizer_for
 from app.context.count.tokenizers import TiktokenTokenizer

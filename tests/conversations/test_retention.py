@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.tenant_ids import tenant_of_end_user
+from app.api.edge.auth import tenant_of_end_user
 from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
 from app.conversations.erase.retention import BATCH, LEASE, Retention, Swept

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.edge.auth import Auth, AuthRules, may_ask_for
-from app.api.edge.tenant_ids import tenant_of, tenant_of_end_user
+from app.api.edge.auth import Auth, AuthRules, may_ask_for, tenant_of, tenant_of_end_user
 from app.conversation.api_keys import SCOPES, ApiKey, application_of
 from app.conversation.identity import new_conversation_id, root_of, seed, start_of
 from app.conversation.messages import Conversation

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.api.edge.response_cycle import Cycle
+from app.api.edge.connections import Cycle
 
 LENGTHS = st.tuples(st.just(b"content-length"), st.sampled_from([b"2", b"3", b"4"]))
 OTHERS = st.tuples(

@@ -3,6 +3,8 @@ only keys of the gateway's own are let in. Decides who asks and what they may, n
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,7 @@ from app.api.edge.api_key_cache import KnownKeys
 from app.api.edge.browser_origins import READ_HEADERS as VISITOR_HEADERS
 from app.api.edge.browser_origins import Visitors
 from app.api.edge.request_body import headers_of
-from app.api.edge.tenant_ids import tenant_of, tenant_of_end_user
-from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
+from app.conversation.api_keys import END_USER_MARK, SCOPES, ApiKey, Scope, digest_of
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
 from app.pipeline.call.upstream_request import rebuilt
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -312,3 +313,28 @@ def _end_user_in(request: ChatRequest, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value.strip(BLANK) if value else None
     raise InvalidRequest(f"`{name}` must be a string.", code="invalid_type", param=name)
+
+
+TENANT_HEX: Final = 32
+_CREDENTIAL: Final = b"concertina/tenant\0"
+_END_USER: Final = b"concertina/end-user\0"
+
+
+def tenant_of(credential: str, pepper: str) -> str:
+    """The tenant that a client's credential stands for: 32 hex digits.
+
+    Args:
+        pepper: known to the server alone, so that a copy of the database does not tell who used which credential.
+            Empty: the plain digest, as databases have it that are older than peppers.
+    """
+    named = _CREDENTIAL + credential.encode("utf-8", "surrogateescape")
+    if not pepper:
+        return hashlib.sha256(named).hexdigest()[:TENANT_HEX]
+    return hmac.digest(pepper.encode(), named, "sha256").hex()[:TENANT_HEX]
+
+
+def tenant_of_end_user(tenant: str, end_user: bytes, pepper: str) -> str:
+    """The tenant of one end user of an application: the application's own and 32 hex digits, so that what concerns
+    the application can still be found."""
+    named = _END_USER + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
+    return f"{tenant}{END_USER_MARK}{hmac.digest(pepper.encode(), named, 'sha256').hex()[:TENANT_HEX]}"

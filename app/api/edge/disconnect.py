@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from app.api.edge.response_cycle import Cycle
+from app.api.edge.connections import Cycle
 
 
 def has_left(receive: Receive) -> bool:

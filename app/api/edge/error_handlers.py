@@ -11,11 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.edge.allowed_methods import methods_of
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, error_response, unexpected
 from app.api.edge.request_body import ClientDisconnected
 from app.api.edge.request_ids import REQUEST_ID
-from app.api.edge.unknown_paths import unknown_path
+from app.api.edge.unknown_paths import methods_of, unknown_path
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, release_frames
 from app.observability.request_facts import note_error
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from app.api.edge.asgi_front import CHAT_PATH
 from app.errors import NotFound
@@ -77,3 +80,27 @@ def _advice(below: str, v1_count: int, *, passes_on: bool) -> str:
     if v1_count == 1 and not passes_on:
         return "No provider is configured, and the simulated model does not have it. See /docs for what there is."
     return "See /docs for what there is."
+
+
+METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+
+
+def methods_of(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+    """The methods of a request's path, in order; those of the pass-through where the gateway has none of its own."""
+    return own_methods(routes, scope) or _methods(routes[-1:], scope)
+
+
+def own_methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+    """The methods that the gateway itself has for a path.
+
+    Args:
+        routes: of the application, the pass-through being the last.
+    """
+    return _methods(routes[:-1], scope)
+
+
+def _methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+    def is_served(method: str) -> bool:
+        return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+
+    return [method for method in METHODS if is_served(method)]
