@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.answer_cleaning import cleaned, is_a_tool_call
+from app.compaction.acceptance.acceptance import cleaned, is_a_tool_call
 
 SUMMARY = "The user asked for a fix.\n- The build fails with error 2."
 

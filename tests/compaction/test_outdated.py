@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, spots_of
 from app.compaction.compactor import Compactor
-from app.compaction.outdated_range import DELETED
+from app.compaction.summary_maker import DELETED
 from app.context.plan.outline import Range
 from app.conversation.messages import Chunk, Conversation, LogMessage, Message
 from app.store.contract import Append

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.facts import Values, values_in
-from app.compaction.acceptance.word_shapes import labelled_words, names_in, worth_of
+from app.compaction.acceptance.facts import Values, labelled_words, names_in, values_in, worth_of
 from tests.compaction.scenery import log_of
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.acceptance.mechanical_replacement import stand_in
+from app.compaction.acceptance.mechanical_summary import stand_in
 from app.compaction.compaction_job import lease_key_of
 from app.conversation.messages import Chunk, Conversation, LogMessage
 from app.conversations.erase.redaction import deleted_parts, redacted
