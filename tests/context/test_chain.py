@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from app.context.plan.budget import budget_for
 from app.context.plan.log_cuts import Tail
 from app.context.plan.outline import Range
+from app.context.plan.planner import Folding
 from app.context.plan.policy import Policy
 from app.context.plan.summary_chain import active_chain, find_omitted, fold_at, shown_at, totals_by_end
-from app.context.plan.summary_merge import Folding
 from app.context.stages.draft import Draft, Scene
 from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Chunk, ClientVersion

@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.count.attachment_tokens import (
+from app.context.count.token_counter import (
     ANSWER_AUDIO_TOKENS,
     ASSUMED_FILE_TOKENS,
+    LONG_BYTES,
     MAX_PAGES,
     PAGE_BYTES,
     PAGE_TOKENS,
+    PRIMING,
+    TokenCounter,
+    is_long,
+    tokenizer_for,
 )
-from app.context.count.token_counter import LONG_BYTES, PRIMING, TokenCounter, is_long, tokenizer_for
 
 CL100K = TokenCounter(tokenizer_for("cl100k_base"))
 O200K = TokenCounter(tokenizer_for("o200k_base"))

@@ -78,3 +78,20 @@ def _clear_inputs(draft: Draft, editing: Editing, cleared: set[int]) -> None:
         call = draft.scene.tail.message(entry.from_seq)
         if results and results <= cleared and entry.from_seq >= draft.boundary_seq:
             editing.op(call, "cleared", ("inputs",))
+
+
+def drop_results(draft: Draft) -> Draft:
+    """Results, oldest first, until the goal is reached; those of the newest round only if nothing else fits."""
+    if draft.is_at_goal:
+        return draft
+    rounds = draft.scene.tail.rounds
+    newest_seq = rounds[-1].from_seq if rounds else 0
+    editing, dropped = draft.editing(), 0
+    slack_tokens = draft.scene.limit_tokens - draft.scene.goal_tokens
+    for entry in draft.results():
+        if editing.excess_tokens <= (slack_tokens if entry.seq >= newest_seq else 0):
+            break
+        text = f"[tool result of {len(entry.message.text):,} characters left out]"
+        dropped += editing.op(entry, "cleared", ("say", text))
+    removed = draft.excess_tokens - editing.excess_tokens
+    return editing.draft().noted("results_dropped", results=dropped, tokens=removed) if dropped else draft

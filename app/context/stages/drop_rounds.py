@@ -13,6 +13,7 @@ from itertools import accumulate
 import msgspec
 
 from app.context.plan.log_cuts import Round
+from app.context.stages.age_weights import CHARS_PER_TOKEN
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import mask_more
 
@@ -63,3 +64,50 @@ def _cut(draft: Draft, rounds: list[Round], steps: int) -> Draft:
 
 def _step_tokens(draft: Draft) -> int:
     return max(1, int(draft.scene.limit_tokens * draft.scene.policy.step_ratio))
+
+
+def share_evenly(draft: Draft) -> Draft:
+    """Each message but the newest user's keeps an even share, at least `emergency_chars`; then the oldest go."""
+    if draft.fits:
+        return draft
+    scene = draft.scene
+    request = scene.tail.newest_user
+    shown = [entry for entry in draft.shown() if request is None or entry.seq != request.seq]
+    if not shown:
+        return draft
+    editing = draft.editing()
+    fixed_tokens = draft.tokens - sum(editing.tokens(entry) for entry in shown)
+    room_chars = max(0, scene.limit_tokens - fixed_tokens) * CHARS_PER_TOKEN
+    chars = max(scene.policy.emergency_chars, room_chars // len(shown))
+    for entry in shown:
+        if len(editing.text(entry)) > chars:
+            editing.op(entry, "truncated", ("contents", chars))
+        if len(entry.message.raw) > chars and entry.message.tool_calls:
+            editing.op(entry, "truncated", ("arguments", chars))
+    removed = draft.excess_tokens - editing.excess_tokens
+    shared = editing.draft().noted("shared_evenly", chars=chars, tokens=removed)
+    return shared if shared.fits else drop_oldest(shared)
+
+
+SUMMARIES_SHARE = 0.5
+"""Summaries may take this share of what instructions leave; beyond it the oldest go first."""
+
+
+def forget_oldest_summaries(draft: Draft) -> Draft:
+    """Keep the newest summaries within their share. Depends on nothing that grows with the log."""
+    allowed = int((draft.scene.limit_tokens - draft.scene.instructions_tokens) * SUMMARIES_SHARE)
+    return _keep_newest_within(draft, allowed)
+
+
+def forget_all_summaries(draft: Draft) -> Draft:
+    return _keep_newest_within(draft, 0)
+
+
+def _keep_newest_within(draft: Draft, allowed_tokens: int) -> Draft:
+    kept, tokens = len(draft.chunks), 0
+    while kept and tokens + draft.chunks[kept - 1].tokens <= allowed_tokens:
+        kept -= 1
+        tokens += draft.chunks[kept].tokens
+    if not kept:
+        return draft
+    return replace(draft, chunks=draft.chunks[kept:]).noted("summaries_left_out", count=kept, kept_tokens=tokens)

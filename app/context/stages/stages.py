@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from app.context.stages.cap_messages import cap_messages
-from app.context.stages.clear_messages import clear_reasoning, clear_tool_results
+from app.context.stages.cap_messages import cap_messages, fade_results, shorten_long_messages, truncate_results
+from app.context.stages.clear_messages import clear_reasoning, clear_tool_results, drop_results
 from app.context.stages.draft import Draft
-from app.context.stages.drop_results import drop_results
-from app.context.stages.drop_rounds import drop_all_but_the_request, drop_oldest
-from app.context.stages.fade_results import fade_results
-from app.context.stages.forget_summaries import forget_all_summaries, forget_oldest_summaries
+from app.context.stages.drop_rounds import (
+    drop_all_but_the_request,
+    drop_oldest,
+    forget_all_summaries,
+    forget_oldest_summaries,
+    share_evenly,
+)
 from app.context.stages.keep_last import keep_last
-from app.context.stages.mask_results import mask_results
-from app.context.stages.prune_by_position import prune_by_position
-from app.context.stages.share_budget import share_evenly
-from app.context.stages.shorten_messages import shorten_long_messages
+from app.context.stages.mask_results import mask_results, prune_by_position
 from app.context.stages.summarize_rounds import tell_old_rounds
-from app.context.stages.truncate_results import truncate_results
 
 Stage = Callable[[Draft], Draft]
 
