@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http.client import Head, Timeouts
+from app.upstream.http.direct_client import HttpReply
 from app.upstream.http.http1_connection import Connection
-from app.upstream.http.http_reply import HttpReply
 from app.upstream.http.timeouts import Watches
 from tests.upstream.loopback import END, chunked
 

@@ -9,16 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.upstream.provider import Quirks
-from app.upstream.quirks.alternation import alternating
-from app.upstream.quirks.call_ids import name_calls
-from app.upstream.quirks.merge_messages import merge_neighbours
-from app.upstream.quirks.message_properties import fit_empty_content, fit_properties, flatten_text
+from app.upstream.quirks.alternation import (
+    alternating,
+    developer_as_system,
+    led_by_system,
+    merge_neighbours,
+    system_told_by_user,
+)
+from app.upstream.quirks.call_ids import calls_apart, name_calls
+from app.upstream.quirks.message_properties import (
+    fit_empty_content,
+    fit_properties,
+    fitting_fields,
+    flatten_text,
+    without_reasoning,
+)
 from app.upstream.quirks.outgoing_message import Outgoing
-from app.upstream.quirks.reasoning import without_reasoning
-from app.upstream.quirks.request_fields import fitting_fields
-from app.upstream.quirks.separate_calls import calls_apart
-from app.upstream.quirks.system_messages import developer_as_system, led_by_system, system_told_by_user
-from app.upstream.quirks.tool_loop_scope import indexes_in
+from app.upstream.quirks.restored_fields import indexes_in
 
 _ABOUT_FIELDS = frozenset({"max_tokens_field", "strip_fields", "stream_usage"})
 _ABOUT_RESTORING = frozenset({"restore_fields", "restore_scope"})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from app.conversation.canonical_form import REASONING_PARTS
 from app.upstream.provider import Quirks
 from app.upstream.quirks.outgoing_message import (
     Outgoing,
     array_of,
+    decoded,
     elements_of,
     is_empty,
     is_text,
@@ -82,3 +84,41 @@ def fit_empty_content(message: Outgoing, empty: bytes) -> None:
     """Write an assistant's missing content in the one way that the provider takes."""
     if message.role == "assistant" and is_empty(message.content):
         message["content"] = empty
+
+
+_OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens")
+
+
+def fitting_fields(quirks: Quirks, fields: dict[str, bytes]) -> dict[str, bytes]:
+    """Name → JSON text without what the provider refuses; the same object where nothing has to change."""
+    unwanted = {name for name in quirks.strip_fields if name in fields}
+    if not quirks.stream_usage and "stream_options" in fields:
+        unwanted.add("stream_options")
+    renamed: dict[str, str] = {}
+    if (known := quirks.max_tokens_field) is not None:
+        for other in (name for name in _OUTPUT_FIELDS if name != known and name in fields):
+            if known in fields:
+                unwanted.add(other)
+            else:
+                renamed[other] = known
+    if not unwanted and not renamed:
+        return fields
+    return {renamed.get(name, name): raw for name, raw in fields.items() if name not in unwanted}
+
+
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_details")
+
+
+def without_reasoning(messages: Sequence[Outgoing], kept: Collection[int]) -> None:
+    """Take the reasoning out of all assistant messages but those at the indexes in `kept`."""
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and index not in kept:
+            message.replace({name: raw for name, raw in message.members.items() if name not in REASONING_FIELDS})
+            _drop_parts(message)
+
+
+def _drop_parts(message: Outgoing) -> None:
+    parts = elements_of(message.content)
+    left = [part for part in parts if decoded((members_of(part) or {}).get("type", b"null")) not in REASONING_PARTS]
+    if len(left) < len(parts):
+        message["content"] = array_of(left) if left else b'""'

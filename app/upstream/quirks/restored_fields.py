@@ -9,6 +9,7 @@ them. Here they are put back from the answers that are stored, byte for byte.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from app.conversation.canonical_form import canonical
 from app.upstream.quirks.message_properties import CALL_PREFIX
@@ -21,7 +22,6 @@ from app.upstream.quirks.outgoing_message import (
     members_of,
     object_of,
 )
-from app.upstream.quirks.tool_loop_scope import Scope, indexes_in
 
 
 def missing_fields(messages: Sequence[bytes], fields: Collection[str], scope: Scope) -> tuple[int, ...]:
@@ -85,3 +85,22 @@ def _filled_calls(message: Outgoing, answer: Outgoing, name: str) -> bytes:
         if members is not None and not is_empty(call.get(name, b"")):
             elements[place] = object_of({**members, name: call[name]})
     return array_of(elements)
+
+
+Scope = Literal["tool_loop", "tool_turns"]
+
+
+def indexes_in(scope: Scope, messages: Sequence[Outgoing]) -> set[int]:
+    """Indexes of the assistant messages from the newest user message on, and with `tool_turns` also of those in each
+    earlier turn that called a tool."""
+    found: set[int] = set()
+    turn: list[int] = []
+    calls = False
+    for index, message in enumerate(messages):
+        if message.role == "user":
+            found.update(turn if calls and scope == "tool_turns" else ())
+            turn, calls = [], False
+        elif message.role == "assistant":
+            turn.append(index)
+            calls = calls or message.has_calls
+    return found.union(turn)
