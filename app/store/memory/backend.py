@@ -28,8 +28,7 @@ from app.store.contract import (
 )
 from app.store.lineage import deepest_first, erasure, expected_count, own_from, placed, run_of, stretches
 from app.store.memory.chunks import MemoryChunks, Place
-from app.store.memory.leases import MemoryLeases
-from app.store.memory.side_tables import MemoryDesk
+from app.store.memory.side_tables import MemoryDesk, MemoryLeases
 from app.store.search.index_terms import bounded, found_in, score, told
 from app.store.shared_redaction import (
     REDACTED,
