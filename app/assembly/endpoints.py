@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from app.api.admin.api_keys import admin_routes
 from app.api.admin.health import health_routes
 from app.api.admin.metrics import metrics_routes, overview_routes
+from app.api.console import console_files, console_routes
 from app.api.conversations.compact import compact_routes
 from app.api.conversations.conversations import conversation_routes
 from app.api.conversations.history import history_routes
@@ -25,7 +26,6 @@ from app.api.edge.unknown_paths import unknown_path_routes
 from app.api.models import model_routes
 from app.api.passthrough import passthrough_routes
 from app.api.token_count import context_routes
-from app.assembly.console import routes_of_console
 from app.assembly.engine import Engine, random_bytes, utc_now
 from app.assembly.telemetry import VERSION
 from app.compaction.compactor import new_chunk_id
@@ -49,6 +49,7 @@ from app.conversations.views.view_pages import Looking
 from app.observability.prometheus import Exposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
+from app.store.location import location_of
 from app.upstream.routing.model_list import Catalogue
 
 
@@ -174,3 +175,22 @@ def _routes_of_views(engine: Engine, settings: Settings, records: Records) -> It
         pinning=engine.pinning,
     )
     yield pin_routes(pins, auth)
+
+
+def routes_of_console(engine: Engine, settings: Settings, *, version: str) -> Iterator[APIRouter]:
+    """None while `server.console` is off: its paths are unknown then."""
+    if not settings.server.console:
+        return
+    auth = settings.auth
+    facts = {
+        "version": version,
+        "auth_mode": auth.mode,
+        "end_users": auth.end_users,
+        "end_user_header": auth.end_user_header if auth.end_users else None,
+        "simulated": settings.uses_simulated_model,
+        "policies": sorted(engine.turns.policies),
+        "default_policy": settings.policy_of_every_model,
+        "database": location_of(settings.database.url.get_secret_value()).backend,
+        "encrypted": settings.encryption.active is not None,
+    }
+    yield console_routes(console_files(), facts, engine.auth)

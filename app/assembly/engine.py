@@ -15,8 +15,7 @@ from typing import Final
 
 from app.api.edge.auth import Auth, AuthRules
 from app.assembly.models import policy_of, providers_of, router_of, routes_of, windows_of
-from app.assembly.telemetry import metrics_of, overview_of
-from app.assembly.tracing import tracing_of
+from app.assembly.telemetry import metrics_of, overview_of, tracing_of
 from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import Summarizer
 from app.context.count.token_counter import counter_for

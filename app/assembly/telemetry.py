@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from app.errors import GatewayError
 from app.observability.metric_families import ERRORS
 from app.observability.metrics import SILENT, Metrics
 from app.observability.overview import Nature, Overview
+from app.observability.tracing import NoTracing, Tracing
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.store.location import location_of
@@ -53,3 +55,22 @@ def _codes_of_errors() -> Iterator[tuple[str, int]]:
 
 def _database(settings: Settings) -> str:
     return location_of(settings.database.url.get_secret_value()).backend
+
+
+def tracing_of(settings: Settings) -> Tracing:
+    """What begins the spans of one application."""
+    traces = settings.telemetry.traces
+    if not traces.endpoint:
+        return NoTracing()
+    otel = import_module(
+        "app.observability.opentelemetry_tracing"
+    )  # an extra; the settings are refused where it is not installed
+    headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
+    tracing: Tracing = otel.OtelTracing(
+        otel.exporter_to(traces.endpoint, headers),
+        service_name=traces.service_name,
+        version=importlib.metadata.version("concertina"),
+        sample_ratio=traces.sample_ratio,
+        drain_seconds=traces.drain_seconds,
+    )
+    return tracing

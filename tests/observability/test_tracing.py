@@ -20,7 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.assembly.tracing import tracing_of
+from app.assembly.telemetry import tracing_of
 from app.observability.opentelemetry_tracing import OtelTracing, exporter_to
 from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, traced
 from app.settings import ConfigurationError, load
