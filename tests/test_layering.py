@@ -115,3 +115,47 @@ def test_imports_stand_at_the_top(file: Path) -> None:
 def test_migrations_are_run_by_the_store_and_the_commands_only(file: Path) -> None:
     names = [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "migrations"]
     assert names == [] or name_of(file).split(".")[0] in MAY_IMPORT_MIGRATIONS
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if name_of(file).startswith("pipeline.")], ids=name_of)
+def test_only_the_pipeline_knows_its_order(file: Path) -> None:
+    names = [name for name in imports(ast.parse(file.read_text())) if f"{name}.".startswith("app.pipeline.pipeline.")]
+    assert names == []
+
+
+SUB_FOLDERS = {
+    "api": {"admin", "conversations", "edge"},
+    "commands": {"top_screen"},
+    "compaction": {"acceptance", "summarizer"},
+    "context": {"count", "plan", "quote", "stages", "view"},
+    "conversations": {"erase", "history", "items", "summaries", "transfer", "views"},
+    "pipeline": {"admission", "call", "compact", "persist", "resolve", "respond", "view"},
+    "store": {"encryption", "memory", "postgres", "search", "sql", "sqlite"},
+    "upstream": {"http", "protocols", "quirks", "routing"},
+}
+NEVER_IMPORTS = {
+    "store.memory": {"store.postgres", "store.sql", "store.sqlite"},
+    "store.postgres": {"store.memory", "store.sqlite"},
+    "store.sql": {"store.memory", "store.postgres", "store.sqlite"},
+    "store.sqlite": {"store.memory", "store.postgres"},
+    "upstream.http": {"upstream.protocols", "upstream.quirks", "upstream.routing"},
+    "upstream.quirks": {"upstream.http", "upstream.protocols", "upstream.routing"},
+    "api.edge": {"api.admin", "api.conversations"},
+}
+"""Sub-folders that know nothing of others in their room."""
+
+
+def test_each_sub_folder_of_a_room_is_named_here() -> None:
+    found: dict[str, set[str]] = {}
+    for file in FILES:
+        parts = file.relative_to(ROOT / "app").parts
+        if len(parts) > 2:
+            found.setdefault(parts[0], set()).add(parts[1])
+    assert found == SUB_FOLDERS
+
+
+@pytest.mark.parametrize("folder", NEVER_IMPORTS)
+def test_a_sub_folder_knows_nothing_of_those_beside_it(folder: str) -> None:
+    files = (ROOT / "app" / folder.replace(".", "/")).rglob("*.py")
+    names = [name.removeprefix("app.") for file in files for name in imports(ast.parse(file.read_text()))]
+    assert [name for name in names if any(f"{name}.".startswith(f"{x}.") for x in NEVER_IMPORTS[folder])] == []
