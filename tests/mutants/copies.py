@@ -20,8 +20,10 @@ LEFT_OUT: Final = shutil.ignore_patterns(
 )
 TESTS_FAILED: Final = 1
 """pytest's exit code when tests ran and some failed; 2 to 5 are interruptions, usage errors and "no tests"."""
-RUN_SECONDS: Final = 300.0
-"""A run of the tests of one mutation is ended after so long."""
+TEST_SECONDS: Final = 30
+"""A test that a mutation makes wait for ever fails after so long."""
+RUN_SECONDS: Final = 600.0
+"""A run of pytest is ended after so long."""
 LATER_SECONDS: Final = 10
 """A mutated file is dated so much later: Python compares date and size to decide whether compiled code is current."""
 

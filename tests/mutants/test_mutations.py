@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter
 
 import pytest
@@ -21,10 +22,8 @@ each = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def names_of_tests(file: str) -> frozenset[str]:
     """The names of the tests of a file; those of the features are made of the scenarios' titles."""
     if file == FEATURES:
-        lines = (line.strip() for one in (ROOT / FEATURES).parent.glob("*.feature") for line in one.open())
-        titles = (
-            line.partition(":")[2].strip() for line in lines if line.startswith(("Scenario:", "Scenario Outline:"))
-        )
+        texts = [feature.read_text() for feature in (ROOT / FEATURES).parent.glob("*.feature")]
+        titles = re.findall(r"^\s*Scenario(?: Outline)?: (.+)$", "\n".join(texts), re.MULTILINE)
         return frozenset(f"test_{make_python_name(title)}" for title in titles)
     nodes = ast.walk(ast.parse((ROOT / file).read_text()))
     return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
