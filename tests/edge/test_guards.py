@@ -115,6 +115,28 @@ async def test_a_key_that_was_answered_in_one_conversation_is_refused_in_another
         assert len(gateway.upstream.bodies) == 1
 
 
+def answer_at_length(body: dict[str, Any]) -> Reply:
+    """The same long answer to the same question."""
+    question = body["messages"][-1]["content"]
+    return completion(" ".join(f"Of {question!r} the archive describes part {part}." for part in range(12)))
+
+
+@pytest.mark.parametrize(("openings", "is_known"), [(["Hi"], True), (["Hi", "Hello"], False)], ids=["one", "two"])
+async def test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither(
+    openings: list[str], is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answer_at_length)) as gateway:
+        for opening in openings:
+            said: list[dict[str, Any]] = []
+            for question in (opening, "Which ships?", "Which harbour?"):
+                said.append(user(question))
+                said.append((await gateway.say(said))["choices"][0]["message"])
+        known = {one.id for one in gateway.conversations()}
+        assert len(known) == len(openings)
+        answer = await gateway.say([*said[2:], user("And now?")])  # its client has dropped the opening
+        assert (answer["conversation_id"] in known) is is_known
+
+
 class Elapsing(MemoryStore):
     """Time passes right before one of its appends: longer than a lease is held."""
 
