@@ -677,14 +677,6 @@ UPSTREAM: Final = (
         "Clients that did not ask for usage get a chunk without choices, and some break.",
     ),
     Mutation(
-        "stream-without-done",
-        "app/exchange/delivery.py",
-        "return amended + DONE_FRAME",
-        "return amended",
-        ("tests/edge/test_admission.py::test_a_stream_gives_its_place_back_at_its_end_or_when_its_client_leaves",),
-        "Streams end without `[DONE]`, and clients wait.",
-    ),
-    Mutation(
         "error-chunk",
         "app/exchange/relay.py",
         "if collector.error is not None or name == ERROR_EVENT:",
