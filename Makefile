@@ -11,7 +11,7 @@ LOCK := $(VENV)/bin/uv pip compile --quiet --no-config --universal --python-vers
 	--no-header --no-annotate --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test newcomer lint demo bench chaos soak docs lock sbom audit clean
+.PHONY: help setup run test newcomer lint mutants demo bench chaos soak docs lock sbom audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -49,6 +49,9 @@ lint: setup  ## check style and types
 	@$(VENV)/bin/ruff check --no-cache --quiet .
 	@$(VENV)/bin/ruff format --no-cache --quiet --check .
 	@$(VENV)/bin/mypy --num-workers 2 --no-error-summary
+
+mutants: setup  ## break one line at a time in copies of the project: the tests named for it must notice; ten minutes
+	@$(VENV)/bin/python -m tests.mutants $(ARGS)
 
 demo: setup  ## watch a long conversation being compacted
 	@$(VENV)/bin/python -m demo $(ARGS)

@@ -26,8 +26,8 @@ PLAUSIBLE_TOKENS: Final = 32
 tool brought results, or the prompt was cut."""
 PLAUSIBLE_SHARE: Final = 0.5
 """A report below this share of the messages' count is a provider's mistake, or of a part of the prompt only."""
-ATTACHMENT_RATES: Final = (0.05, 5.0)
-"""Beyond these multiples of our estimate an attachment says nothing of the next one: a file of unknown size."""
+HIGHEST_ATTACHMENT_RATE: Final = 5.0
+"""Above this multiple of our estimate an attachment says nothing of the next one: a file of unknown size."""
 KEPT_REPORTS: Final = 8
 KEPT_ATTACHMENTS: Final = 64
 
@@ -227,11 +227,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         rate = left / sum(one.estimated_tokens for one in fresh)
         costs = (replace(one, cost_tokens=rate * one.estimated_tokens) for one in fresh)
         by_seq = {one.seq: one for one in costs}
-        lowest, highest = ATTACHMENT_RATES
         return replace(
             self,
             attachments=tuple(by_seq.get(one.seq, one) for one in self.attachments),
-            attachment_rate=rate if lowest <= rate <= highest else self.attachment_rate,
+            attachment_rate=rate if rate <= HIGHEST_ATTACHMENT_RATE else self.attachment_rate,
         )
 
     def _report_of(self, prompt: Prompt, shown: Sequence[Attachment], reported_tokens: int) -> Report:

@@ -41,12 +41,20 @@ def observed(*reports: tuple[int, int], instructions: int = 100, known: Calibrat
 
 
 def talk(
-    *, slope: float, overhead: int, instructions: int, seed: int, window: int, tools: bool, images: bool
+    *,
+    slope: float,
+    overhead: int,
+    instructions: int,
+    seed: int,
+    window: int,
+    tools: bool,
+    images: bool,
+    image_tokens: int = 865,
 ) -> list[tuple[int, float, int]]:
     """A conversation with a provider that counts in a line of its own: (turn, estimate, count) of each prompt.
 
     It is compacted to a quarter at 0.7 of the window by its estimate. Every third turn has other tools, every fifth an
-    image that costs 100 tokens more than our estimate.
+    image, which we take for 765 tokens.
     """
     chance, calibration, rows = random.Random(seed), Calibration(), []
     text, seq, boundary = 0, 0, 0
@@ -63,7 +71,7 @@ def talk(
             shown, boundary, text = [], seq + 1, text // 4
             prompt = replace(prompt, estimated_tokens=instructions + schemas + text, boundary_seq=boundary)
             calibration = calibration.showing(boundary)
-        reported = round(overhead + slope * (prompt.estimated_tokens - 765 * len(shown)) + 865 * len(shown))
+        reported = round(overhead + slope * (prompt.estimated_tokens - 765 * len(shown)) + image_tokens * len(shown))
         rows.append((turn, predicted(calibration, prompt), reported))
         assert calibration.window_of_cut(prompt, reported) is None
         calibration = calibration.observe(prompt, reported)
@@ -91,6 +99,23 @@ def test_estimates_are_within_five_percent_from_the_fifth_turn_on(window: int, i
             for turn, estimate, count in rows[4:]:
                 case = (slope, overhead, instructions, seed, turn, estimate, count)
                 assert abs(estimate - count) <= TOLERANCE * count, case
+
+
+@pytest.mark.parametrize("image_tokens", [0, 400, 1_209, 3_000])
+def test_the_second_image_costs_what_the_first_did(image_tokens: int) -> None:
+    for slope, overhead, seed in product(SLOPES, OVERHEADS, range(3)):
+        rows = talk(
+            slope=slope,
+            overhead=overhead,
+            instructions=0,
+            seed=seed,
+            window=128_000,
+            tools=True,
+            images=True,
+            image_tokens=image_tokens,
+        )
+        for turn, estimate, count in rows[9:]:
+            assert abs(estimate - count) <= TOLERANCE * count, (slope, overhead, seed, turn, estimate, count)
 
 
 def test_a_first_hi_behind_a_chat_template_is_an_offset_and_no_slope() -> None:

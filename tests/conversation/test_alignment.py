@@ -329,6 +329,32 @@ def test_an_answer_that_the_log_does_not_know_is_no_evidence() -> None:
     assert not is_evidence(align_bodies([*CHAT, *AGENT], [*CHAT, NEW, long("elsewhere"), NEW]))
 
 
+@pytest.mark.parametrize(("strange", "expected"), [(2, True), (3, False)])
+def test_half_of_what_the_client_said_must_be_known_to_the_log(strange: int, expected: bool) -> None:
+    history = [*(user(f"elsewhere {number}") for number in range(strange)), *CHAT[2:], NEW]
+    alignment = align_bodies(CHAT, history)
+    assert alignment.answers == 2
+    assert is_evidence(alignment) is expected
+
+
+@pytest.mark.parametrize(("strange", "expected"), [(2, True), (3, False)])
+def test_most_answers_of_a_history_must_be_known_to_the_log(strange: int, expected: bool) -> None:
+    log = [body for number in range(8) for body in (user(f"u{number}"), long(f"a{number}"))]
+    left_out = [log[2 * number] for number in range(6 - strange)]
+    elsewhere = [body for number in range(6 - strange, 6) for body in (log[2 * number], long(f"else{number}"))]
+    alignment = align_bodies(log, [*left_out, *elsewhere, *log[12:], NEW])
+    assert (alignment.answers, alignment.unknown, alignment.ends_unknown) == (2, strange, False)
+    assert is_evidence(alignment) is expected
+
+
+def test_answers_that_many_people_get_are_no_evidence() -> None:
+    greeting, farewell = answer("Hello! How can I help you today?"), answer("You are welcome. Anything else today?")
+    log = [user("Hi"), greeting, user("Thanks"), farewell]
+    alignment = align_bodies(log, [*log, NEW])
+    assert alignment.answers == 0
+    assert not is_evidence(alignment)
+
+
 def test_a_hint_needs_the_newest_question_and_one_more_message() -> None:
     kept = [CHAT[0], CHAT[2], CHAT[4], user("Summary"), NEW]
     assert confirms_hint(align_bodies(CHAT, kept, named=True))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from app.conversation.identity import (
     PrefixMemory,
     advance,
+    anchor_digest,
     canonical,
     is_valid_id,
     new_conversation_id,
@@ -274,3 +275,8 @@ def _cpu_seconds(raws: list[bytes]) -> float:
     started = time.process_time()
     prefix_digests(raws, "t")
     return time.process_time() - started
+
+
+def test_names_of_answers_are_shared_by_no_tenants_and_no_kinds() -> None:
+    named = [(tenant, kind, value) for tenant in ("a", "b") for kind in ("answer", "call") for value in (b"x", b"y")]
+    assert len({anchor_digest(*one) for one in named}) == len(named)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.api.body import read_body
+from app.errors import RequestTooLarge
 from tests.edge.kept import World, until, user, world
 from tests.edge.wire import raw
 from tests.live import Reply, ScriptedUpstream, completion
@@ -225,6 +227,14 @@ async def test_a_body_over_the_limit_is_refused_however_it_is_sent(
     assert (answer.status_code, error["code"]) == (413, "request_too_large")
     assert error.keys() == {"message", "type", "param", "code"}
     assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
+    async def receive() -> Any:
+        raise AssertionError("it was read")
+
+    with pytest.raises(RequestTooLarge):
+        await read_body(receive, {"content-length": "2001"}, 2000)
 
 
 async def test_odd_values_that_are_the_providers_to_judge_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

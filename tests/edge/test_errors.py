@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import StoreUnavailable
+from app.api.errors import error_headers
+from app.errors import StoreUnavailable, UpstreamUnavailable
 from tests.edge.kept import user, world
 from tests.edge.wire import raw
 from tests.live import Reply, ScriptedUpstream, completion, serving
@@ -237,6 +238,12 @@ async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.Mon
     assert int(appended.headers["retry-after"]) >= 1
     assert "x-should-retry" not in appended.headers
     assert (resent.status_code, resent.headers["x-context-status"]) == (200, "degraded")
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1"), (1.0, "1"), (1.2, "2"), (59.01, "60")])
+def test_nobody_is_told_to_come_again_too_early(seconds: float, said: str) -> None:
+    error = UpstreamUnavailable("Not now.", status=503, retry_after_seconds=seconds)
+    assert error_headers(error)["retry-after"] == said
 
 
 async def test_a_conversation_that_is_busy_is_said_to_be_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from app.pipeline.persist import turn_writer
+from app.pipeline.resolve.resent_history import FAST_PATH_MESSAGES
 from app.store.contract import Append
 from app.store.memory.backend import MemoryStore
 from tests.edge.control import WINDOW, call, done, talk
@@ -113,6 +114,51 @@ async def test_a_key_that_was_answered_in_one_conversation_is_refused_in_another
         refused = await gateway.post([user("Hi")], headers={**KEY, **SECOND}, store=stored)
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
         assert len(gateway.upstream.bodies) == 1
+
+
+def answer_at_length(body: dict[str, Any]) -> Reply:
+    """The same long answer to the same question."""
+    question = body["messages"][-1]["content"]
+    return completion(" ".join(f"Of {question!r} the archive describes part {part}." for part in range(12)))
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-context-mode": "resend"}])
+async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
+        for name in ("first", "second"):
+            history, ids = [], set()
+            for turn in range(FAST_PATH_MESSAGES):
+                history.append(user(f"Question {turn}"))
+                body = await gateway.say(history, conversation=name, headers=headers)
+                ids.add(body["conversation_id"])
+                history.append(answered(f"Question {turn}"))
+            assert len(ids) == 1, name
+        first, second = gateway.conversations()
+        assert {first.external_id, second.external_id} == {"first", "second"}
+        assert first.head_seq == second.head_seq == 2 * FAST_PATH_MESSAGES - 1
+        assert first.lineage == second.lineage == ()
+        again = await gateway.say([*history[:4], user("Otherwise")], conversation="second", headers=headers)
+        branch = next(one for one in gateway.conversations() if one.id == again["conversation_id"])
+        by_name = {one.external_id: one.id for one in (first, second)}
+        assert branch.path[0][0] == by_name["second"]
+
+
+@pytest.mark.parametrize(("openings", "is_known"), [(["Hi"], True), (["Hi", "Hello"], False)], ids=["one", "two"])
+async def test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither(
+    openings: list[str], is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answer_at_length)) as gateway:
+        for opening in openings:
+            said: list[dict[str, Any]] = []
+            for question in (opening, "Which ships?", "Which harbour?"):
+                said.append(user(question))
+                said.append((await gateway.say(said))["choices"][0]["message"])
+        known = {one.id for one in gateway.conversations()}
+        assert len(known) == len(openings)
+        answer = await gateway.say([*said[2:], user("And now?")])  # its client has dropped the opening
+        assert (answer["conversation_id"] in known) is is_known
 
 
 class Elapsing(MemoryStore):

@@ -312,13 +312,13 @@ async def test_ten_thousand_messages_go_in_and_out_in_pieces_and_others_are_answ
         importing = asyncio.ensure_future(kept(w, jsonl(history)))
         pauses = []
         while not importing.done():
-            before = time.perf_counter()
+            before = time.thread_time()  # of the event loop's thread, whatever else the machine does
             await asyncio.sleep(0.002)
-            pauses.append(time.perf_counter() - before)
+            pauses.append(time.thread_time() - before)
         (one,) = (await importing)["data"]
         assert one["messages"] == 10_000
         assert max(store.appends) <= 500
-        assert max(pauses) < 0.5
+        assert max(pauses) < 0.2
         store.reads.clear()
         out = await exported(w, one["id"])
     assert out.content == jsonl(history)

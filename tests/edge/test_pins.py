@@ -35,7 +35,7 @@ async def test_results_that_come_later_belong_to_the_pinned_call(monkeypatch: py
         begun = [user("Where is it?"), CALL]
         await gateway.say([*begun, RESULT], conversation="c", headers={"x-context-mode": "append"})
         await gateway.say([user("Thanks")], conversation="c")
-        history = [user("Where is it?"), CALL, RESULT]
+        history = [user("Where is the key?"), CALL, RESULT]
         body = await gateway.say(history, context={"pin": [2]})
         history += [assistant(body["choices"][0]["message"]["content"]), *long_history(40), user("And?")]
         body = await gateway.say(history)
@@ -83,7 +83,7 @@ async def test_a_branch_keeps_the_pins_that_it_shares(monkeypatch: pytest.Monkey
 
 async def test_what_is_pinned_is_listed_in_the_order_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream(default=answering), window=WINDOW) as gateway:
-        history = [user("Where is it?"), CALL, RESULT]
+        history = [user("Where is the key?"), CALL, RESULT]
         body = await gateway.say(history, conversation="c")
         assert (await done(gateway, "GET", "c/pins"))["data"] == []
         history += [assistant(body["choices"][0]["message"]["content"]), user("Keep this.")]

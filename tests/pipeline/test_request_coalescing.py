@@ -273,11 +273,12 @@ async def test_a_new_request_ends_what_was_remembered_of_the_one_before() -> Non
     assert upstream.calls == 3
 
 
-async def test_bodies_that_end_alike_are_told_apart() -> None:
+@pytest.mark.parametrize("end_bytes", [1_000, 100_000])
+async def test_bodies_that_end_alike_are_told_apart(end_bytes: int) -> None:
     upstream = Upstream()
     attempts = attempts_at(upstream)
     for first in (b"a", b"b"):
-        Client(attempts, asked(stream=False, body=first + b"x" * 1000))
+        Client(attempts, asked(stream=False, body=first + b"x" * end_bytes))
     await settled()
     assert upstream.calls == 2
 

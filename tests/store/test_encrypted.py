@@ -167,6 +167,14 @@ async def test_no_word_reaches_the_file(sqlite_url: str, clock: Clock) -> None:
         assert sum(secret in kept for secret in SECRETS) == expected
 
 
+async def test_no_index_of_words_lies_beside_what_is_encrypted(inner: Store) -> None:
+    for store, expected in ((encrypted(inner), 0), (inner, 1)):
+        conversation, log = await tell_secrets(store)
+        await store.index(conversation, log)
+        found = await inner.search_all(tenant=conversation.tenant, terms=terms_of("vault"), limit=9)
+        assert len(found) == expected
+
+
 async def test_messages_that_change_places_are_noticed(inner: Store) -> None:
     store = encrypted(inner)
     conversation, _ = await tell_secrets(store)

@@ -209,8 +209,7 @@ class Recall:
         if known is not None:
             count, remembered = known
             rest = log.messages_from(count)
-            within = named.id if named is not None else None
-            reach = await self._search.behind(request, within, remembered, rest, count)
+            reach = await self._search.behind(request, named, remembered, rest, count)
             if reach is not None:
                 if named is None and await self._is_anybodys(reach, log):
                     return None

@@ -245,7 +245,12 @@ class Search:
         self._store = store
 
     async def behind(
-        self, request: ChatRequest, within: str | None, remembered: Remembered, rest: Sequence[Message], count: int
+        self,
+        request: ChatRequest,
+        named: Conversation | None,
+        remembered: Remembered,
+        rest: Sequence[Message],
+        count: int,
     ) -> Reach | None:
         """The deepest stored message behind `count` remembered ones; None where only the whole search can tell."""
         positions = [remembered.position, *walk(rest, remembered.position)]
@@ -254,7 +259,7 @@ class Search:
             root=remembered.root,
             links=[position.link for position in positions],
             skeletons=[position.skeleton for position in positions[1:] if position.in_skeleton],
-            within=within,
+            named=named,
         )
         reach = _deepest([match for match in found if not match.by_skeleton], positions, first_index=count - 1)
         further = _deepest_skeleton([match for match in found if match.by_skeleton], positions)
@@ -274,13 +279,12 @@ class Search:
                 begun before anything was said.
         """
         first, positions = await log.newest_positions()
-        within = named.id if named is not None else None
         links = [position.link for position in positions]
         skeletons = [position.skeleton for position in positions if position.in_skeleton]
         found: list[Match] = []
         own = await log.find_root()
         for root in dict.fromkeys((own, own if named is None else named.root)):
-            found = await self._find(request, root=root, links=links, skeletons=skeletons, within=within)
+            found = await self._find(request, root=root, links=links, skeletons=skeletons, named=named)
             if found:
                 break
         if not found:
@@ -299,7 +303,7 @@ class Search:
             anchor = by_skeleton.match.message
             onward = list(walk(rest, Position(anchor.link, anchor.skeleton, True)))
             links = [position.link for position in onward]
-            further = await self._find(request, root=root, links=links, skeletons=[], within=within)
+            further = await self._find(request, root=root, links=links, skeletons=[], named=named)
             deeper = _deepest(further, onward, first_index=by_skeleton.index + 1)
             if deeper is not None:
                 return _with_keepers(deeper, further)
@@ -312,13 +316,23 @@ class Search:
         root: str,
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
-        within: str | None,
+        named: Conversation | None,
     ) -> list[Match]:
-        """As `Store.find`, but for conversations of other end users: these say nothing of whose a place is."""
+        """As `Store.find`, but for conversations of other end users: these say nothing of whose a place is. Where the
+        client named a conversation, only that one and its branches count: others may begin with the same words."""
         found = await self._store.find(
-            tenant=request.caller.tenant, root=root, links=links, skeletons=skeletons, within=within
+            tenant=request.caller.tenant,
+            root=root,
+            links=links,
+            skeletons=skeletons,
+            within=None if named is None else named.id,
         )
-        return [match for match in found if not is_anothers(request, match.conversation)]
+        return [
+            match
+            for match in found
+            if not is_anothers(request, match.conversation)
+            and (named is None or match.conversation.path[0][0] == named.path[0][0])
+        ]
 
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:

@@ -121,14 +121,12 @@ def _(talk: Talk, attempts: Attempts) -> None:
 
 @when(step('the model answers "{text}"'))
 def _(talk: Talk, text: str) -> None:
-    assert isinstance(talk.model, Thinking)
-    talk.model.says(text)
+    asked_model(talk).says(text)
 
 
 @when("the model fails")
 def _(talk: Talk, attempts: Attempts) -> None:
-    assert isinstance(talk.model, Thinking)
-    talk.model.fails()
+    asked_model(talk).fails()
     assert answer_of(talk, attempts).status == 400
 
 
@@ -171,6 +169,14 @@ def send(talk: Talk, attempts: Attempts, headers: dict[str, str]) -> None:
 
     talk.run(talk.start())
     talk.run(sending())
+
+
+def asked_model(talk: Talk) -> Thinking:
+    """The model, once it has been asked."""
+    model = talk.model
+    assert isinstance(model, Thinking)
+    wait_until(talk, lambda: bool(model.pending))
+    return model
 
 
 def hang_up(talk: Talk, asking: asyncio.Task[Answer]) -> None:
