@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.body import read_body
+from app.api.edge.request_body import read_body
 from app.errors import RequestTooLarge
 from tests.edge.kept import World, until, user, world
 from tests.edge.wire import raw

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.errors import error_headers
+from app.api.edge.error_responses import error_headers
 from app.errors import StoreUnavailable, UpstreamUnavailable
 from tests.edge.kept import user, world
 from tests.edge.wire import raw

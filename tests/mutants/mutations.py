@@ -181,7 +181,9 @@ STORE: Final = (
         "app/conversations/erase/retention.py",
         "days[key.tenant] = min(key.retention_days",
         "days[key.tenant] = max(key.retention_days",
-        ("tests/edge/test_retention.py::test_the_shortest_of_a_tenants_keys_counts_instead_of_the_general_rule",),
+        (
+            "tests/conversations/test_retention.py::test_the_shortest_of_a_tenants_keys_counts_instead_of_the_general_rule",
+        ),
         "Conversations are kept for longer than a key of their tenant promises.",
     ),
 )
