@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME
 from app.exchange.request import Caller, ChatRequest
 from app.exchange.retries.attempt import BLOCK_BYTES, Seat
-from app.exchange.retries.retries import Retries
+from app.exchange.retries.retries import FRAMES_BYTES, Retries
 from app.exchange.tasks import Tasks
 from app.observability.requests import NotedError, RequestFacts, begin_facts
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLING_STEPS = 20
 
 
@@ -103,8 +105,20 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def attempts_at(upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, **bounds: int) -> Retries:
-    return Retries(exchange=upstream, answers=None, keys=None, tasks=Tasks(), clock=clock, **bounds)  # type: ignore[arg-type]
+def attempts_at(
+    upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = FRAMES_BYTES
+) -> Retries:
+    answers: Any = None
+    keys: Any = None
+    return Retries(
+        exchange=upstream,
+        answers=answers,
+        keys=keys,
+        tasks=Tasks(),
+        clock=clock,
+        now=lambda: NOW,
+        frames_bytes=frames_bytes,
+    )
 
 
 @settings(deadline=None, max_examples=300)

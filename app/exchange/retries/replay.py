@@ -14,7 +14,7 @@ from app.exchange.answer import Answer, StreamedAnswer, WholeAnswer
 from app.exchange.frames import DONE_FRAME
 from app.exchange.history import History, split_messages
 from app.exchange.placement import REDACTED
-from app.exchange.request import ChatRequest
+from app.exchange.request import RETRY_SECONDS, ChatRequest
 from app.exchange.retries.identity import digest_request
 from app.store.base import Store
 
@@ -47,7 +47,8 @@ class StoredAnswers:
         meta = entry.meta or {}
         if entry.incomplete or entry.created_at is None or DIGEST not in meta:
             return None
-        if self._now() - entry.created_at > timedelta(seconds=request.answered_within_seconds):
+        since = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_SECONDS)
+        if entry.created_at < since:
             return None
         return entry if meta[DIGEST] == await digest_request(request, log) else None
 
