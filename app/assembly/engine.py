@@ -290,7 +290,13 @@ def _retries_of(
         random=random.random,
     )
     return Retries(
-        exchange=exchange, answers=answers, keys=keys, tasks=tasks, clock=time.monotonic, admission=admission
+        exchange=exchange,
+        answers=answers,
+        keys=keys,
+        tasks=tasks,
+        clock=time.monotonic,
+        now=utc_now,
+        admission=admission,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -61,8 +62,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """The id came from a chat UI, which sends unrelated task calls under the same id."""
     retry: bool = False
     """The client's SDK says that this is not its first attempt."""
-    answered_within_seconds: float = RETRY_SECONDS
-    """How long ago its first attempt began, as far as this process knows: an older answer in the log is none to it."""
+    first_attempt_at: datetime | None = None
+    """When its first attempt began, if this process knows it: an older answer in the log is none to it."""
     mode: ContextMode = "auto"
     policy: str | None = None
     summarize: Summarize = "auto"

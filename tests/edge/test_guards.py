@@ -122,16 +122,19 @@ def answer_at_length(body: dict[str, Any]) -> Reply:
     return completion(" ".join(f"Of {question!r} the archive describes part {part}." for part in range(12)))
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-context-mode": "resend"}])
-async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(
-    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("how", ["by its id", "as a resend", "in a chat UI"])
+async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(name: str) -> dict[str, Any]:
+        if how == "in a chat UI":
+            return {"headers": {"x-openwebui-chat-id": name}}
+        return {"conversation": name, "headers": {"x-context-mode": "resend"} if how == "as a resend" else {}}
+
     async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
         for name in ("first", "second"):
             history, ids = [], set()
             for turn in range(FAST_PATH_MESSAGES):
                 history.append(user(f"Question {turn}"))
-                body = await gateway.say(history, conversation=name, headers=headers)
+                body = await gateway.say(history, **named(name))
                 ids.add(body["conversation_id"])
                 history.append(answered(f"Question {turn}"))
             assert len(ids) == 1, name
@@ -139,7 +142,7 @@ async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(
         assert {first.external_id, second.external_id} == {"first", "second"}
         assert first.head_seq == second.head_seq == 2 * FAST_PATH_MESSAGES - 1
         assert first.lineage == second.lineage == ()
-        again = await gateway.say([*history[:4], user("Otherwise")], conversation="second", headers=headers)
+        again = await gateway.say([*history[:4], user("Otherwise")], **named("second"))
         branch = next(one for one in gateway.conversations() if one.id == again["conversation_id"])
         by_name = {one.external_id: one.id for one in (first, second)}
         assert branch.path[0][0] == by_name["second"]

@@ -469,3 +469,20 @@ async def test_an_answer_whose_writing_was_not_confirmed_is_given_to_the_retry(
         again = await gateway.say([user("Hi")], conversation="c", headers={**headers, **RETRY})
         assert said(again) == "Once."
         assert len(await gateway.log(again["conversation_id"])) == 2
+
+
+@pytest.mark.parametrize("headers", [RETRY, {"idempotency-key": "k"}], ids=["counted", "keyed"])
+async def test_the_time_of_day_may_be_set_forward_while_an_answer_is_written(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a machine was paused: its steady clock stood still meanwhile."""
+    ahead = timedelta()
+    monkeypatch.setattr("app.assembly.engine.utc_now", lambda: datetime.now(UTC) + ahead)
+    store = Unconfirming(clock=lambda: datetime.now(UTC) + ahead)
+    async with world(monkeypatch, ScriptedUpstream(completion("Once."), completion("Twice.")), store=store) as gateway:
+        store.loses_next_answer = True
+        first = {name: value for name, value in headers.items() if name not in RETRY}
+        assert (await gateway.post([user("Hi")], conversation="c", headers=first)).status_code == 503
+        ahead = timedelta(minutes=1)
+        again = await gateway.say([user("Hi")], conversation="c", headers={**headers, **RETRY})
+        assert said(again) == "Once."

@@ -71,6 +71,7 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
             keys=keys,
             tasks=tasks,
             clock=time.monotonic,
+            now=now,
         ),
         Auth(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
         body_limit_bytes=10_000,

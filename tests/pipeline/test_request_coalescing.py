@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
 from app.observability.request_facts import NotedError, RequestFacts, begin_facts
-from app.pipeline.admission.request_coalescing import Retries
+from app.pipeline.admission.request_coalescing import FRAMES_BYTES, Retries
 from app.pipeline.admission.shared_attempt import BLOCK_BYTES, Seat
 from app.pipeline.background_tasks import Tasks
 from app.pipeline.chat_request import Caller, ChatRequest
@@ -22,6 +23,7 @@ from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
 
 FRAMES = [b"data: %d\n\n" % number for number in range(5)] + [DONE_FRAME]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTLING_STEPS = 20
 
 
@@ -103,8 +105,20 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def attempts_at(upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, **bounds: int) -> Retries:
-    return Retries(exchange=upstream, answers=None, keys=None, tasks=Tasks(), clock=clock, **bounds)  # type: ignore[arg-type]
+def attempts_at(
+    upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = FRAMES_BYTES
+) -> Retries:
+    answers: Any = None
+    keys: Any = None
+    return Retries(
+        exchange=upstream,
+        answers=answers,
+        keys=keys,
+        tasks=Tasks(),
+        clock=clock,
+        now=lambda: NOW,
+        frames_bytes=frames_bytes,
+    )
 
 
 @settings(deadline=None, max_examples=300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from app.pipeline.admission.request_coalescing import MOST_OUTCOMES, Outcome, Outcomes
 from app.pipeline.admission.request_digest import TAIL_BYTES
 from app.pipeline.chat_request import RETRY_SECONDS
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 MOST_BYTES = 100 * TAIL_BYTES
 
@@ -22,12 +25,12 @@ def outcomes(now: list[float] | None = None, most_bytes: int = 10_000 * TAIL_BYT
 
 def kept_attempt(size_bytes: int) -> Outcome:
     attempt: Any = SimpleNamespace(size_bytes=size_bytes)
-    return Outcome(attempt=attempt)
+    return Outcome(NOW, attempt=attempt)
 
 
 def test_an_outcome_is_there_until_its_time_is_over() -> None:
     now = [0.0]
-    kept, outcome = outcomes(now), Outcome(0.0, "conv_1")
+    kept, outcome = outcomes(now), Outcome(NOW, "conv_1")
     kept.keep("a", outcome)
     now[0] = RETRY_SECONDS - 1
     assert kept.get("a") == outcome
@@ -39,7 +42,7 @@ def test_an_outcome_is_there_until_its_time_is_over() -> None:
 
 def test_an_outcome_that_is_dropped_is_gone() -> None:
     kept = outcomes()
-    kept.keep("a", Outcome(0.0, "conv_1"))
+    kept.keep("a", Outcome(NOW, "conv_1"))
     kept.drop("a")
     kept.drop("a")
     assert kept.get("a") is None
@@ -48,17 +51,17 @@ def test_an_outcome_that_is_dropped_is_gone() -> None:
 def test_the_newest_of_one_name_counts() -> None:
     kept = outcomes()
     for number in range(3):
-        kept.keep("a", Outcome(0.0, f"conv_{number}"))
-    assert (kept.get("a"), len(kept)) == (Outcome(0.0, "conv_2"), 1)
+        kept.keep("a", Outcome(NOW, f"conv_{number}"))
+    assert (kept.get("a"), len(kept)) == (Outcome(NOW, "conv_2"), 1)
 
 
 def test_the_oldest_make_room() -> None:
     kept = outcomes()
     for number in range(MOST_OUTCOMES + 3):
-        kept.keep(number, Outcome(0.0, f"conv_{number}"))
+        kept.keep(number, Outcome(NOW, f"conv_{number}"))
     assert len(kept) == MOST_OUTCOMES
     assert kept.get(2) is None
-    assert kept.get(3) == Outcome(0.0, "conv_3")
+    assert kept.get(3) == Outcome(NOW, "conv_3")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, MOST_BYTES + 1)), max_size=20))

@@ -11,7 +11,7 @@ import orjson
 from app.conversation.messages import Conversation, LogMessage
 from app.errors import StoreUnavailable, release_frames
 from app.pipeline.admission.request_digest import digest_request
-from app.pipeline.chat_request import ChatRequest
+from app.pipeline.chat_request import RETRY_SECONDS, ChatRequest
 from app.pipeline.resolve.resent_history import History, split_messages
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
@@ -47,7 +47,8 @@ class StoredAnswers:
         meta = entry.meta or {}
         if entry.incomplete or entry.created_at is None or DIGEST not in meta:
             return None
-        if self._now() - entry.created_at > timedelta(seconds=request.answered_within_seconds):
+        since = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_SECONDS)
+        if entry.created_at < since:
             return None
         return entry if meta[DIGEST] == await digest_request(request, log) else None
 

@@ -9,6 +9,7 @@ retry is.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from datetime import datetime
 from typing import Final, Protocol
 
 import msgspec
@@ -39,8 +40,8 @@ class Answers(Protocol):
 class Outcome(msgspec.Struct, frozen=True):
     """What the newest attempt at a request came to. With neither of the last two: to no answer that is known here."""
 
-    since: float = 0.0
-    """Monotonic seconds: when the first of its attempts began. An older answer in the log is none to a retry of it."""
+    since: datetime
+    """When the first of its attempts began. An older answer in the log is none to a retry of it."""
     conversation_id: str | None = None
     """The conversation that its answer is stored in."""
     attempt: Attempt | None = None
@@ -100,6 +101,7 @@ class Retries:
     Args:
         answers: finds the answers that are in the log.
         clock: monotonic seconds.
+        now: the time of day.
         admission: the places of those that ask for an answer; None: as many as come.
         frames_bytes: how much of the streams in flight is kept for who may yet join them.
     """
@@ -112,11 +114,12 @@ class Retries:
         keys: RequestKeys,
         tasks: Tasks,
         clock: Callable[[], float],
+        now: Callable[[], datetime],
         admission: Admission | None = None,
         frames_bytes: int = FRAMES_BYTES,
     ) -> None:
         self._exchange = exchange
-        self._clock = clock
+        self._now = now
         self._answers = answers
         self._admission = admission or Admission(Bounds(), clock=clock)
         self._keys = keys
@@ -146,7 +149,7 @@ class Retries:
             request = replace(
                 request,
                 retry=request.retry or outcome.conversation_id is not None,
-                answered_within_seconds=self._clock() - outcome.since,
+                first_attempt_at=outcome.since,
             )
             if outcome.attempt is not None:
                 repeated = self._take(name, outcome.attempt, request)
@@ -158,8 +161,8 @@ class Retries:
                 self._unheard.drop(name)
         if repeated is not None:
             return Seat(repeated, request, has_left, is_first=False)
-        began = self._clock() - (request.answered_within_seconds if request.retry else 0.0)
-        attempt = Attempt(self, name, request, replay, began)
+        first = request.first_attempt_at if request.retry else None
+        attempt = Attempt(self, name, request, replay, first or self._now())
         self._heard.drop(name)
         if at_once is None:
             self._in_flight[name] = [attempt]
@@ -260,7 +263,7 @@ class Retries:
             self._unheard.keep(attempt.name, _outcome_of(attempt))
         else:
             # Of two at once nobody knows which is repeated.
-            self._heard.keep(attempt.name, _outcome_of(attempt) if attempt.is_alone else Outcome(self._clock()))
+            self._heard.keep(attempt.name, _outcome_of(attempt) if attempt.is_alone else Outcome(self._now()))
 
 
 def _outcome_of(attempt: Attempt) -> Outcome:

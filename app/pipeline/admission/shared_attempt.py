@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -92,7 +93,7 @@ class Attempt:
     together have no room for that list, whoever is there gets the rest, and nobody joins any more.
 
     Attributes:
-        began: monotonic seconds: when it began, or the one that it repeats.
+        began: when it began, or the first of those that it repeats.
         kept_bytes: room that its frames have among those of all attempts.
         has_forgotten: its first frames are no longer there.
         has_place: it is among the requests that may ask a model.
@@ -128,7 +129,7 @@ class Attempt:
     )
 
     def __init__(
-        self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None, began: float
+        self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None, began: datetime
     ) -> None:
         self._retries = retries
         self._driver: Seat | None = None

@@ -319,7 +319,8 @@ class Search:
         named: Conversation | None,
     ) -> list[Match]:
         """As `Store.find`, but for conversations of other end users: these say nothing of whose a place is. Where the
-        client named a conversation, only that one and its branches count: others may begin with the same words."""
+        client named a conversation, only that one and its branches count: others may begin with the same words. Chat
+        UIs ask several models under one id, which means the last of these conversations: the others have none."""
         found = await self._store.find(
             tenant=request.caller.tenant,
             root=root,
@@ -331,8 +332,14 @@ class Search:
             match
             for match in found
             if not is_anothers(request, match.conversation)
-            and (named is None or match.conversation.path[0][0] == named.path[0][0])
+            and (named is None or _may_be_named(request, match.conversation, named))
         ]
+
+
+def _may_be_named(request: ChatRequest, found: Conversation, named: Conversation) -> bool:
+    """Whether a client that named one conversation may mean another."""
+    is_kin = found.path[0][0] == named.path[0][0]
+    return is_kin or (request.chat_ui and found.external_id is None)
 
 
 def root_of_log(tenant: str, start: Position, positions: Sequence[Position]) -> str:
