@@ -16,9 +16,9 @@ from app.main import create_app
 from app.pipeline.view.view_history import messages_seen, seen
 from app.settings import load
 from migrations.run import prepare
-from tests.edge.kept import answering, user, world
-from tests.edge.kept import shown as shown_to
 from tests.live import ScriptedUpstream, serving
+from tests.support.gateway import answering, user, world
+from tests.support.gateway import shown as shown_to
 
 TURNS = 24
 FACT = "The locker of the archive has code 7741."

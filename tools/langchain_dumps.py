@@ -1,6 +1,6 @@
 """Write the dumps of LangChain messages that the tests read. Needs langchain-core, which nothing else here does.
 
-python tools/langchain_dumps.py tests/conversations/dumps
+python tools/langchain_dumps.py tests/conversations/transfer/langchain_dumps
 """
 
 from __future__ import annotations

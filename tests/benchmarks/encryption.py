@@ -17,7 +17,7 @@ from app.store.contract import Append, Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.memory.backend import MemoryStore
-from tests.store.logs import conversation_of, grown, log_of
+from tests.store.example_logs import conversation_of, grown, log_of
 
 RUNS: Final = 200
 WORDS: Final = " ".join(f"word{number}" for number in range(180))

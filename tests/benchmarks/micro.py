@@ -52,8 +52,8 @@ from tests.benchmarks.processes import ROOT
 from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
 from tests.benchmarks.telling import costs
 from tests.benchmarks.upstream import stream_frames
-from tests.context.worlds import assistant, chunk_of, log_of, user
-from tests.upstream.fakes import ScriptedProvider
+from tests.context.planned_conversation import assistant, chunk_of, log_of, user
+from tests.upstream.scripted_provider import ScriptedProvider
 
 RUNS: Final = 5
 LEAST_SECONDS: Final = 0.02

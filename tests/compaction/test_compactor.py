@@ -13,7 +13,7 @@ from app.context.plan.policy import Policy, SummarizerPolicy
 from app.context.view.view_messages import section_tokens
 from app.conversation.identity import start_of
 from app.simulator.options import Faults, SimulatorOptions
-from tests.compaction.scenery import COUNT, TENANT, Scene, job_for, log_of, talk
+from tests.compaction.simulated_compaction import COUNT, TENANT, Scene, job_for, log_of, talk
 
 
 async def test_a_range_becomes_a_stored_chunk_with_everything_known_of_its_ends() -> None:

@@ -11,8 +11,8 @@ from playwright.async_api import Page, expect
 
 from tests.console.browser import axe_in_both_schemes, shot
 from tests.console.scenery import Console, running
-from tests.edge.kept import is_summary
 from tests.live import Reply, ScriptedUpstream, completion, serving, stream
+from tests.support.gateway import is_summary
 
 WINDOW: Final = 4096
 NAME: Final = "talk"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.api.edge.test_api_keys import Locked, locked
 from tests.console.browser import Watch, axe, shot
-from tests.edge.kept import user
-from tests.edge.test_keys import Locked, locked
+from tests.support.gateway import user
 
 
 def console_of(gateway: Locked, place: str = "") -> str:

@@ -10,8 +10,8 @@ from playwright.async_api import Locator, Page, expect
 from tests.console.browser import Watch, shot
 from tests.console.scenery import HOSTILE, Console, Filled
 from tests.console.scripted import answering, holding, looked_at, nearly_full, question, scripted
-from tests.edge.kept import is_summary
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, stream
+from tests.support.gateway import is_summary
 
 
 def newest(page: Page) -> Locator:

@@ -10,8 +10,8 @@ from playwright.async_api import Locator, Page, expect
 from tests.console.browser import Watch, axe, axe_in_both_schemes, shot
 from tests.console.scenery import Console
 from tests.console.scripted import answering, holding, scripted, talked
-from tests.edge.kept import is_summary, summaries_asked
 from tests.live import Reply, ScriptedUpstream
+from tests.support.gateway import is_summary, summaries_asked
 
 WINDOW = 16_000
 TURNS = 12

@@ -9,8 +9,8 @@ from playwright.async_api import Locator, Page, expect
 from tests.console.browser import shot
 from tests.console.scenery import HOSTILE, Console, Filled
 from tests.console.scripted import answering, looked_at, question, scripted, talked
-from tests.edge.kept import is_summary
 from tests.live import ScriptedUpstream
+from tests.support.gateway import is_summary
 
 TURNS = 24
 SLOW_MS = 30_000

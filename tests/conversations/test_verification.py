@@ -28,10 +28,10 @@ from app.store.connect import open_store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import Sealing
 from migrations.run import prepare
-from tests.edge.kept import assistant, user
 from tests.live import gateway, serving
 from tests.postgres import dsn
-from tests.store.logs import NOON
+from tests.store.example_logs import NOON
+from tests.support.gateway import assistant, user
 
 KEY = "sk-verified"
 POLICIES = {"additive": {"token_floor": 1}}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from app.settings import load
-from tests.upstream.loopback import Received, loopback, whole
+from tests.upstream.http.loopback_server import Received, loopback, whole
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import app.errors
 from app.errors import GatewayError
-from tests.edge.test_scopes import FREE, scope_of
-from tests.edge.test_tenants import operations
+from tests.api.edge.test_scopes import FREE, scope_of
+from tests.api.edge.test_tenant_isolation import operations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-contract.md").read_text()
 ROW = re.compile(r"^\| (`[A-Z]+ /.*?) \| `?(\w+)`? \|", re.MULTILINE)

@@ -11,7 +11,7 @@ import pytest
 
 from app.store.connect import open_store
 from app.store.contract import Lease, Store
-from tests.store.logs import fresh_tenant
+from tests.store.example_logs import fresh_tenant
 
 SHORT_SECONDS = 0.3
 

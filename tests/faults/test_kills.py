@@ -15,11 +15,11 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from tests.edge.kept import is_summary, user
 from tests.faults.proxy import NONE, Fault
 from tests.faults.scene import Backend, Scene, scene
 from tests.faults.servers import Instance
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, serving, usage_chunk
+from tests.support.gateway import is_summary, user
 
 pytestmark = pytest.mark.timeout(180)
 

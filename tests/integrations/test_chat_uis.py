@@ -11,10 +11,10 @@ import yaml
 from app.__main__ import main
 from app.settings.environment import variable_of
 from app.settings.key_tree import known_paths
-from tests.edge.kept import World, answered, answering, system, texts, user, world
 from tests.integrations.pages import ROOT, Page
 from tests.live import ScriptedUpstream
 from tests.shared_data import FOLDER, recorded
+from tests.support.gateway import World, answered, answering, system, texts, user, world
 
 PAGES = ("open-webui", "librechat")
 FILES = ROOT / "config" / "integrations"

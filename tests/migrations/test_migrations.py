@@ -32,7 +32,7 @@ from app.store.sql.schema import SCHEMA_VERSION
 from app.store.sql.tables import is_on, metadata
 from migrations import run, upgrading
 from tests.postgres import Databases
-from tests.store.logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links
+from tests.store.example_logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links
 
 ROOT = Path(__file__).parents[2]
 STEPS = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-GUARDS: Final = "tests/store/test_guards.py"
+GUARDS: Final = "tests/store/test_write_guards.py"
 ALIGNMENT: Final = "tests/conversation/test_alignment.py"
-TURNS: Final = "tests/edge/test_guards.py"
-PLAN: Final = "tests/context/test_plan.py"
-STAGES: Final = "tests/context/test_stages.py"
+TURNS: Final = "tests/pipeline/test_turn_guards.py"
+IDEMPOTENCY_KEYS: Final = "tests/pipeline/admission/test_idempotency_keys.py"
+PLAN: Final = "tests/context/plan/test_planner.py"
+STAGES: Final = "tests/context/stages/test_stages.py"
 FEATURES: Final = "tests/behaviour/test_features.py"
 
 
@@ -117,7 +118,9 @@ STORE: Final = (
         "app/store/shared_redaction.py",
         "if not any(one.seq <= seq < one.to_seq for seq in redacted)]",
         "if not any(one.seq < seq < one.to_seq for seq in redacted)]",
-        ("tests/store/test_versions.py::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",),
+        (
+            "tests/store/test_client_versions.py::test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored[memory-2]",
+        ),
         "A message that was erased is stored again, as its client's version of it.",
     ),
     Mutation(
@@ -149,7 +152,7 @@ STORE: Final = (
         "app/pipeline/resolve/resolved_request.py",
         "if view.boundary.to_seq <= last_seq + 1",
         "if view.boundary",
-        ("tests/pipeline/test_resolved_request.py::test_a_view_that_began_behind_a_branch_is_not_its",),
+        ("tests/pipeline/resolve/test_resolved_request.py::test_a_view_that_began_behind_a_branch_is_not_its",),
         "A branch gets a view that was cut behind the place where it branched off, and lacks what it shares.",
     ),
     Mutation(
@@ -157,7 +160,9 @@ STORE: Final = (
         "app/store/encryption/sealed_fields.py",
         'return orjson.dumps(("concertina", kind, tenant, *names))',
         'return orjson.dumps(("concertina", kind))',
-        ("tests/store/test_encrypted.py::test_what_another_tenant_said_is_not_read_in_ones_own_name[memory]",),
+        (
+            "tests/store/encryption/test_encrypted_store.py::test_what_another_tenant_said_is_not_read_in_ones_own_name[memory]",
+        ),
         "Whoever may write to the database moves an encrypted text to another tenant, who reads it.",
     ),
     Mutation(
@@ -165,7 +170,7 @@ STORE: Final = (
         "app/store/encryption/sealed_fields.py",
         "if not self.is_active or not version.bodies:",
         "if not self.is_active or version.bodies:",
-        ("tests/store/test_versions.py::test_versions_come_back_as_they_were_written[encrypted memory]",),
+        ("tests/store/test_client_versions.py::test_versions_come_back_as_they_were_written[encrypted memory]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
     Mutation(
@@ -173,7 +178,9 @@ STORE: Final = (
         "app/store/encryption/encrypted_store.py",
         "        if self.searches_all:",
         "        if True:",
-        ("tests/store/test_encrypted.py::test_no_index_of_words_lies_beside_what_is_encrypted[memory]",),
+        (
+            "tests/store/encryption/test_encrypted_store.py::test_no_index_of_words_lies_beside_what_is_encrypted[memory]",
+        ),
         "The words of encrypted messages can be guessed from the index beside them.",
     ),
     Mutation(
@@ -182,7 +189,7 @@ STORE: Final = (
         "days[key.tenant] = min(key.retention_days",
         "days[key.tenant] = max(key.retention_days",
         (
-            "tests/conversations/test_retention.py::test_the_shortest_of_a_tenants_keys_counts_instead_of_the_general_rule",
+            "tests/conversations/erase/test_retention.py::test_the_shortest_of_a_tenants_keys_counts_instead_of_the_general_rule",
         ),
         "Conversations are kept for longer than a key of their tenant promises.",
     ),
@@ -219,7 +226,7 @@ IDENTITY: Final = (
         "app/pipeline/admission/request_digest.py",
         "return one.body == other.body and",
         "return one.body[-1:] == other.body[-1:] and",
-        ("tests/pipeline/test_request_coalescing.py::test_bodies_that_end_alike_are_told_apart[100000]",),
+        ("tests/pipeline/admission/test_request_coalescing.py::test_bodies_that_end_alike_are_told_apart[100000]",),
         "A request with another model, tool or temperature is taken for a retry, if both end alike.",
     ),
     Mutation(
@@ -227,7 +234,9 @@ IDENTITY: Final = (
         "app/pipeline/admission/request_digest.py",
         "return (await _hash(msgspec.json.encode(meaning), request.body)).hex()[:32]",
         "return (await _hash(msgspec.json.encode(meaning), b'')).hex()[:32]",
-        ("tests/edge/test_retries.py::test_a_retry_of_another_request_with_the_same_messages_is_answered_anew",),
+        (
+            "tests/pipeline/resolve/test_client_retries.py::test_a_retry_of_another_request_with_the_same_messages_is_answered_anew",
+        ),
         "The stored answer of one model is given in the name of another.",
     ),
     Mutation(
@@ -235,7 +244,7 @@ IDENTITY: Final = (
         "app/pipeline/admission/request_digest.py",
         "return await _hash(msgspec.json.encode(meaning_of(request)), request.body)",
         "return await _hash(msgspec.json.encode(meaning_of(request)), b'')",
-        ("tests/edge/test_idempotency_keys.py::test_a_key_belongs_to_one_request[fields0-other0]",),
+        (f"{IDEMPOTENCY_KEYS}::test_a_key_belongs_to_one_request[fields0-other0]",),
         "An idempotency key that comes with another request gets the first request's answer.",
     ),
     Mutation(
@@ -243,7 +252,7 @@ IDENTITY: Final = (
         "app/pipeline/admission/idempotency_keys.py",
         "if found.seq in conversation.marks.get(REDACTED, ()):",
         "if False:",
-        ("tests/edge/test_idempotency_keys.py::test_a_key_whose_answer_was_erased_is_answered_anew[its words]",),
+        (f"{IDEMPOTENCY_KEYS}::test_a_key_whose_answer_was_erased_is_answered_anew[its words]",),
         "An idempotency key gives an answer again that was erased.",
     ),
     Mutation(
@@ -375,7 +384,9 @@ CONTEXT: Final = (
         "app/context/plan/policy.py",
         "target_ratio: float = 0.75",
         "target_ratio: float = 0.95",
-        ("tests/context/test_steps.py::test_tool_results_are_shortened_only_where_that_frees_a_tenth_of_the_view",),
+        (
+            "tests/context/stages/test_view_stability.py::test_tool_results_are_shortened_only_where_that_frees_a_tenth_of_the_view",
+        ),
         "A cut frees so little that the next turn cuts again, and the provider's cache misses.",
     ),
     Mutation(
@@ -391,7 +402,7 @@ CONTEXT: Final = (
         "app/context/plan/log_cuts.py",
         "while end < count and roles[end] in RESULT_ROLES:",
         "while end < count and roles[end] in ():",
-        ("tests/context/test_partition.py::test_a_round_is_a_message_or_a_call_with_the_results_right_after_it",),
+        ("tests/context/plan/test_log_cuts.py::test_a_round_is_a_message_or_a_call_with_the_results_right_after_it",),
         "A cut parts a tool call from its result, and providers refuse the view.",
     ),
     Mutation(
@@ -399,7 +410,7 @@ CONTEXT: Final = (
         "app/context/view/missing_results.py",
         "if len(results) >= len(asking.tool_calls) or",
         "if results or",
-        ("tests/context/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
+        ("tests/context/view/test_missing_results.py::test_a_call_without_a_result_gets_one_behind_the_others",),
         "A call without result stays open beside others, and providers refuse every later turn.",
     ),
     Mutation(
@@ -431,7 +442,7 @@ CONTEXT: Final = (
         "app/context/view/view_messages.py",
         'inner = _FENCE_IN_TEXT.sub("&lt;", text.strip())',
         "inner = text.strip()",
-        ("tests/context/test_view.py::test_a_summary_cannot_close_its_own_fence",),
+        ("tests/context/view/test_view_messages.py::test_a_summary_cannot_close_its_own_fence",),
         "Text in a summary closes its fence and speaks as the user.",
     ),
     Mutation(
@@ -439,7 +450,9 @@ CONTEXT: Final = (
         "app/pipeline/view/view_builder.py",
         "if LOWEST_SLOPE * turn.prompt(view).estimated_tokens > budget.window:",
         "if True:",
-        ("tests/edge/test_estimates.py::test_where_only_an_estimate_says_too_long_the_provider_decides[True]",),
+        (
+            "tests/pipeline/view/test_token_estimates.py::test_where_only_an_estimate_says_too_long_the_provider_decides[True]",
+        ),
         "Requests that fit are refused because of the gateway's own estimate.",
     ),
     Mutation(
@@ -459,7 +472,7 @@ EDGE: Final = (
         "app/api/edge/auth.py",
         "if needs is not None and needs not in key.scopes:",
         "if False:",
-        ("tests/edge/test_auth.py::test_what_a_key_lacks_is_named[chat]",),
+        ("tests/api/edge/test_auth.py::test_what_a_key_lacks_is_named[chat]",),
         "A key that may only read changes and erases conversations.",
     ),
     Mutation(
@@ -467,7 +480,7 @@ EDGE: Final = (
         "app/conversation/api_keys.py",
         "self.expires_at <= moment",
         "self.expires_at is moment",
-        ("tests/edge/test_auth.py::test_a_key_that_is_unknown_revoked_or_expired_is_refused_without_being_told",),
+        ("tests/api/edge/test_auth.py::test_a_key_that_is_unknown_revoked_or_expired_is_refused_without_being_told",),
         "An expired key lets somebody in.",
     ),
     Mutation(
@@ -475,7 +488,7 @@ EDGE: Final = (
         "app/api/edge/auth.py",
         "caller = Caller(tenant=key.tenant,",
         'caller = Caller(authorization=headers.get("authorization"), tenant=key.tenant,',
-        ("tests/edge/test_auth.py::test_a_key_is_its_tenant_and_never_travels_on",),
+        ("tests/api/edge/test_auth.py::test_a_key_is_its_tenant_and_never_travels_on",),
         "Providers see the gateway's own keys.",
     ),
     Mutation(
@@ -517,7 +530,7 @@ EDGE: Final = (
         "app/upstream/http/proxied_client.py",
         "allow_redirects=False",
         "allow_redirects=True",
-        ("tests/upstream/test_openai.py::test_a_redirect_is_not_followed[aiohttp]",),
+        ("tests/upstream/protocols/test_openai.py::test_a_redirect_is_not_followed[aiohttp]",),
         "A provider's redirect sends prompts and its key to another address.",
     ),
     Mutation(
@@ -525,7 +538,7 @@ EDGE: Final = (
         "app/api/edge/request_body.py",
         "        if size > limit_bytes:",
         "        if False:",
-        ("tests/edge/test_bad_input.py::test_a_body_over_the_limit_is_refused_however_it_is_sent",),
+        ("tests/api/test_invalid_requests.py::test_a_body_over_the_limit_is_refused_however_it_is_sent",),
         "A body without a length fills the memory.",
     ),
     Mutation(
@@ -541,7 +554,7 @@ EDGE: Final = (
         "app/conversation/json_depth.py",
         "MAX_JSON_DEPTH: Final = 200",
         "MAX_JSON_DEPTH: Final = 2_000",
-        ("tests/conversation/test_nesting.py::test_a_message_that_is_nested_too_deeply_is_refused_by_name",),
+        ("tests/conversation/test_json_depth.py::test_a_message_that_is_nested_too_deeply_is_refused_by_name",),
         "Deeply nested JSON breaks whatever reads the log later.",
     ),
     Mutation(
@@ -549,7 +562,7 @@ EDGE: Final = (
         "app/pipeline/admission/admission.py",
         "if self.running >= self._most or held >= self._most_per_tenant:",
         "if self.running >= self._most:",
-        ("tests/pipeline/test_fair_queue.py::test_a_tenant_at_its_own_bound_leaves_places_to_others",),
+        ("tests/pipeline/admission/test_fair_queue.py::test_a_tenant_at_its_own_bound_leaves_places_to_others",),
         "One tenant takes all places.",
     ),
     Mutation(
@@ -565,7 +578,7 @@ EDGE: Final = (
         "app/api/edge/error_responses.py",
         "math.ceil(pause_seconds)",
         "int(pause_seconds)",
-        ("tests/edge/test_errors.py::test_nobody_is_told_to_come_again_too_early[1.2-2]",),
+        ("tests/api/edge/test_error_responses.py::test_nobody_is_told_to_come_again_too_early[1.2-2]",),
         "Clients come again too early, and are refused again.",
     ),
     Mutation(
@@ -573,7 +586,7 @@ EDGE: Final = (
         "app/api/edge/error_responses.py",
         "if not error.retryable and (error.status < 500 or",
         "if not error.retryable and (False or",
-        ("tests/edge/test_errors.py::test_every_path_and_status_answers_in_one_shape[GET-/nope-404]",),
+        ("tests/api/edge/test_error_responses.py::test_every_path_and_status_answers_in_one_shape[GET-/nope-404]",),
         "SDKs repeat requests that can never succeed.",
     ),
     Mutation(
@@ -581,7 +594,7 @@ EDGE: Final = (
         "app/errors.py",
         'code = "context_length_exceeded"',
         'code = "context_too_long"',
-        ("tests/edge/test_errors.py::test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for",),
+        ("tests/api/edge/test_error_responses.py::test_what_cannot_fit_is_refused_in_the_words_that_clients_look_for",),
         "Clients that look for `context_length_exceeded` do not find it.",
     ),
     Mutation(
@@ -589,7 +602,7 @@ EDGE: Final = (
         "app/pipeline/respond/context_status.py",
         "    if turn.degraded:",
         "    if False:",
-        ("tests/edge/test_degraded_store.py::test_histories_are_served_and_appends_are_not[False]",),
+        ("tests/store/test_database_outage.py::test_histories_are_served_and_appends_are_not[False]",),
         "An answer that is not stored does not say so.",
     ),
     Mutation(
@@ -597,7 +610,7 @@ EDGE: Final = (
         "app/pipeline/respond/context_status.py",
         'if stateless and plan.status == "full":',
         "if False:",
-        ("tests/edge/test_ids.py::test_the_mode_header_settles_what_messages_are",),
+        ("tests/pipeline/resolve/test_conversation_ids.py::test_the_mode_header_settles_what_messages_are",),
         "An answer that is not to be stored says `full`, as if it were.",
     ),
     Mutation(
@@ -613,7 +626,9 @@ EDGE: Final = (
         "app/compaction/summary_maker.py",
         "return [seq for seq in now.redacted if seq <= last_seq] != known",
         "return False",
-        ("tests/compaction/test_outdated.py::test_a_message_that_was_erased_while_its_range_waited_is_not_summarized",),
+        (
+            "tests/compaction/test_outdated_ranges.py::test_a_message_that_was_erased_while_its_range_waited_is_not_summarized",
+        ),
         "A summary that read what was erased meanwhile is written.",
     ),
 )
@@ -625,7 +640,7 @@ UPSTREAM: Final = (
         "app/upstream/http/http1_connection.py",
         "self.watch.begin(silence_seconds=self._timeouts.first_byte_seconds, ends_at=ends_at)",
         "self.watch.begin(silence_seconds=None, ends_at=ends_at)",
-        ("tests/upstream/test_openai.py::test_a_provider_that_never_answers_times_out[own]",),
+        ("tests/upstream/protocols/test_openai.py::test_a_provider_that_never_answers_times_out[own]",),
         "A provider that never answers holds its request for ever.",
     ),
     Mutation(
@@ -633,7 +648,9 @@ UPSTREAM: Final = (
         "app/upstream/http/http1_connection.py",
         "self.watch.limit_silence(self._timeouts.between_bytes_seconds)",
         "self.watch.limit_silence(None)",
-        ("tests/upstream/test_openai.py::test_the_first_byte_may_take_longer_than_the_pauses_between_bytes[own]",),
+        (
+            "tests/upstream/protocols/test_openai.py::test_the_first_byte_may_take_longer_than_the_pauses_between_bytes[own]",
+        ),
         "A provider that falls silent holds its stream for ever.",
     ),
     Mutation(
@@ -641,7 +658,7 @@ UPSTREAM: Final = (
         "app/upstream/http/http1_connection.py",
         "        if self.is_complete:\n            raise",
         "        if False:\n            raise",
-        ("tests/upstream/test_http1.py::test_a_second_answer_that_nobody_asked_for_reaches_nobody",),
+        ("tests/upstream/http/test_http1_connection.py::test_a_second_answer_that_nobody_asked_for_reaches_nobody",),
         "An answer that nobody asked for reaches the next request on its connection.",
     ),
     Mutation(
@@ -649,7 +666,7 @@ UPSTREAM: Final = (
         "app/upstream/routing/router.py",
         "again=not isinstance(error, AnswerTimedOut)",
         "again=True",
-        ("tests/upstream/test_router.py::test_a_call_that_timed_out_goes_to_the_next_deployment",),
+        ("tests/upstream/routing/test_router.py::test_a_call_that_timed_out_goes_to_the_next_deployment",),
         "A provider that is slow is paid for the same answer three times.",
     ),
     Mutation(
@@ -657,7 +674,7 @@ UPSTREAM: Final = (
         "app/upstream/protocols/overflow.py",
         "if not named and _SOMETHING_ELSE.search(said):",
         "if False:",
-        ("tests/upstream/test_overflow.py::test_other_refusals_are_not_taken_for_an_overflow",),
+        ("tests/upstream/protocols/test_overflow.py::test_other_refusals_are_not_taken_for_an_overflow",),
         "A rate limit on tokens makes the conversation be summarized.",
     ),
     Mutation(
@@ -666,7 +683,7 @@ UPSTREAM: Final = (
         "if self.failure is None and not self.collector.complete:",
         "if False:",
         (
-            "tests/edge/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
+            "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
         ),
         "A stream that broke off ends as if it were whole.",
     ),
@@ -675,7 +692,7 @@ UPSTREAM: Final = (
         "app/pipeline/respond/stream_relay.py",
         "if not self._include_usage and",
         "if False and",
-        ("tests/edge/test_streams.py::test_the_usage_chunk_reaches_only_clients_that_asked",),
+        ("tests/pipeline/respond/test_stream_format.py::test_the_usage_chunk_reaches_only_clients_that_asked",),
         "Clients that did not ask for usage get a chunk without choices, and some break.",
     ),
     Mutation(
@@ -684,7 +701,7 @@ UPSTREAM: Final = (
         "if collector.error is not None or name == ERROR_EVENT:",
         "if name == ERROR_EVENT:",
         (
-            "tests/edge/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
+            "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
         ),
         "An error in the middle of a stream is taken for an answer.",
     ),
@@ -694,7 +711,7 @@ UPSTREAM: Final = (
         "incomplete = not collector.complete or relay.failure is not None",
         "incomplete = False",
         (
-            "tests/edge/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
+            "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
         ),
         "An answer that broke off is stored as a whole one, and given to retries.",
     ),

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import httpx
 
-from tests.edge.kept import Messages, is_summary, material, until, user
 from tests.faults.scene import Scene, scene
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, serving, usage_chunk
+from tests.support.gateway import Messages, is_summary, material, until, user
 
 REPLICAS: Final = 3
 TENANT: Final = "sk-replicas"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.edge.kept import assistant, user
 from tests.replicas.fleet import REPLICAS, Fleet, fleet, fresh_name, history_of, question, reached
+from tests.support.gateway import assistant, user
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 

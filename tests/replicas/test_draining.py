@@ -12,12 +12,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.edge.kept import user
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal
 from tests.faults.load import Load, Manners
 from tests.faults.servers import Instance
 from tests.replicas.fleet import Fleet, answer_to, fleet, fresh_name, reached
+from tests.support.gateway import user
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 

@@ -18,21 +18,23 @@ from app.errors import StoreUnavailable
 from app.store.connect import open_store
 from app.store.contract import Store
 from migrations.run import prepare
-from tests.edge.kept import user
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal
 from tests.faults.load import Load, Manners
 from tests.faults.servers import Database
 from tests.replicas.fleet import Fleet, fleet, fresh_name, history_of
 from tests.replicas.pgbouncer import KEEPS_STATEMENTS, binary, pooled, version
-from tests.store.logs import Clock, begin, fresh_tenant, go_on
+from tests.store.example_logs import Clock, begin, fresh_tenant, go_on
+from tests.support.gateway import user
 
 pytestmark = pytest.mark.timeout(180)
 
 CONTRACT: Final = (
-    "appends", "chunks", "contract", "side_tables", "erasure", "fences", "find", "leases", "lists", "redaction",
-    "revisions", "search", "search_all",
+    "test_appends", "test_chunks", "test_contract", "test_side_tables", "test_erasure", "test_lease_fencing",
+    "test_find_by_links", "test_leases", "test_list_pages", "test_redaction", "test_chunk_revisions",
+    "search.test_search_in_conversation", "search.test_search_in_all_conversations",
 )  # fmt: skip
+"""Modules below `tests.store`."""
 SERVED: Final = {"store", "clock"}
 """Fixtures that tests of the contract may ask for here."""
 POOL: Final = 2
@@ -70,12 +72,12 @@ def contract() -> dict[str, Callable[..., Any]]:
     """The tests of what every store does, by a name that tells where they are from."""
     found = {}
     for name in CONTRACT:
-        for test, function in vars(importlib.import_module(f"tests.store.test_{name}")).items():
+        for test, function in vars(importlib.import_module(f"tests.store.{name}")).items():
             if not test.startswith("test_"):
                 continue
             given = {argument for mark in getattr(function, "pytestmark", ()) for argument in _given_by(mark)}
             if "store" in (asked := set(inspect.signature(function).parameters)) and asked - given <= SERVED:
-                found[f"test_{name}: {test.removeprefix('test_')}"] = function
+                found[f"{name.rpartition('.')[2]}: {test.removeprefix('test_')}"] = function
     return found
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.edge.kept import until
 from tests.faults.servers import Database
 from tests.replicas.pgbouncer import stand_in
+from tests.support.gateway import until
 
 
 class Clients:

@@ -18,7 +18,7 @@ from app.store.postgres.backend import PostgresStore
 from app.store.sql.tables import is_on, metadata
 from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
-from tests.store.logs import (
+from tests.store.example_logs import (
     NOON,
     Clock,
     begin,

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from app.conversations.api_keys import Issuing, Wish
 from app.store.connect import open_store
-from tests.edge.kept import assistant, user
 from tests.replicas.fleet import REPLICAS, Fleet, answer_to, fleet, fresh_name, history_of, question, reached
+from tests.support.gateway import assistant, user
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 

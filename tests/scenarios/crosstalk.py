@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.edge.kept import is_summary
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream
+from tests.support.gateway import is_summary
 
 Body = dict[str, Any]
 WORD: Final = re.compile(r"zyx\d\dqk")

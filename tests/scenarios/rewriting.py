@@ -15,8 +15,8 @@ import httpx
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import tokenizer_for
-from tests.edge.kept import World, call, is_summary, system, user
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
+from tests.support.gateway import World, call, is_summary, system, user
 
 WINDOW = 8192
 KEY = "sk-one"

@@ -10,7 +10,6 @@ import pytest
 
 from app.context.view.missing_results import MISSING_RESULT
 from app.pipeline.resolve.resent_history import FAST_PATH_MESSAGES
-from tests.edge.kept import call, user
 from tests.live import completion
 from tests.scenarios.rewriting import (
     COUNTER,
@@ -24,6 +23,7 @@ from tests.scenarios.rewriting import (
     run_agent,
     words,
 )
+from tests.support.gateway import call, user
 
 
 def drop_results(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

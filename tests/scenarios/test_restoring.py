@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.edge.kept import user
 from tests.scenarios.rewriting import Client, Kept, StrictModel, inject, kept, question, slide
+from tests.support.gateway import user
 
 FACT = "The greenhouse key lies under the blue flowerpot."
 ASKED = "Where does the greenhouse key lie?"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.edge.kept import is_summary, user
 from tests.live import completion
 from tests.scenarios.rewriting import (
     COUNTER,
@@ -32,6 +31,7 @@ from tests.scenarios.rewriting import (
     summarize_users,
     words,
 )
+from tests.support.gateway import is_summary, user
 
 
 def make_examples(count: int) -> list[dict[str, Any]]:

@@ -38,8 +38,8 @@ from app.upstream.protocols.overflow import recognise
 from app.upstream.protocols.sse import Event, EventDecoder
 from app.upstream.protocols.stream_collector import Collector
 from app.upstream.provider import Call, Deployment, Quirks
-from tests.pipeline.test_stream_relay import relayed
-from tests.upstream.test_http1_properties import answered
+from tests.pipeline.respond.test_stream_relay import relayed
+from tests.upstream.http.test_http1_properties import answered
 
 Target = Callable[[bytes], None]
 fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

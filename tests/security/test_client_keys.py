@@ -18,9 +18,9 @@ import pytest
 
 from app.conversations.api_keys import Issuing, Wish
 from app.store.memory.backend import MemoryStore
-from tests.edge.kept import answering, is_summary, long_history, user
-from tests.edge.test_tenants import WITH_IDS, WITHOUT_IDS
+from tests.api.edge.test_tenant_isolation import WITH_IDS, WITHOUT_IDS
 from tests.live import Reply, gateway, serving
+from tests.support.gateway import answering, is_summary, long_history, user
 
 CANARIES: Final = ("sk-canary-of-tenant-one-5d1c", "sk-canary-of-tenant-two-93ae")
 SHOWN_AS: Final = ("authorization", "api-key", "x-api-key", "both")

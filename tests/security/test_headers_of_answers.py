@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from app.api.reference_page import page_of
-from tests.edge.kept import user, world
 from tests.live import Reply, ScriptedUpstream
+from tests.support.gateway import user, world
 
 PATHS = (
     *("/v1/conversations", "/v1/models", "/v1/chat/completions", "/v1/conversations/conv_x", "/nothing", "/healthz"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from app.observability import log as logs
 from app.observability.request_facts import begin_facts, note_request, tell
-from tests.edge.kept import user, world
 from tests.live import ScriptedUpstream
+from tests.support.gateway import user, world
 
 FORGED = (
     'x\r\n{"level":"info","message":"forged"}\n12:00:00 info forged'

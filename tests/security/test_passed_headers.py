@@ -9,8 +9,8 @@ import pytest
 from app.api.edge.error_responses import error_headers
 from app.api.edge.passed_headers import SANDBOX
 from app.errors import UpstreamRefused
-from tests.edge.kept import user, world
 from tests.live import Reply, ScriptedUpstream, completion
+from tests.support.gateway import user, world
 
 FORGED = {
     "access-control-allow-origin": "*",

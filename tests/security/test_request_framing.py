@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from tests.edge.kept import World, user, world
 from tests.live import ScriptedUpstream
+from tests.support.gateway import World, user, world
 
 BODY = json.dumps({"model": "m", "messages": [user("x")]})
 CHUNKED_BODY = f"{len(BODY):x}\r\n{BODY}\r\n0\r\n"

@@ -12,9 +12,9 @@ import pytest
 from app.api.edge.header_checks import SINGLE_HEADERS, HostRules, RequestHeads
 from app.api.edge.request_body import headers_of
 from app.settings import load
-from tests.edge.kept import World, user, world
 from tests.live import ScriptedUpstream, completion
 from tests.security.test_request_framing import send_raw
+from tests.support.gateway import World, user, world
 
 ROOT = Path(__file__).parents[2]
 OPEN = HostRules()

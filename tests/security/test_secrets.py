@@ -16,9 +16,9 @@ from app.__main__ import main
 from app.main import create_app
 from app.observability import log as logs
 from app.settings import load
-from tests.edge.at_rest import at_rest, config_in, file_bytes
-from tests.edge.kept import user
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
+from tests.support.gateway import user
+from tests.support.sqlite_gateway import at_rest, config_in, file_bytes
 
 SECRETS: Final = {
     "provider": "sk-canary-provider-1f3a",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from tests.edge.at_rest import at_rest, config_in
-from tests.edge.kept import user
 from tests.live import ScriptedUpstream, completion
+from tests.support.gateway import user
+from tests.support.sqlite_gateway import at_rest, config_in
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m[red]not markup[/nothing]\r"
 

@@ -18,6 +18,7 @@ def test_what_it_says_is_tested_in_is_there() -> None:
 
 def test_modules_that_it_names_are_there() -> None:
     rooms = "|".join(folder.name for folder in (ROOT / "app").iterdir() if folder.is_dir())
-    named = {name for name in re.findall(rf"`((?:{rooms})/[a-z_0-9]+)`", PAGE) if not (ROOT / "tests" / name).exists()}
+    found = re.findall(rf"`((?:{rooms})(?:/[a-z_0-9]+)+)`", PAGE)
+    named = {name for name in found if not (ROOT / "tests" / name).exists()}
     assert len(named) > 8
     assert [name for name in named if not any((ROOT / "app" / f"{name}{end}").exists() for end in ("", ".py"))] == []

@@ -9,8 +9,8 @@ import pytest
 
 from app.api.edge.browser_origins import Visitors
 from app.errors import InsufficientPermissions
-from tests.edge.kept import user, world
 from tests.live import ScriptedUpstream
+from tests.support.gateway import user, world
 
 PLAIN = Visitors()
 NAMED = Visitors(["Gateway.example.com"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.edge.kept import user, world
-from tests.edge.wire import chunks, raw
 from tests.live import Reply, ScriptedUpstream, completion, stream
+from tests.support.gateway import user, world
+from tests.support.raw_http import chunks, raw
 
 LINES = "a\r\nx-evil: 1\r\n\r\nGET /evil HTTP/1.1\r\n"
 

@@ -13,7 +13,7 @@ from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.postgres.backend import PostgresStore
 from migrations.run import prepare
-from tests.store.logs import Clock
+from tests.store.example_logs import Clock
 
 ENCRYPTED = "encrypted "
 """Begins the name of a store that is wrapped in encryption."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.store.contract import HeadMoved, LeaseLost, Store
-from tests.store.logs import NOON, Clock, beginnings, following, lease_on
+from tests.store.example_logs import NOON, Clock, beginnings, following, lease_on
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 37])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import ChunkKind
 from app.store.contract import LeaseLost, Store
-from tests.store.logs import (
+from tests.store.example_logs import (
     begin,
     branch_off,
     chunk_over,

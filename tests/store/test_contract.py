@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.conversation.identity import new_conversation_id
 from app.conversation.messages import LogMessage, Message
 from app.store.contract import Append, HeadMoved, Store
-from tests.store.logs import (
+from tests.store.example_logs import (
     NOON,
     Clock,
     begin,

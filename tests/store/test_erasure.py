@@ -18,7 +18,7 @@ from app.store.lineage import Erasure, erasure
 from app.store.memory.backend import MemoryStore
 from app.store.sql import chunk_transactions
 from app.store.sql.rows import Lineage
-from tests.store.logs import (
+from tests.store.example_logs import (
     NOON,
     begin,
     branch_off,

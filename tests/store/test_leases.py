@@ -16,7 +16,7 @@ from app.store.connect import open_store
 from app.store.contract import Lease, Store
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
-from tests.store.logs import NOON, Clock, fresh_tenant
+from tests.store.example_logs import NOON, Clock, fresh_tenant
 
 
 class Time:

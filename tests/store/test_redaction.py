@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversation.search_terms import terms_of
 from app.store.contract import Append, HeadMoved, Store
-from tests.store.logs import (
+from tests.store.example_logs import (
     begin,
     bodies,
     branch_off,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.conversation.api_keys import ApiKey
 from app.store.contract import RequestKey, Store
 from app.store.postgres.backend import PostgresStore
-from tests.store.logs import NOON, Clock, fresh_tenant
+from tests.store.example_logs import NOON, Clock, fresh_tenant
 
 _numbers = itertools.count(1)
 

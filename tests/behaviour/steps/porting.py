@@ -11,7 +11,7 @@ from tests.behaviour.model import Body
 from tests.behaviour.steps.words import Table, step
 from tests.behaviour.talk import Talk
 from tests.behaviour.texts import message
-from tests.conversations.files import chatgpt_conversation, chatgpt_message, node
+from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
 
 @given(step('the file "{name}" with the messages:'))

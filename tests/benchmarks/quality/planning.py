@@ -17,7 +17,7 @@ from app.assembly.models import policy_of
 from app.context.plan.policy import Policy
 from app.settings import load
 from tests.benchmarks.quality.texts import Prose
-from tests.context.worlds import Body, World, assistant, calls, result, user
+from tests.context.planned_conversation import Body, World, assistant, calls, result, user
 
 MESSAGES: Final = 10_000
 TEXT_CHARS: Final = 400

@@ -1,0 +1,271 @@
+"""What the model would see of a conversation, and what it saw for an answer."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from app.store.memory.backend import MemoryStore
+from tests.live import Reply, ScriptedUpstream
+from tests.support.conversations_client import WINDOW, done, every_message, question, refused, talk
+from tests.support.gateway import answering, shown, system, user, world
+
+
+def model() -> ScriptedUpstream:
+    return ScriptedUpstream(default=answering)
+
+
+async def test_a_short_conversation_would_be_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = model()
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        answer = await gateway.say([system("Be brief."), user("Hello")], conversation="c")
+        asked = len(upstream.requests)
+        told = await done(gateway, "GET", "c/context")
+        assert (told["object"], told["status"], told["fits"]) == ("context.preview", "full", True)
+        assert (told["model"], told["policy"], told["window"]) == ("m", "additive", WINDOW)
+        assert told["conversation_id"] == answer["conversation_id"]
+        assert told["instructions"] == [system("Be brief.")]
+        assert (told["summaries"], told["to_summarize"]) == ([], [])
+        assert [message["text"] for message in told["messages"]["data"]] == ["You said: Hello", "Hello"]
+        assert {message["disposition"] for message in told["messages"]["data"]} == {"verbatim"}
+        assert len(upstream.requests) == asked
+        assert "sent" not in told
+
+
+async def test_the_preview_is_what_the_next_request_brings_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = model()
+    async with world(monkeypatch, upstream, window=WINDOW, policies={"additive": {"recall": "off"}}) as gateway:
+        await talk(gateway, 24)
+        told = await done(gateway, "GET", "c/context", **{"include[]": "sent"})
+        assert told["status"] == "summarized"
+        body = await talk(gateway, 1, first=24)
+        assert shown(upstream)[-1][:-1] == told["sent"]
+        assert len(told["sent_places"]) == len(told["sent"])
+        assert body["context"]["prompt_tokens"] > told["prompt_tokens"]
+        assert told["prompt_tokens"] <= told["limit"]
+
+
+async def test_each_message_is_told_with_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        await talk(gateway, 24)
+        told = await done(gateway, "GET", "c/context", order="asc", limit=1000)
+        rows = told["messages"]["data"]
+        assert [row["seq"] for row in rows] == list(range(48))
+        last = told["summaries"][-1]
+        assert {row["summary_id"] for row in rows[: last["to_seq"]]} == {one["id"] for one in told["summaries"]}
+        assert {row["disposition"] for row in rows[last["to_seq"] :]} == {"verbatim"}
+        assert (last["from_item"], last["through_item"]) == (
+            rows[last["from_seq"]]["id"],
+            rows[last["to_seq"] - 1]["id"],
+        )
+        assert (last["kind"], last["revision"]) == ("model", 1)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_messages_come_by_pages(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        await talk(gateway, 12)
+        seqs = [row["seq"] for row in await every_message(gateway, "c/context", order=order, limit=7)]
+        assert seqs == sorted(range(24), reverse=order == "desc")
+        error = await refused(gateway, 404, "GET", "c/context", after="msg_" + "0" * 34)
+        assert error["code"] == "item_not_found"
+
+
+async def test_another_model_or_policy_can_be_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {
+        "*": {"provider": "upstream", "context_window": WINDOW},
+        "large": {"provider": "upstream", "context_window": 100_000},
+    }
+    async with world(monkeypatch, model(), models=models) as gateway:
+        await talk(gateway, 24)
+        assert (await done(gateway, "GET", "c/context"))["status"] == "summarized"
+        large = await done(gateway, "GET", "c/context", model="large")
+        assert (large["status"], large["window"], large["model"]) == ("full", 100_000, "large")
+        windowed = await done(gateway, "GET", "c/context", policy="window")
+        assert (windowed["policy"], windowed["status"]) == ("window", "trimmed")
+        assert windowed["dropped_messages"] > 0
+
+
+async def test_what_is_asked_last_is_taken_for_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"*": {"provider": "upstream", "context_window": WINDOW}}
+    models["alias"] = {"provider": "upstream", "model": "behind-it", "context_window": 9_000}
+    async with world(monkeypatch, model(), models=models) as gateway:
+        await gateway.say([user("Hello")], conversation="c", model="alias", context={"policy": "fade"})
+        told = await done(gateway, "GET", "c/context")
+        assert (told["model"], told["policy"], told["window"]) == ("alias", "fade", 9_000)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code", "param"),
+    [
+        ({"policy": "fold"}, 400, "policy_not_found", "context.policy"),
+        ({"limit": "0"}, 400, "invalid_value", "limit"),
+        ({"limit": "1001"}, 400, "invalid_value", "limit"),
+        ({"limit": "x"}, 400, "invalid_type", "limit"),
+        ({"order": "up"}, 400, "invalid_value", "order"),
+        ({"include[]": "all"}, 400, "invalid_value", "include[].0"),
+    ],
+)
+async def test_what_cannot_be_looked_at_is_refused(
+    query: dict[str, str], status: int, code: str | None, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        await talk(gateway, 1)
+        error = await refused(gateway, status, "GET", "c/context", **query)
+        assert (error["code"], error["param"]) == (code, param)
+
+
+async def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"m": {"provider": "upstream", "context_window": WINDOW}}
+    async with world(monkeypatch, model(), models=models) as gateway:
+        await talk(gateway, 1)
+        error = await refused(gateway, 404, "GET", "c/context", model="other")
+        assert error["code"] == "model_not_found"
+
+
+async def test_others_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        await talk(gateway, 1)
+        (answer, _) = (await done(gateway, "GET", "c/context"))["messages"]["data"]
+        for path in ("c/context", f"c/items/{answer['id']}/context"):
+            error = await refused(gateway, 404, "GET", path, key="sk-two")
+            assert error["code"] == "conversation_not_found"
+
+
+async def test_what_the_model_saw_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = model()
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        await talk(gateway, 24)
+        rows = await every_message(gateway, "c/context", order="asc")
+        for row in (rows[1], rows[-1]):
+            told = await done(
+                gateway, "GET", f"c/items/{row['id']}/context", order="asc", limit=1000, **{"include[]": "sent"}
+            )
+            assert (told["object"], told["exact"], told["item_id"]) == ("context.seen", True, row["id"])
+            assert told["sent"] == shown(upstream)[row["seq"] // 2]
+            assert [one["seq"] for one in told["messages"]["data"]] == list(range(row["seq"]))
+        assert (told["status"], told["model"], told["policy"]) == ("summarized", "m", "additive")
+        summary, *others = told["sent_places"]
+        assert [part["kind"] for part in summary["parts"]] == ["introduction"] + ["summary"] * len(told["summaries"])
+        assert [part["summary_id"] for part in summary["parts"][1:]] == [one["id"] for one in told["summaries"]]
+        assert "".join(part["text"] for part in summary["parts"]) == told["sent"][0]["content"]
+        assert [(one["kind"], one["from_seq"], one["to_seq"]) for one in others] == [
+            ("message", seq, seq + 1) for seq in range(summary["to_seq"], rows[-1]["seq"])
+        ]
+        page = await done(gateway, "GET", f"c/items/{rows[-1]['id']}/context", limit=5)
+        assert [one["seq"] for one in page["messages"]["data"]] == [46, 45, 44, 43, 42]
+        assert page["messages"]["has_more"] is True
+
+
+async def test_a_view_is_told_exactly_although_its_summary_was_edited_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = model()
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        await talk(gateway, 24)
+        told = await done(gateway, "GET", "c/context")
+        (summary, *_), newest = told["summaries"], told["messages"]["data"][0]["id"]
+        await done(gateway, "PATCH", f"c/summaries/{summary['id']}", json={"text": "They spoke of ships."})
+        seen = await done(gateway, "GET", f"c/items/{newest}/context", **{"include[]": "sent"})
+        assert seen["exact"] is True
+        assert seen["sent"] == shown(upstream)[-1]
+        assert "ships" not in str(seen["sent"])
+        await done(gateway, "DELETE", f"c/summaries/{summary['id']}")
+        assert (await done(gateway, "GET", f"c/items/{newest}/context"))["exact"] is False
+
+
+async def test_views_that_were_kept_without_revisions_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = model()
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        await talk(gateway, 24)
+        newest = (await done(gateway, "GET", "c/context"))["messages"]["data"][0]["id"]
+        for log in gateway.store._messages.values():
+            for seq, entry in log.items():
+                if entry.meta:
+                    log[seq] = replace(entry, meta=_without(entry.meta, "revisions"))
+        assert (await done(gateway, "GET", f"c/items/{newest}/context"))["exact"] is True
+
+
+def _without(meta: dict[str, object], name: str) -> dict[str, object]:
+    view = meta["view"]
+    assert isinstance(view, dict)
+    return {**meta, "view": {key: value for key, value in view.items() if key != name}}
+
+
+async def test_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, model(), window=WINDOW) as gateway:
+        await talk(gateway, 1)
+        question_id = (await done(gateway, "GET", "c/context"))["messages"]["data"][-1]["id"]
+        error = await refused(gateway, 404, "GET", f"c/items/{question_id}/context")
+        assert (error["code"], error["param"]) == ("view_not_found", "item_id")
+        error = await refused(gateway, 404, "GET", "c/items/msg_unheard_of/context")
+        assert error["code"] == "item_not_found"
+
+
+async def test_a_conversation_without_an_answer_needs_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply({"error": {"message": "No."}}, 400))
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        await gateway.post([user("Hello")], conversation="c")
+        error = await refused(gateway, 409, "GET", "c/context")
+        assert (error["code"], error["param"]) == ("model_required", "model")
+        told = await done(gateway, "GET", "c/context", model="m")
+        assert [row["text"] for row in told["messages"]["data"]] == ["Hello"]
+
+
+async def test_a_view_that_cannot_be_made_to_fit_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {
+        "*": {"provider": "upstream", "context_window": WINDOW},
+        "tiny": {"provider": "upstream", "context_window": 300},
+    }
+    async with world(monkeypatch, model(), models=models) as gateway:
+        await gateway.say([system("word " * 600), user("Hello")], conversation="c")
+        told = await done(gateway, "GET", "c/context", model="tiny")
+        assert told["fits"] is False
+        assert told["prompt_tokens"] > told["limit"]
+
+
+async def cost_of_a_preview(messages: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Bytes at the most while a page is made, and how many messages were read for it."""
+    store = CountingStore(clock=lambda: datetime.now(UTC))
+    async with world(monkeypatch, model(), store=store, window=32_000) as gateway:
+        await gateway.say([user("Hello"), *_long(messages // 2 - 1)], conversation="c")
+        await done(gateway, "GET", "c/context", limit=10)
+        store.read_messages = 0
+        tracemalloc.start()
+        try:
+            told = await done(gateway, "GET", "c/context", limit=10)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert told["messages"]["data"][0]["seq"] == messages - 1
+    assert told["status"] == "summarized"
+    return peak_bytes, store.read_messages
+
+
+def _long(turns: int) -> list[dict[str, str]]:
+    said = []
+    for number in range(turns):
+        said += [{"role": "assistant", "content": f"Answer {number}."}, user(question(number, 8))]
+    return said
+
+
+class CountingStore(MemoryStore):
+    """Counts the messages that are read."""
+
+    read_messages = 0
+
+    async def read(self, conversation, from_seq, to_seq):  # type: ignore[no-untyped-def]
+        found = await super().read(conversation, from_seq, to_seq)
+        self.read_messages += len(found)
+        return found
+
+
+async def test_a_preview_costs_no_more_for_ten_thousand_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        short_bytes, short_reads = await cost_of_a_preview(2_000, patch)
+    with monkeypatch.context() as patch:
+        long_bytes, long_reads = await cost_of_a_preview(10_000, patch)
+    print(f"a preview: {short_bytes:,} bytes and {short_reads} messages, {long_bytes:,} and {long_reads}")
+    assert long_bytes < short_bytes + 500_000
+    assert long_reads < short_reads + 100

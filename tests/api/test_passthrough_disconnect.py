@@ -1,0 +1,123 @@
+"""Clients of passed-through requests that hang up: the call ends with them, and their place is free at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.live import Reply, ScriptedUpstream, completion
+from tests.pipeline.admission.test_admission_over_http import become
+from tests.support.gateway import World, user, world
+
+LEFT_SECONDS = 0.5
+"""How soon after a client's leaving its call and its place must be gone."""
+LARGE = "x" * 3_000_000
+
+
+async def leave(asking: asyncio.Task[Any]) -> float:
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    return time.monotonic()
+
+
+async def gone(w: World, upstream: ScriptedUpstream, left: float) -> None:
+    """The call and the place are free soon after the client has left, and the next request is served."""
+    async with asyncio.timeout(5):
+        await upstream.left.wait()
+    await become(w, 0, 0)
+    assert time.monotonic() - left < LEFT_SECONDS
+    upstream.replies = [completion()]
+    assert (await w.client.post(f"{w.base_url}/embeddings", json={"model": "m"})).status_code == 200
+
+
+@pytest.mark.parametrize("said", ["x", LARGE], ids=["short", "large"])
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+async def test_a_client_that_leaves_before_the_answer_ends_the_call(
+    said: str, streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = ScriptedUpstream(Reply({}, gate=asyncio.Event()))
+    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+        body = {"model": "m", "input": said, "stream": streams}
+        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/responses", json=body))
+        await become(w, 1, 0)
+        async with asyncio.timeout(5):
+            while not upstream.bodies:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.01)
+        await gone(w, upstream, await leave(asking))
+
+
+async def test_a_client_that_leaves_in_a_stream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply(pieces=[b"data: {}\n\n", 60]))
+    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+        body = {"model": "m", "stream": True}
+        async with w.client.stream("POST", f"{w.base_url}/responses", json=body) as answer:
+            await anext(answer.aiter_lines())
+            await become(w, 1, 0)
+        await gone(w, upstream, time.monotonic())
+
+
+async def test_a_client_that_leaves_while_its_body_goes_upstream_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider accepts the connection and reads nothing."""
+    ended = asyncio.Event()
+
+    async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        try:
+            while await reader.read(1_000_000):
+                pass
+        except ConnectionError:
+            pass
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(read_nothing, "127.0.0.1", 0, limit=1024)
+    port = server.sockets[0].getsockname()[1]
+    providers = {"upstream": {"base_url": f"http://127.0.0.1:{port}/v1"}}
+    async with server, world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
+        body = {"model": "m", "input": LARGE * 6}
+        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/embeddings", json=body))
+        await become(w, 1, 0)
+        left = await leave(asking)
+        await become(w, 0, 0)
+        assert time.monotonic() - left < LEFT_SECONDS
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
+async def test_a_client_that_leaves_while_it_sends_its_body_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream()
+    sent = asyncio.Event()
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"x" * 100_000
+        sent.set()
+        await asyncio.sleep(60)
+
+    async with world(monkeypatch, upstream) as w:
+        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/files", content=half()))
+        async with asyncio.timeout(5):
+            await sent.wait()
+        await become(w, 0, 0)
+        await leave(asking)
+        await become(w, 0, 0)
+    assert upstream.bodies == []
+
+
+async def test_a_client_that_leaves_the_line_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+    upstream = ScriptedUpstream(Reply({}, gate=gate))
+    async with world(monkeypatch, upstream, limits={"max_concurrent_requests": 1}) as w:
+        first = asyncio.ensure_future(w.post([user("x")]))
+        await become(w, 1, 0)
+        asking = asyncio.ensure_future(w.client.post(f"{w.base_url}/embeddings", json={"model": "m"}))
+        await become(w, 1, 1)
+        await leave(asking)
+        await become(w, 1, 0)
+        gate.set()
+        await first
+        await become(w, 0, 0)
+    assert len(upstream.bodies) == 1

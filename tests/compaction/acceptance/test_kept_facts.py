@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.compaction.acceptance.acceptance import LEAST_OVERSHOOT_TOKENS, OVERSHOOT_SHARE, completed, worth_asking_again
+from app.compaction.acceptance.facts import values_in
+from app.compaction.acceptance.kept_facts import HEADINGS, appendix, kept_in, kept_share, missing, values_of
+from app.compaction.acceptance.mechanical_summary import mechanical_summary
+from app.conversation.messages import Chunk, LogMessage
+from tests.compaction.simulated_compaction import COUNT, Scene, job_for, log_of, saying
+
+NONSENSE = "They spoke about many things."
+
+
+def booking(n: int) -> list[dict[str, Any]]:
+    arguments = f'{{"reservation_id": "RES{n}XQ", "user_id": "mia_kim_{1000 + n}"}}'
+    call = {"id": "a", "type": "function", "function": {"name": "book", "arguments": arguments}}
+    return [
+        {"role": "user", "content": f"Please book the flight FL{n}QA for $1{n}0 as soon as you can, will you?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": f'{{"status": "done", "seat": "SEAT{n}ZZ"}}'},
+    ]
+
+
+def log(bookings: int) -> list[LogMessage]:
+    return log_of([body for n in range(10, 10 + bookings) for body in booking(n)])
+
+
+def chunk(text: str) -> Chunk:
+    return Chunk(
+        id="sum_1",
+        conversation_id="conv_1",
+        from_seq=0,
+        to_seq=4,
+        from_link=b"",
+        to_link=b"",
+        to_skeleton=None,
+        text=text,
+        tokens=0,
+        tokens_total=0,
+        anchor_seq=None,
+        anchor_tokens=0,
+        through_turn=1,
+        kind="model",
+        model="m",
+        prompt_version="1",
+        created_at=datetime(2026, 11, 21, tzinfo=UTC),
+    )
+
+
+def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
+    values = values_in(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 624 for mia."}]))
+    lost = {value.text for value in missing(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
+    assert lost == {"mia_43", "624"}
+
+
+def test_a_nonsense_summary_is_completed_with_what_was_said_and_passed_on() -> None:
+    messages = log(4)
+    text = completed(NONSENSE, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count)
+    assert text.startswith(NONSENSE)
+    assert all(f"RES{n}XQ" in text and f"mia_kim_{1000 + n}" in text and f"FL{n}QA" in text for n in range(10, 14))
+    assert COUNT.count(text) <= 256
+
+
+def test_a_complete_summary_is_left_as_it_is() -> None:
+    messages = log(1)
+    told = "The user booked FL10QA for $1100; reservation RES10XQ for mia_kim_1010, status done, seat SEAT10ZZ."
+    assert completed(told, values_of(messages), limit_tokens=256, allowed_tokens=1000, count=COUNT.count) == told
+
+
+def test_a_good_summary_that_used_all_its_room_is_not_cut_and_little_longer() -> None:
+    messages = log(40)
+    told = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 34))
+    limit = COUNT.count(told)
+    text = completed(told, values_of(messages), limit_tokens=limit, allowed_tokens=10_000, count=COUNT.count)
+    assert text.startswith(f"{told}\n{HEADINGS['kept']}")
+    assert COUNT.count(text) <= limit + max(limit * OVERSHOOT_SHARE, LEAST_OVERSHOOT_TOKENS) + 2
+
+
+def test_a_poor_summary_makes_room_for_values() -> None:
+    messages = log(12)
+    text = completed(
+        f"{NONSENSE} " * 60, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count
+    )
+    assert COUNT.count(text) <= 256
+    assert text.startswith(NONSENSE)
+    assert text.count("RES") >= 6
+
+
+def test_no_more_is_added_than_what_still_gains() -> None:
+    text = completed(NONSENSE, values_of(log(6)), limit_tokens=256, allowed_tokens=40, count=COUNT.count)
+    assert COUNT.count(text) <= 40
+
+
+def test_what_the_appendix_of_a_summary_carries_is_found_again_in_a_fold() -> None:
+    messages = log(3)
+    first = completed(NONSENSE, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count)
+    folded = completed(
+        NONSENSE, values_of((), [chunk(first)]), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count
+    )
+    assert {kept.text for kept in kept_in(first)} == {kept.text for kept in kept_in(folded)}
+    assert {kept.text for kept in kept_in(first) if kept.source == "result"} == {f"SEAT{n}ZZ" for n in (10, 11, 12)} | {
+        "done"
+    }
+
+
+def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
+    told = f"{NONSENSE}\n{HEADINGS['kept']}id: RES10XQ, RES11XQ\n{HEADINGS['result']}seat: " + ", ".join(
+        f"SEAT{n}ZZ" for n in range(60)
+    )
+    text = completed(NONSENSE, values_of((), [chunk(told)]), limit_tokens=80, allowed_tokens=10_000, count=COUNT.count)
+    assert "RES10XQ, RES11XQ" in text
+
+
+def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
+    arguments = '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego"}'
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    values = values_in(log_of([{"role": "assistant", "tool_calls": [call]}]))
+    kept = kept_in(appendix(values, 200, COUNT.count))
+    assert {"San Diego", 'a, b; c: "d"'} == {one.text for one in kept}
+
+
+def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
+    text = appendix(values_of(log(3)), 1000, COUNT.count)
+    assert "reservation_id: RES10XQ, RES11XQ, RES12XQ" in text
+    assert "user_id: mia_kim_1010, mia_kim_1011, mia_kim_1012" in text
+
+
+def test_a_mechanical_summary_has_an_appendix_within_its_limit() -> None:
+    messages = log(40)
+    text = mechanical_summary(messages, (), 256, COUNT.count)
+    assert COUNT.count(text) <= 256
+    assert HEADINGS["kept"] in text
+    assert text.startswith("user: Please book the flight FL10QA")
+    assert mechanical_summary(log(1), (), 1000, COUNT.count).count("RES10XQ") == 1
+
+
+@pytest.mark.parametrize(("kept", "taken"), [(40, "first"), (115, "second")])
+async def test_a_second_summary_is_taken_only_if_it_keeps_more_than_the_first(kept: int, taken: str) -> None:
+    def told(last: int) -> str:
+        return " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, last))
+
+    scene = Scene(
+        window=128_000, said=saying(f"The first: {told(70)}" + " and so on" * 1000, f"The second: {told(kept)}")
+    )
+    [chunk] = (await scene.compactor.compact(job_for(log(120), window=128_000))).chunks
+    assert len(scene.router.calls) == 2, "it was asked for again"
+    assert chunk.text.startswith(f"The {taken}: ")
+
+
+def test_a_second_call_is_worth_it_only_where_many_values_neither_survive_nor_fit() -> None:
+    messages = log(120)
+    values = values_of(messages)
+    half = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 70))
+    lacking = worth_asking_again(half + " and so on" * 1000, values, 2048, COUNT.count)
+    assert 8 <= len(lacking) <= 60
+    assert worth_asking_again(half, values_of(log(70)), 2048, COUNT.count) == []
+    assert worth_asking_again(half, values, 256, COUNT.count) == []
+    assert worth_asking_again(NONSENSE, values, 2048, COUNT.count) == []
+
+
+def test_nothing_to_keep_is_all_kept() -> None:
+    assert kept_share(values_of(log_of([{"role": "user", "content": "hello there"}])), "") == 1.0
+
+
+WORDS = st.from_regex(r"[A-Z]{2}[0-9]{3}[a-z_]{0,6}|[a-z]{2,8}|\$[0-9]{2,5}", fullmatch=True)
+
+
+@given(st.lists(WORDS, max_size=60), st.integers(0, 200), st.integers(0, 300))
+def test_a_completed_summary_keeps_its_limits_and_is_always_the_same(
+    words: list[str], limit: int, allowed: int
+) -> None:
+    values = values_of(log_of([{"role": "user", "content": " ".join(words)}]))
+    first, again = (
+        completed(NONSENSE, values, limit_tokens=limit, allowed_tokens=allowed, count=COUNT.count) for _ in range(2)
+    )
+    assert first == again
+    most = limit + max(limit * OVERSHOOT_SHARE, LEAST_OVERSHOOT_TOKENS) + 2
+    assert COUNT.count(first) <= max(COUNT.count(NONSENSE), most)
+    lines = [kept.text for kept in kept_in(first)]
+    assert len(lines) == len(set(lines))
+
+
+@given(st.lists(WORDS, max_size=60), st.integers(0, 120))
+def test_an_appendix_fits_its_room_and_tells_nothing_new(words: list[str], room: int) -> None:
+    text = " ".join(words)
+    lines = appendix(values_of(log_of([{"role": "user", "content": text}])), room, COUNT.count)
+    assert COUNT.count(lines) <= room
+    assert all(kept.text in text for kept in kept_in(lines))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.compaction.acceptance.mechanical_summary import lines_of, thinned
+from tests.compaction.simulated_compaction import COUNT, log_of
+
+
+def call(call_id: str, name: str, arguments: str = "{}") -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result(call_id: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def test_a_line_stands_for_each_text_and_each_call() -> None:
+    log = log_of(
+        [
+            {"role": "user", "content": "Build\n it."},
+            {"role": "assistant", "content": "Sure.", "tool_calls": [call("a", "run", '{"x": 1}'), call("b", "look")]},
+            result("b", "x" * 300),
+            result("a", "ConnectionError: refused"),
+            {"role": "assistant", "tool_calls": [call("a", "run"), call("c", "wait")]},
+            result("a", '{"error": "no such file"}'),
+            {"role": "assistant", "content": "Done."},
+        ]
+    )
+    assert list(lines_of([entry.message for entry in log])) == [
+        "user: Build it.",
+        "assistant: Sure.",
+        'run({"x": 1}): ERROR: ConnectionError: refused',
+        f"look({{}}): {'x' * 199}…",
+        'run({}): ERROR: {"error": "no such file"}',
+        "wait({}): no result",
+        "assistant: Done.",
+    ]
+
+
+def test_results_under_a_reused_id_go_to_the_calls_in_order() -> None:
+    calls = [call("same", "first"), call("same", "second")]
+    log = log_of([{"role": "assistant", "tool_calls": calls}, result("same", "1"), result("same", "2")])
+    assert list(lines_of([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
+
+
+def test_first_and_newest_lines_stay_when_it_must_be_thinned() -> None:
+    text = thinned([f"user: line {n}" for n in range(1000)], 100, COUNT.count)
+    lines = text.splitlines()
+    assert lines[0] == "user: line 0"
+    assert lines[-1] == "user: line 999"
+    [gap] = [line for line in lines if line.startswith("[")]
+    assert re.fullmatch(rf"\[{1000 - len(lines) + 1} lines left out\]", gap)
+
+
+@given(st.lists(st.text(max_size=80), max_size=60), st.integers(12, 400))
+def test_thinned_lines_fit(lines: list[str], limit: int) -> None:
+    flat = [line.replace("\n", " ") for line in lines]
+    assert COUNT.count(thinned(flat, limit, COUNT.count)) <= limit

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from itertools import count
+
+from app.compaction.compaction_job import CompactionJob
+from app.compaction.compactor import Compactor
+from app.compaction.summarizer.summarizer import Summarizer
+from app.context.count.token_counter import TokenCounter, encoding_for, tokenizer_for
+from app.context.plan.log_cuts import Tail
+from app.context.plan.outline import Range
+from app.context.plan.policy import Policy
+from app.conversation.identity import root_of, start_of
+from app.simulator.options import SimulatorOptions
+from app.simulator.provider import SimulatedProvider
+from app.simulator.simulator import Simulator
+from app.store.leases import LeaseKeeper
+from app.store.memory.backend import MemoryStore
+from app.upstream.routing.router import ModelRoute, Place, Router
+from tests.compaction.simulated_compaction import TENANT, OneWindow, log_of, talk
+
+
+@cache
+def counter_for(encoding: str) -> TokenCounter:
+    return TokenCounter(tokenizer_for(encoding))
+
+
+async def test_a_long_history_is_summarized_once_by_two_processes_on_one_store() -> None:
+    ids = count(1)
+    simulator = Simulator(
+        SimulatorOptions(),
+        counter_for=lambda model: counter_for(encoding_for(model)),
+        clock=lambda: 1_800_000_000.0,
+        new_id=lambda: str(next(ids)),
+    )
+    provider = SimulatedProvider(simulator)
+    store = MemoryStore(clock=lambda: datetime(2026, 11, 21, tzinfo=UTC))
+
+    async def no_time(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    def process(name: str) -> Compactor:
+        router = Router(
+            {"*": ModelRoute((Place("simulator"),))},
+            {"simulator": provider},
+            sleep=no_time,
+            clock=lambda: 0.0,
+            random=lambda: 0.5,
+        )
+        return Compactor(
+            store=store,
+            leases=LeaseKeeper(store, name, sleep=no_time, clock=lambda: 0.0, random=lambda: 0.5),
+            summarizer=Summarizer(router=router, windows=OneWindow(8192), counter_for=counter_for),
+            counter_for=counter_for,
+        )
+
+    log = log_of(talk(60))
+    job = CompactionJob(
+        tenant=TENANT,
+        root=root_of(TENANT, log[0].link),
+        conversation_id="conv_1",
+        tail=Tail(log, after=None),
+        start_link=start_of(TENANT).link,
+        ranges=[Range(0, 60), Range(60, 120)],
+        policy=Policy(),
+        window=8192,
+        model="sim-8k",
+        encoding="o200k_base",
+    )
+    ours, theirs = await asyncio.gather(process("a").compact(job), process("b").compact(replace(job)))
+    assert len(simulator.requests) == 2
+    assert [chunk.id for chunk in ours.chunks] == [chunk.id for chunk in theirs.chunks]
+    assert {chunk.kind for chunk in ours.chunks} == {"model"}
+    assert "Number40 has code 326760" in ours.chunks[1].text
+    assert all(counter_for("o200k_base").count(chunk.text) <= 512 for chunk in ours.chunks)

@@ -1,0 +1,114 @@
+"""Policy `checkpoint`: when a summary of everything is written, over what, and what the view is then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.context.plan.outline import last_view
+from app.context.plan.policy import Policy, Trigger
+from tests.context.plan_checks import check_plan
+from tests.context.planned_conversation import World, assistant, calls, result, user, words
+
+CHECKPOINT = Policy(name="checkpoint", kind="checkpoint")
+
+
+def talk(turns: int, policy: Policy = CHECKPOINT, tokens: int = 400) -> World:
+    """Turns of about so many tokens, and a question; eighteen of them fill the window."""
+    half = tokens // 2 - 4
+    bodies = [body for turn in range(turns) for body in (user(words(half, f"q{turn}")), assistant(words(half, "a")))]
+    return World(window=8_192, policy=policy, bodies=[*bodies, user("And now?")])
+
+
+def test_nothing_is_asked_for_while_everything_fits() -> None:
+    decided = talk(15).plan(loaded=False)
+    assert (decided.status, decided.to_summarize, decided.needs_tail) == ("full", (), None)
+
+
+@pytest.mark.parametrize(("keep_turns", "kept"), [(None, 2), (0, 0), (1, 1), (3, 3)])
+def test_a_checkpoint_covers_the_whole_log_up_to_the_turns_that_stay(keep_turns: int | None, kept: int) -> None:
+    world = talk(30, replace(CHECKPOINT, keep_turns=keep_turns))
+    [part] = world.plan().to_summarize
+    assert (part.from_seq, part.to_seq, part.style) == (0, 60 - 2 * kept, "checkpoint")
+    decided = world.settle()
+    check_plan(world, decided)
+    assert [(chunk.from_seq, chunk.to_seq) for chunk in decided.chunks] == [(0, part.to_seq)]
+    assert world.replans == 1, "never again for the same content"
+
+
+def test_a_second_checkpoint_reads_the_whole_log_again_and_stands_alone() -> None:
+    world = talk(30)
+    [first] = world.settle().chunks
+    world.say(*talk(25).bodies)
+    [part] = world.plan().to_summarize
+    assert (part.from_seq, part.base) == (0, first.id)
+    decided = world.settle()
+    check_plan(world, decided)
+    assert [chunk.from_seq for chunk in decided.chunks] == [0]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "turns", "asks"),
+    [
+        (Trigger(), 18, False),
+        (Trigger(), 21, True),
+        (Trigger("token_ratio", 0.5), 9, False),
+        (Trigger("token_ratio", 0.5), 12, True),
+        (Trigger("remaining_tokens", 4_000), 9, False),
+        (Trigger("remaining_tokens", 4_000), 12, True),
+        (Trigger("messages_to_refine", 10), 21, False),
+        (Trigger("messages_to_refine", 10), 26, True),
+    ],
+)
+def test_a_trigger_says_when(trigger: Trigger, turns: int, asks: bool) -> None:
+    decided = talk(turns, replace(CHECKPOINT, trigger=trigger)).plan()
+    assert bool(decided.to_summarize) == asks
+
+
+@pytest.mark.parametrize("trigger", [Trigger(), Trigger("token_ratio", 0.5), Trigger("messages_to_refine", 1)])
+def test_the_same_content_is_never_asked_for_twice(trigger: Trigger) -> None:
+    world = World(window=8_192, policy=replace(CHECKPOINT, trigger=trigger))
+    asked: list[int] = []
+    for turn in range(80):
+        world.say(user(words(150, f"q{turn}")))
+        asked += [part.to_seq for part in world.plan().to_summarize]
+        world.settle()
+        world.say(assistant(words(150, f"a{turn}")))
+    assert asked == sorted(set(asked))
+    assert len(asked) >= 3
+
+
+def test_masking_that_makes_room_enough_comes_before_a_checkpoint() -> None:
+    turns = [body for _ in range(10) for body in (user("q"), calls("read"), result("x" * 4_500), assistant("Read."))]
+    decided = World(window=8_192, policy=CHECKPOINT, bodies=[*turns, user("And now?")]).plan()
+    assert decided.to_summarize == ()
+    assert {edit.kind for edit in decided.edits.values()} == {"masked"}
+
+
+@pytest.mark.parametrize("summarize", ["never", "auto"])
+def test_without_a_checkpoint_the_view_is_trimmed_and_fits(summarize: str) -> None:
+    world = talk(60)
+    decided = world.plan("never" if summarize == "never" else "auto")
+    check_plan(world, decided)
+    assert (decided.status, decided.fits) == ("trimmed", True)
+
+
+def test_on_demand_a_checkpoint_is_written_once() -> None:
+    world = talk(6)
+    decided = world.settle("now")
+    assert world.replans == 1
+    assert decided.status == "summarized"
+    world.last = last_view(decided, world.last, asked=True)
+    world.say(assistant("So."), user("More"))
+    assert world.plan(loaded=False).chunks == decided.chunks, "and stays, though everything would fit"
+
+
+def test_a_conversation_may_change_between_all_kinds_of_summaries_and_none() -> None:
+    policies = (Policy(), CHECKPOINT, Policy(name="prune", kind="prune"), Policy(name="rolling", strategy="recursive"))
+    world = World(window=8_192)
+    for turn in range(80):
+        world.policy = policies[turn // 5 % 4]
+        world.say(user(words(150, f"q{turn}")), calls("read"), result(words(200)), assistant("Read."), user("And?"))
+        check_plan(world, world.settle())
+        world.say(assistant(words(100)))

@@ -1,0 +1,149 @@
+"""The first task stays in view while masking tool results is enough, and a result that is to be read gets the room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.context.plan.outline import Plan, Summarize
+from app.context.plan.policy import Policy
+from app.context.view.message_edits import body_after
+from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
+from tests.context.planned_conversation import COUNT, Body, World, assistant, calls, result, user, words
+from tests.shared_data import needs_recordings, recorded
+
+KINDS = ("fade", "prune", "checkpoint", "window")
+TASK = user("Find the cheapest flight, and do not book it before I say so. " + words(60, "rule"))
+
+
+def policy_of(kind: str) -> Policy:
+    return Policy(name=kind, kind=kind)  # type: ignore[arg-type]
+
+
+def can_be_masked_to_fit(world: World) -> bool:
+    """Whether everything fits when each tool result keeps 300 characters."""
+    masked = ("contents", 300)
+    return (
+        world.instructions_tokens
+        + sum(
+            min(entry.tokens, COUNT.message(body_after(entry.message.body, [masked])))
+            if entry.message.role == "tool"
+            else entry.tokens
+            for entry in world.log
+        )
+        <= world.budget.hard
+    )
+
+
+def shows_the_task(world: World, decided: Plan) -> bool:
+    return world.log[0].message.raw in world.render(decided)
+
+
+def run(world: World, said: Sequence[Sequence[Body]], *, prepared: bool) -> int:
+    """Each request of an agent's run, planned and sent. In how many of them results had to be cut for the task."""
+    tight = 0
+    for bodies in said:
+        world.say(*bodies)
+        decided = world.settle()
+        check_plan(world, decided)
+        check_nothing_is_orphaned(world, decided)
+        if can_be_masked_to_fit(world):
+            tight += decided.prompt_tokens < world.instructions_tokens + world.log[-1].tokens_total
+            assert shows_the_task(world, decided), decided.notes
+        if prepared and world.policy.summarizes:
+            world.compact(world.plan("ahead"))
+    return tight
+
+
+def tool_rounds(sizes: Sequence[int], said: str | None = None) -> list[list[Body]]:
+    """What comes back from one call after the other; the agent says a word in between, or nothing."""
+    return [[calls("look_up", content=said), result(words(size))] for size in sizes]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("word", [None, "Let me see."])
+@pytest.mark.parametrize("output", [0, 3_000])
+def test_masking_every_result_comes_before_the_task_is_dropped(kind: str, word: str | None, output: int) -> None:
+    world = World(window=8_192, policy=policy_of(kind), output=output)
+    rounds = tool_rounds([120 + 400 * (at % 4) for at in range(24)], word)
+    questions = [[user(words(40))] if at % 6 == 5 else [] for at in range(24)]
+    said = [[TASK, *rounds[0]], *(a + b for a, b in zip(rounds[1:], questions, strict=False))]
+    assert run(world, said, prepared=True) > 3
+
+
+@given(
+    sizes=st.lists(st.sampled_from([5, 40, 150, 400, 900, 2_500, 9_000]), min_size=3, max_size=25),
+    kind=st.sampled_from(KINDS),
+    window=st.sampled_from([2_000, 4_096, 8_192]),
+    output=st.sampled_from([0, 0, 1_000]),
+    speaks=st.sampled_from([1, 3, 100]),
+    prepared=st.booleans(),
+)
+@settings(max_examples=40)
+def test_the_task_is_in_every_view_in_which_everything_else_can_be_masked_to_fit(
+    sizes: list[int], kind: str, window: int, output: int, speaks: int, prepared: bool
+) -> None:
+    world = World(window=window, policy=policy_of(kind), output=output)
+    said: list[list[Body]] = [[TASK]]
+    for at, one in enumerate(tool_rounds(sizes)):
+        said.append(one if at % speaks else [*one, assistant("I have read it."), user("And now?")])
+    run(world, said, prepared=prepared)
+
+
+def test_a_checkpoint_that_was_made_ahead_waits_while_masking_a_long_result_is_enough() -> None:
+    world = World(window=4_096, policy=policy_of("checkpoint"), bodies=[TASK])
+    for number in range(16):
+        world.say(assistant(words(100, f"a{number}")), user(words(100, f"q{number}")))
+        world.settle()
+    world.say(assistant("I see."))
+    world.compact(world.plan("ahead"))
+    assert world.stored, "a checkpoint was made ahead"
+    run(world, [[user("Look it up")], *tool_rounds([4_500])], prepared=True)
+
+
+def test_no_checkpoint_is_made_ahead_of_a_log_that_masking_makes_fit_and_its_plan_can_be_sent() -> None:
+    read = [calls("look_up"), result(words(9_000)), assistant("I have read it.")]
+    world = World(window=8_192, policy=policy_of("checkpoint"), bodies=[TASK, *read])
+    decided = world.plan("ahead")
+    check_plan(world, decided)
+    assert (decided.to_summarize, decided.fits) == ((), True)
+
+
+@pytest.mark.parametrize("kind", ["additive", *KINDS])
+@pytest.mark.parametrize("tokens", [8_100, 12_000, 16_500, 40_000])
+@pytest.mark.parametrize("summarize", ["auto", "never"])
+def test_a_single_result_that_is_too_long_gets_what_there_is_room_for(
+    kind: str, tokens: int, summarize: Summarize
+) -> None:
+    text = "\n".join(f"line {number} says {'much ' * (number % 7)}" for number in range(tokens // 6))
+    world = World(window=8_192, policy=policy_of(kind), bodies=[user("Read it"), calls("read"), result(text)])
+    decided = world.plan(summarize)
+    check_plan(world, decided)
+    room = world.budget.hard - (decided.prompt_tokens - decided.edits[2].tokens)
+    assert room > 7_000
+    assert decided.edits[2].tokens >= 0.9 * room
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_results_that_are_too_long_the_shorter_stays_whole(kind: str) -> None:
+    given_back = [result(words(2_000), "call_0"), result(words(30_000), "call_1")]
+    world = World(window=8_192, policy=policy_of(kind), bodies=[user("Read"), calls("read", "read"), *given_back])
+    decided = world.plan("never")
+    assert [*decided.edits] == [3]
+    assert decided.prompt_tokens >= 0.9 * world.budget.hard
+
+
+@needs_recordings
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("room", [1_500, 4_000])
+def test_the_task_of_recorded_runs_stays_while_everything_else_can_be_masked_to_fit(kind: str, room: int) -> None:
+    tight = 0
+    for line in recorded("agent_trajectories_dev.jsonl")[::3]:
+        bodies = [body for body in line["messages"] if body["role"] != "system"]
+        ends = [at for at, body in enumerate(bodies) if body["role"] == "assistant" and at]
+        said = [bodies[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        tight += run(World(window=room, policy=policy_of(kind)), said, prepared=kind == "checkpoint")
+    assert tight > 5

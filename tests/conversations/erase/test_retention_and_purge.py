@@ -1,0 +1,118 @@
+"""Old conversations are erased by the running gateway, and at once by a command."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.__main__ import main
+from app.store.connect import open_store
+from app.store.contract import ListQuery
+from app.store.memory.backend import MemoryStore
+from tests.live import ScriptedUpstream
+from tests.support.gateway import answered, answering, until, user, world
+from tests.support.sqlite_gateway import at_rest, config_in, url_in, words_in
+
+LONG_AGO = timedelta(days=40)
+SWEEPING: dict[str, Any] = {"sweep_seconds": 0.05}
+
+
+def long_ago() -> datetime:
+    return datetime.now(UTC) - LONG_AGO
+
+
+async def test_what_rested_for_longer_than_allowed_is_gone_and_its_id_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream, store = ScriptedUpstream(default=answering), MemoryStore(clock=long_ago)
+    async with world(monkeypatch, upstream, store=store, retention={"days": 30, **SWEEPING}) as gateway:
+        said = await gateway.say([user("Hello")])
+        await until(lambda: not gateway.conversations())
+        answer = await gateway.post([user("Hello again")], conversation_id=said["conversation_id"])
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "conversation_not_found")
+        assert gateway.rows() == 0
+
+
+async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = []
+
+    class Counted(MemoryStore):
+        async def purge_requests(self) -> int:
+            sweeps.append(1)
+            return await super().purge_requests()
+
+    upstream, store = ScriptedUpstream(default=answering), Counted(clock=long_ago)
+    async with world(monkeypatch, upstream, store=store, retention={"days": 50, **SWEEPING}) as gateway:
+        await gateway.say([user("Hello")])
+        seen = len(sweeps)
+        await until(lambda: len(sweeps) > seen + 2)
+        assert len(gateway.conversations()) == 1
+
+
+@pytest.fixture
+async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose database holds an old conversation of each of two tenants, and a young one with a branch off."""
+    upstream = ScriptedUpstream(default=answering)
+    with monkeypatch.context() as patched:
+        opened = partial(open_store, clock=long_ago)
+        patched.setattr("app.assembly.engine.open_store", opened)
+        async with at_rest(tmp_path, upstream) as world:
+            await world.say([user("Speak of marmalade.")])
+            await world.say([user("Speak of quinine.")], key="sk-two")
+    async with at_rest(tmp_path, upstream) as world:
+        await world.say([user("Speak of zanzibar.")])
+        await world.say([user("Speak of zanzibar."), answered("Speak of zanzibar."), user("Go on.")])
+    return tmp_path
+
+
+async def purge(folder: Path, *arguments: str, days: int | None = None) -> int:
+    retention = {"retention": {"days": days}} if days else {}
+    return await asyncio.to_thread(main, ["purge", "--config", config_in(folder, **retention), *arguments])
+
+
+WORDS = ["marmalade", "quinine", "zanzibar"]
+
+
+async def test_purging_erases_by_age_and_leaves_no_word(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await purge(old, "--older-than", "30d", "--dry-run") == 0
+    assert "2 conversations would be erased" in capsys.readouterr().out
+    assert words_in(old, WORDS) == WORDS
+    assert await purge(old, "--older-than", "30d") == 0
+    assert "2 conversations erased, 0 in use" in capsys.readouterr().out
+    assert words_in(old, WORDS) == ["zanzibar"]
+
+
+async def test_purging_of_one_tenant_leaves_the_others(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(url_in(old))
+    await store.open()
+    every = await store.conversations(tenant=None, query=ListQuery(limit=99))
+    (found,) = [one for one in every if "quinine" in (await store.read(one, 0, 1))[0].message.text]
+    await store.close()
+    assert await purge(old, "--older-than", "4w", "--tenant", found.tenant) == 0
+    assert words_in(old, WORDS) == ["marmalade", "zanzibar"]
+
+
+async def test_purging_without_an_age_follows_the_configured_rule(old: Path) -> None:
+    assert await purge(old, days=60) == 0
+    assert words_in(old, WORDS) == WORDS
+    assert await purge(old, days=30) == 0
+    assert words_in(old, WORDS) == ["zanzibar"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "nothing says how long conversations are kept"),
+        (["--older-than", "soon"], r"expected a number and one of m, h, d, w"),
+    ],
+)
+async def test_purging_without_a_usable_age_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    async with at_rest(tmp_path, ScriptedUpstream()):
+        assert await purge(tmp_path, *arguments) == 1
+    assert re.search(told, capsys.readouterr().err)

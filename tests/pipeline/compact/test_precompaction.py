@@ -1,0 +1,87 @@
+"""Summaries that are made ahead, and turns that come while one is being made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.live import Reply, ScriptedUpstream, completion, stream
+from tests.pipeline.compact.test_failing_summarizer import nothing_is_prepared
+from tests.support.conversations_client import WINDOW, question
+from tests.support.gateway import World, is_summary, summaries_asked, until, user, world
+
+TURNS = 60
+
+
+async def streamed(gateway: World, number: int, waits: asyncio.Event) -> None:
+    """A turn of conversation `c`; `waits` is set when its client is told to wait for a summary."""
+    async with gateway.client.stream(
+        "POST",
+        f"{gateway.base_url}/chat/completions",
+        json={"model": "m", "messages": [user(question(number))], "conversation": "c", "stream": True},
+        headers={"authorization": "Bearer sk-one"},
+    ) as answer:
+        async for line in answer.aiter_lines():
+            if "compaction_started" in line:
+                waits.set()
+            assert "error" not in line
+
+
+async def test_who_crosses_the_line_while_a_summary_is_being_made_uses_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, waits = asyncio.Event(), asyncio.Event()
+
+    def answer(body: dict[str, object]) -> Reply:
+        if not is_summary(body):
+            return stream("Noted.")
+        reply = completion("They spoke of items.")
+        reply.gate = gate
+        return reply
+
+    upstream = ScriptedUpstream(default=answer)
+    async with world(monkeypatch, upstream, window=WINDOW) as gateway:
+        for number in range(TURNS):
+            turn = asyncio.create_task(streamed(gateway, number, waits))
+            told = asyncio.create_task(waits.wait())
+            await asyncio.wait({turn, told}, return_when=asyncio.FIRST_COMPLETED)
+            if waits.is_set():
+                gate.set()
+            told.cancel()
+            await turn
+        await until(nothing_is_prepared)
+        made = gateway.chunks()
+    assert waits.is_set()
+    assert len(summaries_asked(upstream)) == len(made)
+    ranges = sorted((chunk.from_seq, chunk.to_seq) for chunk in made if not chunk.folds)
+    assert [start for start, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+
+
+async def test_who_crosses_the_line_while_a_checkpoint_is_being_made_waits_for_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+
+    def answer(body: dict[str, object]) -> Reply:
+        reply = completion("They spoke of items." if is_summary(body) else "Noted.")
+        reply.gate = gate if is_summary(body) else None
+        return reply
+
+    upstream, messages = ScriptedUpstream(default=answer), []
+    async with world(monkeypatch, upstream, window=WINDOW, policy="checkpoint") as gateway:
+        for number in range(TURNS):
+            messages.append(user(question(number)))
+            turn = asyncio.create_task(gateway.say(messages))
+            await asyncio.wait({turn}, timeout=0.3)
+            if not turn.done():
+                break
+            messages.append((await turn)["choices"][0]["message"])
+            await asyncio.sleep(0.02)
+        assert len(summaries_asked(upstream)) == 1, "it was begun before the line was crossed"
+        gate.set()
+        body = await turn
+        await until(nothing_is_prepared)
+    assert len(summaries_asked(upstream)) == 1
+    assert body["context_status"] == "summarized"
+    assert (body["context"]["compaction"]["ran"], len(body["context"]["summaries"])) == (True, 1)

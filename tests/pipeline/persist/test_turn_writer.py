@@ -1,0 +1,149 @@
+"""A question that is answered at once is stored together with its answer; any other while its model is at work."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.errors import StoreUnavailable
+from app.pipeline.persist import turn_writer
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
+from tests.live import Reply, ScriptedUpstream, completion
+from tests.support.gateway import World, answered, answering, assistant, until, user, world
+
+
+class Counting(MemoryStore):
+    """A store that counts what is appended, and can be taken away from appends."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: datetime.now(UTC))
+        self.appends: list[list[int]] = []
+        """The seqs of each."""
+        self.is_away = False
+
+    async def append(self, write: Append) -> None:
+        if self.is_away:
+            raise StoreUnavailable("The database is away.", retry_after_seconds=1)
+        self.appends.append([entry.seq for entry in write.messages])
+        await super().append(write)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are kept back for as long as it takes."""
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
+
+
+def gated(text: str, gate: asyncio.Event) -> Reply:
+    return replace(completion(text), gate=gate)
+
+
+def store_of(gateway: World) -> Counting:
+    assert isinstance(gateway.store, Counting)
+    return gateway.store
+
+
+async def test_a_quick_turn_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+        ours = (await gateway.say([user("Hi")]))["conversation_id"]
+        history = [user("Hi"), answered("Hi"), user("Next")]
+        assert (await gateway.say(history))["conversation_id"] == ours
+        assert (await gateway.say([user("More")], conversation=ours))["conversation_id"] == ours
+        assert store_of(gateway).appends == [[0, 1], [2, 3], [4, 5]]
+        assert await gateway.log(ours) == [*history, answered("Next"), user("More"), answered("More")]
+        (conversation,) = gateway.conversations()
+        assert conversation.answered
+        assert "pending" not in conversation.state
+
+
+async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = [message for number in range(6) for message in (user(f"Q {number}"), assistant(f"A {number}"))]
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+        ours = (await gateway.say([*history, user("On")]))["conversation_id"]
+        again = await gateway.say([*history, user("On"), answered("On"), user("And on")])
+        assert again["conversation_id"] == ours
+        assert store_of(gateway).appends == [list(range(14)), [14, 15]]
+
+
+async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 0.001)
+    gate = asyncio.Event()
+    upstream = ScriptedUpstream(gated("At last.", gate))
+    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+        asking = asyncio.ensure_future(gateway.say([user("Hi")]))
+        await until(lambda: gateway.rows() == 1)
+        assert gateway.conversations()[0].state["pending"] == 1
+        gate.set()
+        ours = (await asking)["conversation_id"]
+        assert store_of(gateway).appends == [[0], [1]]
+        assert await gateway.log(ours) == [user("Hi"), assistant("At last.")]
+
+
+async def test_a_stream_begins_when_its_question_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+        await gateway.stream([user("Hi")])
+        assert store_of(gateway).appends == [[0], [1]]
+
+
+async def test_of_two_quick_turns_at_one_place_the_second_branches_with_all_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+    upstream = ScriptedUpstream(default=answering)
+    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+        trunk = (await gateway.say([user("Hi")]))["conversation_id"]
+        log = [user("Hi"), answered("Hi")]
+        upstream.replies = [gated("One.", gate), gated("Two.", gate)]
+        asking = [asyncio.ensure_future(gateway.say([*log, user(text)])) for text in ("This", "That")]
+        await until(lambda: len(upstream.bodies) == 3)
+        assert gateway.rows() == 2
+        gate.set()
+        bodies = [await one for one in asking]
+        assert len({body["conversation_id"] for body in bodies}) == 2
+        assert trunk in {body["conversation_id"] for body in bodies}
+        for text, body in zip(("This", "That"), bodies, strict=True):
+            answer = {"role": "assistant", "content": body["choices"][0]["message"]["content"]}
+            assert await gateway.log(body["conversation_id"]) == [*log, user(text), answer]
+
+
+@pytest.mark.parametrize("reply", [Reply({"error": {"message": "no"}}, status=400), Reply(b"nonsense")])
+async def test_a_question_that_gets_no_answer_waits_for_its_retry(
+    reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = ScriptedUpstream(default=answering)
+    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+        history = [user("Hi"), answered("Hi"), user("Next")]
+        ours = (await gateway.say(history[:1]))["conversation_id"]
+        upstream.replies = [reply] * 3
+        assert (await gateway.post(history)).status_code >= 400
+        assert await gateway.log(ours) == history
+        upstream.replies = []
+        assert (await gateway.say(history))["conversation_id"] == ours
+        assert await gateway.log(ours) == [*history, answered("Next")]
+
+
+async def test_a_first_question_that_gets_no_answer_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = ScriptedUpstream(Reply({"error": {"message": "no"}}, status=400))
+    async with world(monkeypatch, upstream, store=Counting()) as gateway:
+        assert (await gateway.post([user("Hi")])).status_code == 400
+        assert gateway.rows() == 0
+        assert gateway.conversations() == []
+
+
+async def test_a_quick_turn_that_cannot_be_stored_names_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, ScriptedUpstream(default=answering), store=Counting()) as gateway:
+        ours = (await gateway.say([user("Hi")]))["conversation_id"]
+        store_of(gateway).is_away = True
+        answer = await gateway.post([user("Hi"), answered("Hi"), user("Next")])
+        body: dict[str, Any] = answer.json()
+        assert (body["context_status"], body["conversation_id"]) == ("degraded", None)
+        assert "x-conversation-id" not in answer.headers
+        refused = await gateway.post([user("More")], conversation=ours)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        store_of(gateway).is_away = False
+        assert (await gateway.say([user("Hi"), answered("Hi"), user("Next")]))["conversation_id"] == ours

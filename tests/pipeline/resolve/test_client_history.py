@@ -1,0 +1,262 @@
+"""What is remembered of rewritten histories changes what a turn costs, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
+from app.context.view.client_versions import ClientVersions
+from app.conversation.alignment import Alignment, align_behind
+from app.conversation.canonical_form import canonical
+from app.conversation.identity import new_conversation_id
+from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
+from app.pipeline.persist.log_entries import empty_log, ending_with, entries_behind
+from app.pipeline.resolve import client_history
+from app.pipeline.resolve import resent_history as history
+from app.pipeline.resolve.client_history import AlignedHistory, ClientHistories
+from app.pipeline.resolve.resent_history import History
+from app.pipeline.resolve.resolved_request import REDACTED, REWRITTEN
+from app.pipeline.token_counting import Counting
+from app.store.contract import Append
+from app.store.memory.backend import MemoryStore
+from tests.live import Reply, ScriptedUpstream, completion
+from tests.scenarios.rewriting import LOOK, Body, Tell, inject, mask, message_in
+from tests.store.example_logs import Clock
+from tests.support.gateway import call, result, system, user, world
+
+COUNTING = Counting(lambda _: TokenCounter(tokenizer_for("o200k_base")))
+TENANT = "tenant"
+ROOT = 16 * "0"
+CONVERSATION = new_conversation_id(ROOT, bytes)
+TELLS: dict[str, Tell] = {
+    "as it was": list,
+    "masks": mask(2),
+    "masks more": mask(1),
+    "notes": inject(lambda length: f"It is minute {length}."),
+    "window": lambda messages: list(messages[-9:]),
+    "drops the first call": lambda messages: [messages[0], *messages[3:]],
+}
+
+
+def call_id_of(number: int) -> str:
+    return "call_" + hashlib.sha256(str(number).encode()).hexdigest()[:24]
+
+
+def answer_of(number: int) -> Body:
+    if number % 4 == 3:
+        return {
+            "role": "assistant",
+            "content": "Done." if number % 8 == 7 else f"Answer {number}: " + "it grows. " * 30,
+        }
+    return {"role": "assistant", "content": None, "tool_calls": [call("look", "{}", call_id_of(number))]}
+
+
+def question_of(number: int) -> Body:
+    if number % 4 == 0:
+        return user(f"Question {number}?" if number % 3 else "Go on.")
+    return result(f"Output {number}.", call_id_of(number - 1))
+
+
+class Store(MemoryStore):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=Clock())
+        self.counts = Counter[str]()
+
+    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+        found = await super().versions(conversation, until_seq=until_seq)
+        self.counts["versions"] += len(found)
+        return found
+
+    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        found = await super().read(conversation, from_seq, to_seq)
+        self.counts["messages"] += len(found)
+        return found
+
+    async def find(self, *, links: Sequence[bytes], **options: Any) -> Any:
+        self.counts["links"] += len(links)
+        return await super().find(links=links, **options)
+
+
+class Turns:
+    """A conversation, and a process that remembers its histories."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.histories = ClientHistories(store, COUNTING)
+        self.messages: list[Body] = []
+        self.conversation: Conversation | None = None
+        self.checkpoints = 0
+        """Turns that went on from one."""
+
+    async def take(self, number: int, tell: Tell, *, named: bool, lost: Tell | None, beside: Tell | None) -> None:
+        """A turn, placed as by a process that remembers nothing.
+
+        Args:
+            lost: before it a request came that told the same so, and was not stored.
+            beside: a request that tells the same so is aligned at the same time.
+        """
+        self.messages.append(question_of(number))
+        if self.conversation is None:
+            empty = empty_log(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
+            await self._append(empty, self.messages, None)
+            return
+        stored = await ClientHistories(self.store, COUNTING).read_versions(self.conversation)
+        assert read_all(await self.histories.read_versions(self.conversation)) == read_all(stored)
+        if lost is not None:
+            await self._place(self.histories, encode(lost(self.messages)), named=named)
+        raws = encode(tell(self.messages))
+        placed = await self._place(self.histories, raws, named=named, beside=beside)
+        alone = await self._place(ClientHistories(self.store, COUNTING), raws, named=named)
+        assert describe(placed) == describe(alone)
+        new = [json.loads(raw) for raw in raws[placed.new_from :]]
+        await self._append(self.conversation, new, placed)
+
+    async def _place(
+        self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool, beside: Tell | None = None
+    ) -> AlignedHistory:
+        assert self.conversation is not None
+        alignment = await self._align(histories, raws, named=named)
+        if beside is not None:
+            await self._align(histories, encode(beside(self.messages)), named=named)
+        return await histories.place(self.conversation, self.conversation, raws, alignment)
+
+    async def _align(self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool) -> Alignment:
+        assert self.conversation is not None
+        log = History(TENANT, raws, Message(raws[0]))
+        log.checkpoint = histories.recall(log)
+        self.checkpoints += log.checkpoint is not None
+        alignment = await histories.align(self.conversation, log, named=named)
+        assert alignment.continues
+        return alignment
+
+    async def _append(self, before: Conversation, new: Sequence[Body], placed: AlignedHistory | None) -> None:
+        answer = answer_of(len([one for one in self.messages if one["role"] != "assistant"]) - 1)
+        entries = await entries_behind(before, [*map(Message.of, new), Message.of(answer)], COUNTING)
+        entries[-1] = replace(entries[-1], meta={"id": "chatcmpl-1"})
+        changes = () if placed is None else placed.changes
+        state = {**before.state, **({REWRITTEN: before.head_seq + 2} if changes else {})}
+        after = replace(ending_with(before, entries), state=state)
+        creates = self.conversation is None
+        await self.store.append(Append(after, before.head_seq, entries, creates=creates, versions=changes))
+        if placed is not None and placed.versions:
+            self.histories.note_versions(ending_with(replace(before, state=state), entries[:-1]), placed.versions)
+        self.conversation = await self.store.get(tenant=TENANT, conversation_id=CONVERSATION)
+        self.messages.append(answer)
+
+    async def erase(self, seq: int) -> None:
+        assert self.conversation is not None
+        await self.store.mark(self.conversation, {**self.conversation.marks, REDACTED: [seq]})
+        self.conversation = await self.store.get(tenant=TENANT, conversation_id=CONVERSATION)
+
+
+def encode(messages: Sequence[Body]) -> list[bytes]:
+    return [json.dumps(message).encode() for message in messages]
+
+
+def describe(placed: AlignedHistory) -> Any:
+    return placed.new_from, placed.seqs, read_all(placed.versions), placed.changes, placed.versions.tokens_delta
+
+
+def read_all(versions: ClientVersions) -> dict[int, Any]:
+    return {seq: versions.get(seq) for seq in versions}
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+async def test_a_history_is_placed_the_same_whatever_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
+    turns, tell, named = Turns(Store()), TELLS["masks"], data.draw(st.booleans())
+    others = st.none() | st.none() | st.none() | st.sampled_from(list(TELLS.values()))
+    for number in range(data.draw(st.integers(8, 24))):
+        lost = beside = None
+        if number > 4:
+            tell, named = data.draw(others) or tell, named != (data.draw(st.integers(0, 9)) == 0)
+            lost, beside = data.draw(others), data.draw(others)
+        if number > 6 and data.draw(st.integers(0, 9)) == 0:
+            await turns.erase(data.draw(st.integers(1, 6)))
+        await turns.take(number, tell, named=named, lost=lost, beside=beside)
+    event(f"{'some' if turns.checkpoints else 'no'} checkpoints")
+
+
+async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "LANDMARK_MESSAGES", 3)
+    behind: list[int] = []
+
+    def count(head: Alignment, *arguments: Any, **options: Any) -> Alignment | None:
+        behind.append(len(head.marks))
+        return align_behind(head, *arguments, **options)
+
+    monkeypatch.setattr(client_history, "align_behind", count)
+    turns = Turns(Store())
+    for number in range(12):
+        await turns.take(number, TELLS["masks"], named=False, lost=None, beside=None)
+    assert turns.conversation is not None
+    raws = encode(TELLS["masks"]([*turns.messages, question_of(12)]))
+    log = History(TENANT, raws, Message(raws[0]))
+    log.checkpoint = turns.histories.recall(log)
+    assert log.checkpoint is not None
+    empty = empty_log(TENANT, "o200k_base", conversation_id=new_conversation_id(ROOT, lambda n: n * b"1"), root=ROOT)
+    entries = await entries_behind(empty, [Message.of(one) for one in turns.messages[:2]], COUNTING)
+    other = ending_with(empty, entries)
+    await turns.store.append(Append(other, -1, entries, creates=True))
+    behind.clear()
+    for conversation, named in ((other, False), (turns.conversation, True)):
+        found = await turns.histories.align(conversation, log, named=named)
+        fresh = History(TENANT, raws, Message(raws[0]))
+        assert found == await ClientHistories(turns.store, COUNTING).align(conversation, fresh, named=named)
+        assert behind == []
+
+
+def reply(body: Body) -> Reply:
+    number = sum(message["role"] == "assistant" for message in body["messages"])
+    found = completion(None, tool_calls=[call("look", "{}", call_id_of(number))])
+    found.body.pop("usage")
+    return found
+
+
+async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, touched, patched = Store(), Counter[str](), set[str]()
+
+    def count(name: str, function: Callable[..., Any], amount: Callable[..., int] = lambda *_: 1) -> None:
+        def counting(*arguments: Any, **options: Any) -> Any:
+            touched[name] += amount(*arguments)
+            return function(*arguments, **options)
+
+        patched.add(name)
+        monkeypatch.setattr(name, counting)
+
+    count("app.conversation.identity.canonical", canonical)
+    count("app.conversation.alignment.canonical", canonical)
+    count("app.pipeline.resolve.client_history.align_behind", align_behind, lambda _, log, history, *__: len(history))
+    count("app.pipeline.resolve.client_history.ClientVersion", ClientVersion)
+    counts: list[Counter[str]] = []
+    async with world(monkeypatch, ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:
+        messages = [system("You look at things."), user("Look at all of them.")]
+        for number in range(72):
+            body = await place.say(mask(3)(messages), tools=[LOOK])
+            messages += [message_in(body), result(f"Output {number}.", call_id_of(number))]
+            counts.append(touched + Counter(store.counts))
+            touched.clear()
+            store.counts.clear()
+    assert len(place.conversations()) == 1
+    early, late = (functools.reduce(operator.or_, part) for part in (counts[36:54], counts[54:]))  # the most of each
+    assert late.keys() == {"messages", "links", *patched}
+    assert late == early

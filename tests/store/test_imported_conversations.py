@@ -1,0 +1,121 @@
+"""Whole conversations that are imported and exported, and completions, through every store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from app.context.count.token_counter import TokenCounter
+from app.context.count.tokenizers import tokenizer_for
+from app.conversation.messages import StoredCompletion
+from app.conversations.stored_completions import Completions
+from app.conversations.transfer.export import Exporting
+from app.conversations.transfer.import_ import Importing
+from app.errors import NotFound
+from app.pipeline.background_tasks import Tasks
+from app.pipeline.chat_request import Caller
+from app.pipeline.token_counting import Counting
+from app.store.contract import CompletionQuery, Store
+from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
+
+TENANT = "tenant"
+LONG = 1_203
+
+
+def importing_into(store: Store) -> Importing:
+    return Importing(
+        store=store,
+        counting=Counting(lambda name: TokenCounter(tokenizer_for(name))),
+        tasks=Tasks(),
+        random_bytes=secrets.token_bytes,
+        encoding="o200k_base",
+    )
+
+
+async def test_a_long_history_goes_in_and_out_with_its_times_and_its_names(store: Store) -> None:
+    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"Nº {n}"} for n in range(LONG)]
+    line = {"created_at": 1_600_000_000, "external_id": "mine", "metadata": {"a": "b"}, "messages": history}
+    (kept,) = (await importing_into(store).take_in(TENANT, orjson.dumps(line))).conversations
+    found = await store.get(tenant=TENANT, conversation_id="mine")
+    assert found is not None
+    assert (found.id, found.head_seq, found.created_at) == (
+        kept.id,
+        LONG - 1,
+        datetime.fromtimestamp(1_600_000_000, UTC),
+    )
+    assert found.metadata == {"a": "b", "imported_from": "openai"}
+    out = b"".join([piece async for piece in Exporting(store).lines(found, with_hidden=False)])
+    assert [orjson.loads(text) for text in out.splitlines()] == history
+
+
+async def test_branches_of_branches_share_what_they_share(store: Store) -> None:
+    nodes = {
+        "q": node(None, chatgpt_message("user", "Q", 1)),
+        "a": node("q", chatgpt_message("assistant", "A", 2)),
+        "b": node("q", chatgpt_message("assistant", "B", 3)),
+        "b1": node("b", chatgpt_message("user", "B1", 4)),
+        "b2": node("b", chatgpt_message("user", "B2", 5)),
+        "b2a": node("b2", chatgpt_message("assistant", "B2A", 6)),
+        "other": node(None, chatgpt_message("user", "Other", 7)),
+    }
+    data = orjson.dumps([chatgpt_conversation(nodes, "a", title="T")])
+    kept = (await importing_into(store).take_in(TENANT, data)).conversations
+    logs = []
+    for one in kept:
+        entries = await store.read(one, 0, one.head_seq + 1)
+        logs.append([entry.message.text for entry in entries])
+        assert [entry.created_at for entry in entries if entry.created_at is None] == []
+    assert logs == [["Q", "A"], ["Q", "B", "B1"], ["Q", "B", "B2", "B2A"], ["Other"]]
+    assert kept[2].lineage == ((kept[0].id, 0), (kept[1].id, 1))
+    assert len({one.root for one in kept[:3]}) == 1
+
+
+async def test_completions_are_paged_by_creation_and_show_their_log(store: Store) -> None:
+    history = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+    (kept,) = (await importing_into(store).take_in(TENANT, orjson.dumps({"messages": history}))).conversations
+    for number in range(5):
+        await store.keep_completion(
+            StoredCompletion(
+                id=f"c{number}",
+                tenant=TENANT,
+                root=kept.root,
+                conversation_id=kept.id,
+                seq=1,
+                model="m",
+                created_at=datetime.fromtimestamp(100 + number // 2, UTC),
+                instructions=('{"role":"system","content":"S"}',),
+            )
+        )
+    completions, caller = Completions(store), Caller(tenant=TENANT)
+    seen: list[str] = []
+    has_more = True
+    while has_more:
+        objects, has_more = await completions.page(caller, CompletionQuery(limit=2), seen[-1] if seen else None)
+        seen += [one["id"] for one in objects]
+    assert seen == ["c0", "c1", "c2", "c3", "c4"]
+    shown = await completions.get(caller, "c3")
+    assert shown["choices"][0]["message"]["content"] == "A"
+    asked, has_more = await completions.messages(caller, "c3", after=None, limit=2, descending=True)
+    assert ([one["content"] for one in asked], has_more) == (["Q", "S"], False)
+
+
+@pytest.mark.parametrize("name", ["\0", "c\0", "\ud7ff", "c" * 10_000])
+async def test_names_that_nothing_can_have_find_nothing(store: Store, name: str) -> None:
+    completions, caller = Completions(store), Caller(tenant=TENANT)
+    assert await completions.page(caller, CompletionQuery(limit=2, model=name), None) == ([], False)
+    assert await completions.page(caller, CompletionQuery(limit=2, metadata={name: name}), None) == ([], False)
+    attempts: list[Coroutine[Any, Any, object]] = [
+        completions.get(caller, name),
+        completions.describe(caller, name, {}),
+        completions.delete(caller, name),
+        completions.page(caller, CompletionQuery(limit=2), name),
+        completions.messages(caller, name, after=None, limit=2, descending=False),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NotFound):
+            await attempt

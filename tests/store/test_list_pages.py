@@ -1,0 +1,264 @@
+"""Pages of conversations and of stored completions: the same in every store."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.conversation.messages import Conversation, StoredCompletion
+from app.store.contract import CompletionQuery, ListQuery, Store
+from app.store.memory.backend import MemoryStore
+from app.store.sql import list_pages
+from app.store.sql.transactions import SQLITE
+from tests.store.example_logs import NOON, Clock, begin, branch_off, fresh_tenant, go_on
+
+CHAT = ["user hi", "assistant hello"]
+
+
+async def listed(store: Store, tenant: str | None, **query: Any) -> list[str]:
+    found = await store.conversations(tenant=tenant, query=ListQuery(**{"limit": 99, **query}))
+    return [conversation.id for conversation in found]
+
+
+async def pages(store: Store, tenant: str, limit: int, *, descending: bool) -> list[str]:
+    """All ids, page after page."""
+    seen: list[str] = []
+    after: tuple[datetime, str] | None = None
+    while True:
+        query = ListQuery(limit=limit, descending=descending, after=after)
+        page = await store.conversations(tenant=tenant, query=query)
+        seen += [conversation.id for conversation in page]
+        if len(page) < limit:
+            return seen
+        assert page[-1].created_at is not None
+        after = (page[-1].created_at, page[-1].id)
+
+
+def in_order(conversations: list[Conversation], *, descending: bool) -> list[str]:
+    ordered = sorted(conversations, key=lambda one: (one.created_at or NOON, one.id), reverse=descending)
+    return [conversation.id for conversation in ordered]
+
+
+async def test_pages_have_no_gaps_and_no_repeats_at_equal_times(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    made: list[Conversation] = []
+    for moment in (0, 0, 0, 1, 1, 2, 0, 0, 3):
+        created_at = NOON + timedelta(microseconds=moment)
+        made.append((await begin(store, tenant, [f"user {len(made)}"], created_at=created_at))[0])
+    await begin(store, fresh_tenant(), CHAT)
+    for limit in (1, 2, 3, 4, 20):
+        for descending in (True, False):
+            expected = in_order(made, descending=descending)
+            assert await pages(store, tenant, limit, descending=descending) == expected
+
+
+@given(moments=st.lists(st.integers(0, 3), max_size=12), limit=st.integers(1, 5), descending=st.booleans())
+def test_whatever_the_times_pages_are_whole(moments: list[int], limit: int, descending: bool) -> None:
+    asyncio.run(_page(moments, limit, descending))
+
+
+async def _page(moments: list[int], limit: int, descending: bool) -> None:
+    store = MemoryStore(clock=lambda: NOON)
+    tenant = fresh_tenant()
+    made = [
+        (await begin(store, tenant, [f"user {number}"], created_at=NOON + timedelta(microseconds=moment)))[0]
+        for number, moment in enumerate(moments)
+    ]
+    assert await pages(store, tenant, limit, descending=descending) == in_order(made, descending=descending)
+
+
+async def test_a_page_goes_on_where_it_ended_although_that_one_is_gone(store: Store) -> None:
+    tenant = fresh_tenant()
+    made = [(await begin(store, tenant, [f"user {number}"]))[0] for number in range(5)]
+    ids = in_order(made, descending=True)
+    last = next(one for one in made if one.id == ids[2])
+    await store.delete(tenant=tenant, conversation_id=last.id)
+    assert await listed(store, tenant, after=(NOON, last.id)) == ids[3:]
+
+
+async def test_conversations_are_chosen_by_all_their_pairs(store: Store) -> None:
+    tenant = fresh_tenant()
+    odd = 'q"uo\\te,{"a":"b"}\x00'
+    first, _ = await begin(store, tenant, ["user 1"], metadata={"a": "x", "b": "y", odd: odd})
+    second, _ = await begin(store, tenant, ["user 2"], metadata={"a": "x", "b": "z"})
+    await begin(store, tenant, ["user 3"])
+    assert set(await listed(store, tenant, metadata={"a": "x"})) == {first.id, second.id}
+    assert await listed(store, tenant, metadata={"b": "z", "a": "x"}) == [second.id]
+    assert await listed(store, tenant, metadata={odd: odd}) == [first.id]
+    for none in ({"a": "y"}, {"x": "a"}, {"a": "x", "c": "y"}, {"a": ""}):
+        assert await listed(store, tenant, metadata=none) == []
+
+
+async def test_conversations_are_chosen_by_when_they_began_and_last_went_on(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    old, log = await begin(store, tenant, ["user 1", "assistant 1"])
+    clock.forward(10)
+    rested, _ = await begin(store, tenant, ["user 2"])
+    clock.forward(10)
+    await go_on(store, old, log, ["user again"])
+    ten = NOON + timedelta(seconds=10)
+    assert await listed(store, tenant, created_before=ten) == [old.id]
+    assert await listed(store, tenant, created_after=NOON) == [rested.id]
+    assert await listed(store, tenant, updated_after=ten) == [old.id]
+    assert await listed(store, tenant, updated_before=ten) == []
+    assert await listed(store, tenant, updated_before=ten + timedelta(microseconds=1), descending=False) == [rested.id]
+    assert await listed(store, tenant, created_after=NOON, updated_after=NOON, limit=1) == [rested.id]
+
+
+async def test_operators_see_everybodys(store: Store) -> None:
+    mine, _ = await begin(store, fresh_tenant(), CHAT)
+    theirs, _ = await begin(store, fresh_tenant(), CHAT)
+    assert {mine.id, theirs.id} <= set(await listed(store, None, limit=100_000))
+
+
+async def test_metadata_is_replaced_and_nothing_else(store: Store, clock: Clock) -> None:
+    tenant = fresh_tenant()
+    conversation, _ = await begin(store, tenant, CHAT, metadata={"a": "b"}, external_id="mine", marks={"pins": []})
+    clock.forward(5)
+    for name, metadata in ((conversation.id, {"c": "ü"}), ("mine", {})):
+        described = await store.describe(tenant=tenant, conversation_id=name, metadata=metadata)
+        assert described is not None
+        assert (described.metadata, described.updated_at, described.marks) == (metadata, NOON, {"pins": []})
+        assert described == await store.get(tenant=tenant, conversation_id=name)
+    for stranger, name in ((fresh_tenant(), conversation.id), (tenant, "other")):
+        assert await store.describe(tenant=stranger, conversation_id=name, metadata={"x": "y"}) is None
+    found = await store.get(tenant=tenant, conversation_id=conversation.id)
+    assert found is not None
+    assert found.metadata == {}
+
+
+def completion(conversation: Conversation, number: int, **fields: Any) -> StoredCompletion:
+    values: dict[str, Any] = {
+        "model": "gpt",
+        "created_at": NOON,
+        "metadata": {"n": str(number)},
+        "parameters": {"temperature": 0.5, "tools": [{"type": "function"}]},
+        "instructions": ('{"role": "system", "content": "é"}',),
+    }
+    return StoredCompletion(
+        id=f"chatcmpl-{number}",
+        tenant=conversation.tenant,
+        root=conversation.root,
+        conversation_id=conversation.id,
+        seq=number,
+        **values | fields,
+    )
+
+
+async def test_a_completion_comes_back_as_it_was_kept_and_is_kept_once(store: Store) -> None:
+    conversation, _ = await begin(store, fresh_tenant(), CHAT)
+    tenant, kept = conversation.tenant, completion(conversation, 1)
+    await store.keep_completion(completion(conversation, 1, model="before"))
+    await store.keep_completion(kept)
+    assert await store.completion(tenant=tenant, completion_id=kept.id) == kept
+    assert await store.completions(tenant=tenant, query=CompletionQuery(limit=9)) == [kept]
+    assert await store.describe_completion(tenant=tenant, completion_id=kept.id, metadata={"x": "y"})
+    found = await store.completion(tenant=tenant, completion_id=kept.id)
+    assert found is not None
+    assert found.metadata == {"x": "y"}
+    assert await store.delete_completion(tenant=tenant, completion_id=kept.id)
+    assert not await store.delete_completion(tenant=tenant, completion_id=kept.id)
+    assert not await store.describe_completion(tenant=tenant, completion_id=kept.id, metadata={})
+    assert await store.completion(tenant=tenant, completion_id=kept.id) is None
+    assert await store.get(tenant=tenant, conversation_id=conversation.id) is not None
+
+
+async def test_completions_are_listed_in_pages_and_chosen(store: Store) -> None:
+    conversation, _ = await begin(store, fresh_tenant(), CHAT)
+    tenant = conversation.tenant
+    for number in range(5):
+        await store.keep_completion(
+            completion(
+                conversation,
+                number,
+                created_at=NOON + timedelta(seconds=number // 2),
+                model="a" if number % 2 else "b",
+                metadata={"even": "yes"} if number % 2 == 0 else {},
+            )
+        )
+
+    async def ids(**query: Any) -> list[int]:
+        found = await store.completions(tenant=tenant, query=CompletionQuery(**{"limit": 99, **query}))
+        return [one.seq for one in found]
+
+    assert await ids() == [0, 1, 2, 3, 4]
+    assert await ids(descending=True, limit=3) == [4, 3, 2]
+    assert await ids(after=(NOON, "chatcmpl-0"), limit=2) == [1, 2]
+    assert await ids(after=(NOON + timedelta(seconds=1), "chatcmpl-3"), descending=True) == [2, 1, 0]
+    assert await ids(model="a") == [1, 3]
+    assert await ids(metadata={"even": "yes"}, model="b") == [0, 2, 4]
+    assert await ids(model="c") == []
+
+
+async def test_completions_go_with_their_conversation_or_with_the_messages_to_its_heir(store: Store) -> None:
+    tenant = fresh_tenant()
+    trunk, log = await begin(store, tenant, [*CHAT, "user a", "assistant b"])
+    branch, _ = await branch_off(store, trunk, log, 1, ["user c", "assistant d"])
+    for kept in (completion(trunk, 1), completion(trunk, 3), completion(branch, 2)):
+        await store.keep_completion(kept)
+    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    found = await store.completions(tenant=tenant, query=CompletionQuery(limit=9))
+    assert [(one.seq, one.conversation_id) for one in found] == [(1, branch.id), (2, branch.id)]
+    await store.delete(tenant=tenant, conversation_id=branch.id)
+    assert await store.completions(tenant=tenant, query=CompletionQuery(limit=9)) == []
+
+
+async def test_completions_are_their_tenants(store: Store) -> None:
+    conversation, _ = await begin(store, fresh_tenant(), CHAT)
+    kept, other = completion(conversation, 1), fresh_tenant()
+    await store.keep_completion(kept)
+    asks: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.completion(tenant=other, completion_id=kept.id),
+        lambda: store.completions(tenant=other, query=CompletionQuery(limit=9)),
+        lambda: store.describe_completion(tenant=other, completion_id=kept.id, metadata={}),
+        lambda: store.delete_completion(tenant=other, completion_id=kept.id),
+    ]
+    for ask in asks:
+        assert not await ask()
+    assert await store.completion(tenant=conversation.tenant, completion_id=kept.id) == kept
+
+
+async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(store: Store) -> None:
+    tenant = fresh_tenant()
+    one, _ = await begin(store, tenant, CHAT)
+    two, log = await begin(store, tenant, ["user else"])
+    await store.point(tenant=tenant, external_id="name", conversation=two)
+    await go_on(store, replace(two, mode="append"), log, ["assistant and"])
+    assert await listed(store, tenant, mode="append") == [two.id]
+    assert await listed(store, tenant, mode="unknown") == [one.id]
+    assert await listed(store, tenant, external_id="name") == [two.id]
+    assert await listed(store, tenant, external_id="name", mode="unknown") == []
+    assert await listed(store, fresh_tenant(), external_id="name") == []
+
+
+async def test_a_family_is_listed_by_itself(store: Store) -> None:
+    tenant = fresh_tenant()
+    root, log = await begin(store, tenant, CHAT * 3)
+    left, left_log = await branch_off(store, root, log, 1, ["user left"])
+    right, _ = await branch_off(store, root, log, 3, ["user right"])
+    lower, _ = await branch_off(store, left, left_log, 2, ["user lower"])
+    alike, _ = await begin(store, tenant, CHAT)
+    assert alike.root == root.root
+    everybody = in_order([root, left, right, lower], descending=True)
+    assert await listed(store, tenant, within=root.id) == everybody
+    assert await listed(store, tenant, within=root.id, limit=2) == everybody[:2]
+    assert await listed(store, tenant, within=left.id) == in_order([left, lower], descending=True)
+    assert await listed(store, tenant, within=lower.id) == [lower.id]
+    assert await listed(store, tenant, within=alike.id) == [alike.id]
+    assert await listed(store, fresh_tenant(), within=root.id) == []
+    assert await listed(store, tenant, within="conv_made-up") == []
+
+
+def test_a_family_is_found_by_its_root_however_many_conversations_there_are(sqlite_url: str) -> None:
+    sql, arguments = list_pages.conversations(SQLITE, "t", ListQuery(limit=10, within=f"conv_{'a' * 48}"))
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments)]
+    assert any("root=?" in step for step in steps), steps

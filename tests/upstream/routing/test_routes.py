@@ -1,0 +1,97 @@
+"""Model names → deployments."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.errors import ModelNotFound
+from app.upstream.provider import Quirks
+from app.upstream.routing.routes import ModelRoute, Place, Routes
+from tests.upstream.scripted_provider import ScriptedProvider, by_name
+
+PROVIDERS = by_name(ScriptedProvider("a"), ScriptedProvider("b"))
+
+
+def route(*places: Place | str, fallbacks: tuple[str, ...] = (), aliases: tuple[str, ...] = ()) -> ModelRoute:
+    return ModelRoute(tuple(Place(p) if isinstance(p, str) else p for p in places), fallbacks, aliases)
+
+
+def keys(routes: Routes, model: str) -> list[str]:
+    return [deployment.key for deployment in routes.resolve(model).deployments]
+
+
+def test_a_name_stands_for_its_places_then_its_fallbacks() -> None:
+    routes = Routes(
+        {"m": route("a", Place("b", "m-eu"), fallbacks=("n",)), "n": route("b", fallbacks=("o",)), "o": route("a")},
+        PROVIDERS,
+    )
+
+    assert keys(routes, "m") == ["a/m", "b/m-eu", "b/n", "a/o"]
+    assert routes.resolve("m").model == "m"
+    assert routes.resolve("m") is routes.resolve("m")
+
+
+def test_a_deployment_reached_twice_is_tried_once() -> None:
+    routes = Routes(
+        {"m": route("a", fallbacks=("n", "o")), "n": route("b", fallbacks=("o",)), "o": route("b")}, PROVIDERS
+    )
+
+    assert keys(routes, "m") == ["a/m", "b/n", "b/o"]
+
+
+def test_an_alias_is_asked_for_under_the_models_own_name() -> None:
+    routes = Routes({"m": route("a", aliases=("quick",))}, PROVIDERS)
+
+    assert keys(routes, "quick") == ["a/m"]
+    assert set(routes.names) == {"m", "quick"}
+
+
+def test_another_name_for_a_configured_model_takes_over_what_is_known_of_it() -> None:
+    known = Place("a", None, 9000, 100, "cl100k_base", Quirks(merge_same_role=True))
+    routes = Routes(
+        {"m": route(known), "fast": route(Place("a", "m", max_output_tokens=50)), "far": route(Place("b", "m"))},
+        PROVIDERS,
+    )
+
+    (fast,) = routes.resolve("fast").deployments
+    assert (fast.context_window, fast.max_output_tokens, fast.encoding) == (9000, 50, "cl100k_base")
+    assert fast.quirks.merge_same_role
+    (far,) = routes.resolve("far").deployments
+    assert far.context_window is None
+
+
+def test_the_wildcard_passes_any_other_name_on() -> None:
+    routes = Routes({"m": route("a"), "*": route(Place("b", context_window=5))}, PROVIDERS)
+
+    assert keys(routes, "m") == ["a/m"]
+    assert keys(routes, "vendor/any-model") == ["b/vendor/any-model"]
+    assert routes.resolve("x").deployments[0].context_window == 5
+    assert routes.names == ("m",)
+
+
+@pytest.mark.parametrize("model", ["", "*", "nothing alike"])
+def test_an_unknown_name_is_refused(model: str) -> None:
+    with pytest.raises(ModelNotFound):
+        Routes({"gpt-4o-mini": route("a")}, PROVIDERS).resolve(model)
+
+
+def test_the_nearest_name_is_named() -> None:
+    with pytest.raises(ModelNotFound, match="'gpt-4o-mini'") as caught:
+        Routes({"gpt-4o-mini": route("a"), "sim": route("b")}, PROVIDERS).resolve("gpt4o-mini")
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ({"m": route("a", fallbacks=("m",))}, "m → m"),
+        ({"m": route("a", fallbacks=("n",)), "n": route("a", fallbacks=("m",))}, "m → n → m"),
+        ({"m": route("a", fallbacks=("al",)), "n": route("a", fallbacks=("m",), aliases=("al",))}, "m → n → m"),
+        ({"m": route("a", fallbacks=("gone",))}, "'gone'"),
+        ({"m": route("c")}, "'c'"),
+        ({"m": route("a", aliases=("n",)), "n": route("a")}, "'n'"),
+    ],
+)
+def test_a_table_that_cannot_work_is_refused_at_once(models: dict[str, ModelRoute], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Routes(models, PROVIDERS)

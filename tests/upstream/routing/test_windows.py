@@ -1,0 +1,277 @@
+"""Where the size of a context window is known from."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.errors import UpstreamUnavailable
+from app.upstream.provider import ClientKey, Deployment, Window
+from app.upstream.routing import window_registry
+from app.upstream.routing.windows import ListPolicy, Windows
+from tests.upstream.scripted_provider import ScriptedProvider, Time
+
+FAST = ListPolicy(wait_seconds=0.02)
+
+
+def provider(*entries: dict[str, Any]) -> ScriptedProvider:
+    made = ScriptedProvider("p")
+    made.listed = list(entries)
+    return made
+
+
+def windows(learned: dict[str, int] | None = None, time: Time | None = None, **more: Any) -> Windows:
+    return Windows(learned, clock=(time or Time()).clock, default_tokens=5000, **more)
+
+
+async def test_configuration_comes_first_and_asks_nobody() -> None:
+    listed = provider({"id": "gpt-4o", "context_window": 1000})
+
+    window = await windows().of(Deployment(listed, "gpt-4o", context_window=9000, max_output_tokens=7))
+
+    assert window == Window(9000, "config", 7)
+    assert listed.list_asked == 0
+
+
+async def test_then_comes_the_providers_own_list() -> None:
+    window = await windows().of(Deployment(provider({"id": "gpt-4o", "max_model_len": 32768}), "gpt-4o"))
+
+    assert window == Window(32768, "upstream")
+
+
+async def test_then_what_an_overflow_taught() -> None:
+    window = await windows({"p/gpt-4o": 9999}).of(Deployment(provider({"id": "gpt-4o"}, {"id": "x"}), "gpt-4o"))
+
+    assert (window.tokens, window.source) == (9999, "learned")
+
+
+async def test_then_the_registry() -> None:
+    window = await windows().of(Deployment(provider(), "openai/gpt-4o-2024-08-06"))
+
+    assert window == Window(128_000, "registry", 16_384)
+
+
+async def test_and_at_last_a_stated_default() -> None:
+    assert await windows().of(Deployment(provider(), "nobody-knows-it")) == Window(5000, "default")
+
+
+async def test_an_overflow_teaches_at_once_and_only_news_is_news() -> None:
+    known, deployment = windows(), Deployment(provider(), "m")
+
+    assert known.learned("p/m", 4096)
+    assert not known.learned("p/m", 4096)
+    assert not known.learned("p/m", 0)
+    assert not known.learned("p/m", 10**12)
+    assert (await known.of(deployment)).tokens == 4096
+    assert known.learned("p/m", 6000)
+    assert (await known.of(deployment)).tokens == 6000
+
+
+@pytest.mark.parametrize(
+    ("taught", "expected"), [(4096, Window(4096, "learned", 7)), (9000, Window(8000, "config", 7))]
+)
+async def test_what_was_taught_wins_over_configuration_only_where_it_is_smaller(taught: int, expected: Window) -> None:
+    deployment = Deployment(provider(), "m", context_window=8000, max_output_tokens=7)
+
+    assert await windows({"p/m": taught}).of(deployment) == expected
+
+
+@pytest.mark.parametrize(("taught", "source"), [(4096, "learned"), (9000, "upstream")])
+async def test_what_was_taught_wins_over_the_list_only_where_it_is_smaller(taught: int, source: str) -> None:
+    deployment = Deployment(provider({"id": "m", "context_length": 8000}), "m")
+
+    assert (await windows({"p/m": taught}).of(deployment)).source == source
+
+
+@pytest.mark.parametrize(
+    ("entry", "tokens", "max_output"),
+    [
+        ({"max_model_len": 4096}, 4096, None),
+        ({"context_length": 131072}, 131072, None),
+        ({"context_window": 131072, "max_completion_tokens": 8192}, 131072, 8192),
+        ({"max_context_length": 32768}, 32768, None),
+        ({"max_context_length": 32768, "loaded_context_length": 4096}, 4096, None),
+        ({"meta": {"n_ctx_train": 131072}}, 131072, None),
+        ({"meta": {"n_ctx_train": 131072, "n_ctx": 8192}}, 8192, None),
+        (
+            {"context_length": 200000, "top_provider": {"context_length": 131072, "max_completion_tokens": 9000}},
+            131072,
+            9000,
+        ),
+        ({"context_length": 8000, "top_provider": {"context_length": None}}, 8000, None),
+        ({"capabilities": {"limits": {"max_context_window_tokens": 64000, "max_output_tokens": 4096}}}, 64000, 4096),
+        ({"inputTokenLimit": 1048576, "outputTokenLimit": 8192}, 1048576, 8192),
+    ],
+)
+async def test_every_servers_field_for_it_is_understood(
+    entry: dict[str, Any], tokens: int, max_output: int | None
+) -> None:
+    window = await windows().of(Deployment(provider({"id": "m", **entry}, {"id": "other"}), "m"))
+
+    assert window == Window(tokens, "upstream", max_output)
+
+
+@pytest.mark.parametrize("value", ["4096", None, True, 0, -1, 4096.5, 10**15, {}])
+async def test_nonsense_in_a_list_is_not_believed(value: object) -> None:
+    assert (await windows().of(Deployment(provider({"id": "m", "context_length": value}), "m"))).source == "default"
+
+
+async def test_a_server_of_one_model_serves_it_under_any_name() -> None:
+    window = await windows().of(Deployment(provider({"id": "/models/x.gguf", "n_ctx": 2048}), "whatever"))
+
+    assert window.tokens == 2048
+
+
+async def test_another_models_window_is_not_taken() -> None:
+    entries = ({"id": "a", "n_ctx": 2048}, {"id": "b", "n_ctx": 4096})
+
+    assert (await windows().of(Deployment(provider(*entries), "c"))).source == "default"
+
+
+async def test_a_name_with_geminis_prefix_is_found() -> None:
+    entries = ({"id": "models/m", "inputTokenLimit": 9000}, {"id": "models/n"})
+
+    assert (await windows().of(Deployment(provider(*entries), "m"))).tokens == 9000
+
+
+async def test_a_list_is_fetched_once_for_all_requests() -> None:
+    listed = provider({"id": "m", "n_ctx": 4096})
+    known = windows()
+
+    found = await asyncio.gather(*(known.of(Deployment(listed, "m")) for _ in range(10)))
+    found += [await known.of(Deployment(listed, "n"))]
+
+    assert {window.tokens for window in found} == {4096}
+    assert listed.list_asked == 1
+
+
+async def test_a_list_that_is_not_fresh_is_used_while_a_new_one_is_fetched() -> None:
+    listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
+    known = windows(time=time)
+    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+
+    listed.listed, listed.list_gate = [{"id": "m", "n_ctx": 8192}], asyncio.Event()
+    time.now += 601
+    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    listed.list_gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await known.of(Deployment(listed, "m"))).tokens == 8192
+    assert listed.list_asked == 2
+
+
+async def test_a_failure_is_remembered_for_a_while() -> None:
+    listed, time = provider(), Time()
+    listed.listed = UpstreamUnavailable("no list")
+    known = windows(time=time)
+
+    for _ in range(3):
+        assert (await known.of(Deployment(listed, "m"))).source == "default"
+    assert listed.list_asked == 1
+    time.now += 61
+    listed.listed = [{"id": "m", "n_ctx": 4096}]
+    await known.of(Deployment(listed, "m"))
+    await asyncio.sleep(0)
+    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+
+
+async def test_a_list_that_wants_the_clients_key_is_asked_again_with_it() -> None:
+    listed = provider()
+    listed.listed = UpstreamUnavailable("401")
+    known = windows()
+    known.prefetch([listed])
+    assert (await known.of(Deployment(listed, "m"))).source == "default"
+    listed.listed = [{"id": "m", "n_ctx": 4096}]
+    assert (await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "p"))).tokens == 4096
+    assert listed.list_asked == 2
+
+
+async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_its_list_again() -> None:
+    listed = provider()
+    listed.listed = UpstreamUnavailable("401")
+    known = windows()
+    for _ in range(3):
+        await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "another"))
+    assert listed.list_asked == 1
+
+
+async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
+    listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
+    listed.list_gate = asyncio.Event()
+    known = windows(time=time, lists=FAST)
+
+    async with asyncio.timeout(5):
+        first = await asyncio.gather(*(known.of(Deployment(listed, "m")) for _ in range(5)))
+    assert {window.source for window in first} == {"default"}
+
+    time.now += 1
+    later = asyncio.ensure_future(known.of(Deployment(listed, "m")))
+    await asyncio.sleep(0)
+    assert later.done()
+    listed.list_gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    await known.aclose()
+
+
+async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
+    listed = provider()
+    listed.list_gate = asyncio.Event()
+    known = windows(lists=FAST)
+    known.prefetch([listed])
+    await asyncio.sleep(0)
+    assert listed.list_asked == 1
+
+    await known.aclose()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "same_as"),
+    [
+        ("GPT-4o", "gpt-4o"),
+        ("openai/gpt-4o", "gpt-4o"),
+        ("openrouter/openai/gpt-4o:extended", "gpt-4o"),
+        ("gpt-4o-2099-01-31", "gpt-4o"),
+        ("gpt-4-9999", "gpt-4"),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5"),
+        ("claude-sonnet-4-5@20250929", "claude-sonnet-4-5"),
+        ("models/gemini-2.5-flash", "gemini-2.5-flash"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b-instruct"),
+    ],
+)
+def test_names_are_known_with_prefixes_dates_and_versions(name: str, same_as: str) -> None:
+    assert window_registry.find(name) == window_registry.find(same_as) is not None
+
+
+@pytest.mark.parametrize("name", ["", "/", "-2024-01-01", "gpt", "sim-8k", "x" * 100_000, "ü/ö:ä"])
+def test_other_names_are_not_guessed_at(name: str) -> None:
+    assert window_registry.find(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("gpt-4o", (128_000, None, 16_384)),
+        ("gpt-5", (400_000, 272_000, 128_000)),
+        ("gemini-2.5-pro", (1_048_576, None, 65_536)),
+    ],
+)
+def test_well_known_models_have_the_limits_that_their_makers_state(
+    name: str, limits: tuple[int, int | None, int]
+) -> None:
+    assert window_registry.find(name) == limits
+
+
+def test_the_table_is_small_and_sane() -> None:
+    assert window_registry.PATH.stat().st_size < 60_000
+    for name in ("gpt-4.1", "o3", "deepseek-chat", "mistral-large-latest", "grok-4", "qwen3-32b"):
+        limits = window_registry.find(name)
+        assert limits is not None
+        context, max_input, max_output = limits
+        assert 30_000 <= context <= 2_000_000
+        assert max_input is None or max_input < context
+        assert max_output is None or max_output < context
