@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from keyword import iskeyword
 from typing import TypeAlias
 
-from app.commands import CommandFailed
+from app.commands import CommandError
 from app.errors import GatewayError
 from app.settings import ConfigurationError
 
 USAGE_ERROR = 2
-FAILED = 1
+COMMAND_FAILED = 1
 INTERRUPTED = 130
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+SubcommandParsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a wrong command line or configuration, 1 for a command that failed, 130 for Ctrl-C.
     """
-    parser = _parser()
+    parser = _build_parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
         print(f"concertina {importlib.metadata.version('concertina')}")
@@ -43,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         print(f"concertina: {error}", file=sys.stderr)
         return USAGE_ERROR
-    except (CommandFailed, GatewayError) as error:
+    except (CommandError, GatewayError) as error:
         print(f"concertina: {error}", file=sys.stderr)
-        return FAILED
+        return COMMAND_FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="concertina",
         description="An OpenAI-compatible gateway whose conversations never outgrow the model's context window.",
@@ -60,48 +60,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    _add_serve(commands)
-    migrate = _add(commands, "migrate", "bring the database's schema up to date", "--config my.yaml")
-    _add_config(migrate)
-    _add_quiet(migrate)
-    check = _add(commands, "check-config", "say whether a configuration can be used, and what it amounts to", "my.yaml")
+    _add_serve_command(commands)
+    migrate = _add_command(commands, "migrate", "bring the database's schema up to date", "--config my.yaml")
+    _add_config_option(migrate)
+    _add_quiet_option(migrate)
+    check = _add_command(
+        commands, "check-config", "say whether a configuration can be used, and what it amounts to", "my.yaml"
+    )
     check.add_argument("file", metavar="FILE", help="the YAML file")
-    _add_simulate(commands)
-    _add_show_plan(commands)
-    _add_top(commands)
-    _add_keys(commands)
-    _add_export(commands)
-    _add_import(commands)
-    _add_purge(commands)
-    reencrypt = _add(commands, "reencrypt", "write everything that is stored under the active key", "--config my.yaml")
-    _add_config(reencrypt)
-    _add_quiet(reencrypt)
-    _add_verify(commands)
+    _add_simulate_command(commands)
+    _add_show_plan_command(commands)
+    _add_top_command(commands)
+    _add_keys_command(commands)
+    _add_export_command(commands)
+    _add_import_command(commands)
+    _add_purge_command(commands)
+    reencrypt = _add_command(
+        commands, "reencrypt", "write everything that is stored under the active key", "--config my.yaml"
+    )
+    _add_config_option(reencrypt)
+    _add_quiet_option(reencrypt)
+    _add_verify_command(commands)
     return parser
 
 
-def _add(commands: Commands, name: str, told: str, example: str) -> argparse.ArgumentParser:
+def _add_command(commands: SubcommandParsers, name: str, description: str, example: str) -> argparse.ArgumentParser:
     """A command, described by one sentence and one example."""
     command = commands.add_parser(
         name,
-        help=told,
-        description=f"{told[0].upper()}{told[1:]}.",
+        help=description,
+        description=f"{description[0].upper()}{description[1:]}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.epilog = f"example: {command.prog} {example}"
     return command
 
 
-def _add_serve(commands: Commands) -> None:
-    serve = _add(commands, "serve", "run the gateway", "--config my.yaml --port 8080")
-    _add_config(serve)
+def _add_serve_command(commands: SubcommandParsers) -> None:
+    serve = _add_command(commands, "serve", "run the gateway", "--config my.yaml --port 8080")
+    _add_config_option(serve)
     serve.add_argument("--host", help="address to listen on (server.host)")
     serve.add_argument("--port", help="port to listen on, 0 for any free one (server.port)")
     serve.add_argument("--workers", help="number of processes (server.workers)")
 
 
-def _add_simulate(commands: Commands) -> None:
-    simulate = _add(
+def _add_simulate_command(commands: SubcommandParsers) -> None:
+    simulate = _add_command(
         commands, "simulate", "run the simulated model as a server of its own", "--port 8001 --seconds-per-token 0.02"
     )
     simulate.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -112,21 +116,21 @@ def _add_simulate(commands: Commands) -> None:
     simulate.add_argument("--window", type=int, default=128_000, help="tokens, for models whose name states none")
 
 
-def _add_show_plan(commands: Commands) -> None:
-    shown = _add(
+def _add_show_plan_command(commands: SubcommandParsers) -> None:
+    show_plan = _add_command(
         commands, "show-plan", "say what would be sent for a stored conversation, and why", "conv_… --model sim-8k"
     )
-    shown.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
-    _add_config(shown)
-    shown.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
-    shown.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
-    shown.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
-    shown.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
-    shown.add_argument("--json", action="store_true", help="print one JSON object")
+    show_plan.add_argument("conversation", metavar="CONVERSATION", help="its id, as answers carry it")
+    _add_config_option(show_plan)
+    show_plan.add_argument("--model", metavar="M", help="plan for this model; without it for that of the last answer")
+    show_plan.add_argument("--policy", metavar="P", help="plan by this policy; without it by the configured one")
+    show_plan.add_argument("--window", metavar="TOKENS", type=int, help="plan for a context window of this size")
+    show_plan.add_argument("--answer", metavar="SEQ", type=int, help="what the model saw for this answer, instead")
+    show_plan.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _add_top(commands: Commands) -> None:
-    top = _add(
+def _add_top_command(commands: SubcommandParsers) -> None:
+    top = _add_command(
         commands, "top", "watch a running gateway: load, tokens, costs, errors", "--url http://gateway.internal:8000"
     )
     top.add_argument("--url", default="http://127.0.0.1:8000", help="where the gateway is (http://127.0.0.1:8000)")
@@ -136,48 +140,50 @@ def _add_top(commands: Commands) -> None:
     top.add_argument("--json", action="store_true", help="look once and print one JSON object")
 
 
-def _add_keys(commands: Commands) -> None:
-    keys = _add(
+def _add_keys_command(commands: SubcommandParsers) -> None:
+    keys = _add_command(
         commands, "keys", "make, list and revoke the gateway's own API keys", "create --name shop --expires-in 90d"
     )
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = _add(actions, "create", "make a key and show it, once", "--name operator --scopes admin")
+    create = _add_command(actions, "create", "make a key and show it, once", "--name operator --scopes admin")
     create.add_argument("--name", required=True, help="for people: who uses it")
     create.add_argument("--tenant", help="whose conversations it sees: the tenant of another key; without it a new one")
     create.add_argument("--scopes", metavar="A,B", help="of chat, read, manage and admin; without it the first three")
     create.add_argument("--policy", help="the context policy of its requests that name none")
     create.add_argument("--models", metavar="A,B", help="names that it may ask for, * and ? being wildcards")
-    until = create.add_mutually_exclusive_group()
-    until.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
-    until.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
+    expiry = create.add_mutually_exclusive_group()
+    expiry.add_argument("--expires-in", metavar="TIME", help="such as 12h, 30d or 8w; without it never")
+    expiry.add_argument("--expires-at", metavar="MOMENT", help="such as 2027-01-31 or 2027-01-31T12:00+01:00")
     create.add_argument("--retention-days", type=int, metavar="N", help="erase conversations that rest for longer")
-    listed = _add(actions, "list", "list keys, those that are no longer valid too", "--json")
+    listed = _add_command(actions, "list", "list keys, those that are no longer valid too", "--json")
     listed.add_argument("--tenant", help="only this tenant's")
-    revoke = _add(actions, "revoke", "end a key's validity", "key_…")
+    revoke = _add_command(actions, "revoke", "end a key's validity", "key_…")
     revoke.add_argument("key_id", metavar="ID", help="as `keys list` shows it: key_...")
     for action in (create, listed, revoke):
-        _add_config(action)
+        _add_config_option(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_purge(commands: Commands) -> None:
-    purge = _add(commands, "purge", "erase old conversations now", "--older-than 30d --dry-run")
-    _add_config(purge)
+def _add_purge_command(commands: SubcommandParsers) -> None:
+    purge = _add_command(commands, "purge", "erase old conversations now", "--older-than 30d --dry-run")
+    _add_config_option(purge)
     purge.add_argument("--older-than", metavar="AGE", help="such as 30d; without it the configured rules hold")
     purge.add_argument("--tenant", metavar="T", help="of this tenant only")
     purge.add_argument("--dry-run", action="store_true", help="say how many there are, and erase nothing")
-    _add_quiet(purge)
+    _add_quiet_option(purge)
 
 
-def _add_verify(commands: Commands) -> None:
-    verify = _add(commands, "verify", "check everything that is stored against itself", "--config my.yaml --json")
-    _add_config(verify)
+def _add_verify_command(commands: SubcommandParsers) -> None:
+    verify = _add_command(
+        commands, "verify", "check everything that is stored against itself", "--config my.yaml --json"
+    )
+    _add_config_option(verify)
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_quiet(verify)
+    _add_quiet_option(verify)
 
 
-def _add_export(commands: Commands) -> None:
-    export = _add(commands, "export", "write stored conversations as chat messages", "--out copies")
+def _add_export_command(commands: SubcommandParsers) -> None:
+    export = _add_command(commands, "export", "write stored conversations as chat messages", "--out copies")
     export.add_argument("conversations", metavar="CONVERSATION", nargs="*", help="its id; without any, all of them")
     export.add_argument("--tenant", metavar="T", help="only this tenant's; its own ids are understood then, too")
     export.add_argument(
@@ -187,34 +193,34 @@ def _add_export(commands: Commands) -> None:
         help="a file of messages per conversation in this folder; - for one line each",
     )
     export.add_argument("--include-deleted", action="store_true", help="also what was deleted and not erased")
-    _add_config(export)
-    _add_quiet(export)
+    _add_config_option(export)
+    _add_quiet_option(export)
 
 
-def _add_import(commands: Commands) -> None:
-    taken = _add(
+def _add_import_command(commands: SubcommandParsers) -> None:
+    import_command = _add_command(
         commands,
         "import",
         "take in conversations of other programs, or exports",
         "conversations.json --tenant ten_… --format chatgpt",
     )
-    taken.add_argument("file", metavar="FILE", help="the file; - for what comes in")
-    taken.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
-    taken.add_argument(
+    import_command.add_argument("file", metavar="FILE", help="the file; - for what comes in")
+    import_command.add_argument("--tenant", metavar="T", required=True, help="whose conversations they are to be")
+    import_command.add_argument(
         "--format",
         default="auto",
         choices=("auto", "jsonl", "openai", "chatgpt", "langchain"),
         help="what the file is; without it its shape tells",
     )
-    _add_config(taken)
-    _add_quiet(taken)
+    _add_config_option(import_command)
+    _add_quiet_option(import_command)
 
 
-def _add_config(command: argparse.ArgumentParser) -> None:
+def _add_config_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", metavar="FILE", help="YAML file; CONCERTINA_CONFIG where this is not given")
 
 
-def _add_quiet(command: argparse.ArgumentParser) -> None:
+def _add_quiet_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quiet", action="store_true", help="say nothing of how far it has come, nor at the end")
 
 

@@ -78,7 +78,7 @@ class GatewayError(Exception):
     def message(self) -> str:
         return str(self.args[0])
 
-    def body(self) -> dict[str, object]:
+    def build_body(self) -> dict[str, object]:
         """The OpenAI error body: ``{"error": {"message", "type", "param", "code"}}``."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
@@ -290,15 +290,15 @@ class InternalError(GatewayError):
     code = "internal_error"
 
 
-def release_frames(error: BaseException) -> None:
+def drop_tracebacks(error: BaseException) -> None:
     """Drop the traceback of an error, and the errors that led to it with theirs.
 
     A traceback keeps the frames that the error passed, and each frame its variables: the request with its whole body.
     Whatever keeps an error beside a request is then part of a reference cycle, which only the garbage collector frees.
     To be called by whoever answers an error or keeps one.
     """
-    due = [error]
-    while due:
-        one = due.pop()
-        due += [other for other in (one.__cause__, one.__context__) if other is not None]
-        one.__traceback__ = one.__cause__ = one.__context__ = None
+    remaining = [error]
+    while remaining:
+        current = remaining.pop()
+        remaining += [cause for cause in (current.__cause__, current.__context__) if cause is not None]
+        current.__traceback__ = current.__cause__ = current.__context__ = None

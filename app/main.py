@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.api.edge.connections import ConnectionLimits, Connections
-from app.observability.log import configure as configure_logging
-from app.server import IDLE_CONNECTION_SECONDS, new_flag, run_server
+from app.api.edge.connections import ClientConnections, ConnectionLimits
+from app.observability.log import configure_logging
+from app.server import IDLE_CONNECTION_SECONDS, create_stop_flag, run_server
 from app.settings import Settings
 from migrations import run as migrations
 
@@ -36,27 +36,27 @@ def serve(settings: Settings, overrides: Sequence[str] = ()) -> int:
     configure_logging(settings.server.log_level, settings.server.log_format)
     for override in overrides:
         log.warning("%s", override)
-    migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
-    with _counted_in(settings) as folder:
-        connections = Connections(limits_of(settings), leaving=new_flag(settings.server))
-        create = functools.partial(_worker, settings, folder, connections)
-        return run_server(create, settings.server, connections, greeting=_greeting(settings))
+    migrations.prepare_database(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+    with _metrics_folder(settings) as folder:
+        connections = ClientConnections(build_connection_limits(settings), leaving=create_stop_flag(settings.server))
+        create = functools.partial(_create_worker_app, settings, folder, connections)
+        return run_server(create, settings.server, connections, greeting=_build_greeting(settings))
 
 
-def limits_of(settings: Settings) -> ConnectionLimits:
+def build_connection_limits(settings: Settings) -> ConnectionLimits:
     """What clients may take in time and connections."""
     section = settings.limits
     return ConnectionLimits(
-        most=section.max_connections,
-        head_bytes=section.max_head_bytes,
-        slow_seconds=section.slow_client_seconds,
+        max_connections=section.max_connections,
+        max_head_bytes=section.max_head_bytes,
+        slow_client_seconds=section.slow_client_seconds,
         min_bytes_per_second=section.min_bytes_per_second,
         idle_seconds=IDLE_CONNECTION_SECONDS,
     )
 
 
 @contextmanager
-def _counted_in(settings: Settings) -> Iterator[Path | None]:
+def _metrics_folder(settings: Settings) -> Iterator[Path | None]:
     """A folder in which several processes count, as long as they serve; None where each counts for itself."""
     if settings.server.workers == 1 or not settings.telemetry.metrics:
         yield None
@@ -71,13 +71,15 @@ def _counted_in(settings: Settings) -> Iterator[Path | None]:
         yield Path(path)
 
 
-def _worker(settings: Settings, metrics_folder: Path | None, connections: Connections) -> Any:
+def _create_worker_app(settings: Settings, metrics_folder: Path | None, connections: ClientConnections) -> Any:
     """The application, in a process that may have been started for it. `connections` are those of its server."""
     configure_logging(settings.server.log_level, settings.server.log_format)
     return create_app(settings, metrics_folder, connections)
 
 
-def create_app(settings: Settings, metrics_folder: Path | None = None, connections: Connections | None = None) -> Any:
+def create_app(
+    settings: Settings, metrics_folder: Path | None = None, connections: ClientConnections | None = None
+) -> Any:
     """The whole ASGI application of one worker process.
 
     Its modules are loaded by name: the process that only watches over several workers does without them. Meanwhile the
@@ -92,10 +94,10 @@ def create_app(settings: Settings, metrics_folder: Path | None = None, connectio
         worker = import_module("app.assembly.worker")
     finally:
         gc.enable()
-    return worker.application_of_worker(settings, metrics_folder, connections)
+    return worker.build_worker_application(settings, metrics_folder, connections)
 
 
-def _greeting(settings: Settings) -> str:
+def _build_greeting(settings: Settings) -> str:
     """What the start line says beside the address."""
     if settings.uses_simulated_model:
         return "SIMULATED MODEL: no provider is configured, answers are made up"

@@ -21,12 +21,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
-from app.api.edge.connections import Connections, Flag
+from app.api.edge.connections import ClientConnections, StopFlag
 
 READY_POLL_SECONDS: Final = 0.02
 READY_WAIT_SECONDS: Final = 60.0
-LEAVE_POLL_SECONDS: Final = 0.1
-FAILED: Final = 1
+STOP_POLL_SECONDS: Final = 0.1
+EXIT_START_FAILED: Final = 1
 # Longer than load balancers keep an idle connection (60 seconds, most of them): whoever sends the next request must be
 # the one who closed it, or that request meets a connection that is being closed.
 IDLE_CONNECTION_SECONDS: Final = 75
@@ -42,13 +42,13 @@ class ServerSettings(Protocol):
     leave_seconds: float
 
 
-def new_flag(settings: ServerSettings) -> Flag:
+def create_stop_flag(settings: ServerSettings) -> StopFlag:
     """What says to all processes of a server that it is about to stop."""
     return multiprocessing.get_context("spawn").Event() if settings.workers > 1 else threading.Event()
 
 
 def run_server(
-    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: Connections, *, greeting: str
+    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: ClientConnections, *, greeting: str
 ) -> int:
     """Serve until SIGTERM or SIGINT; after `leave_seconds` running requests finish, for at most `drain_seconds`.
 
@@ -60,28 +60,28 @@ def run_server(
     Returns:
         The exit status: 1 when it could not start.
     """
-    config = server_config(create_app, settings, connections)
+    config = build_uvicorn_config(create_app, settings, connections)
     listening = config.bind_socket()
-    line = f"Concertina is listening on {_address(listening)} ({greeting})"
+    line = f"Concertina is listening on {_format_address(listening)} ({greeting})"
     if settings.workers > 1:
-        threading.Thread(target=_announce, args=(listening, line), daemon=True).start()
-        _LeavingWorkers(config, [listening], connections.leaving, settings.leave_seconds).run()
+        threading.Thread(target=_print_when_ready, args=(listening, line), daemon=True).start()
+        _DrainingWorkers(config, [listening], connections.stopping, settings.leave_seconds).run()
         return 0
     # uvicorn gives back the handler that it found, and raises the signal once more when it has obeyed it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    server = _LeavingServer(config, line, connections.leaving, settings.leave_seconds)
+    server = _DrainingServer(config, line, connections.stopping, settings.leave_seconds)
     server.run(sockets=[listening])
-    return 0 if server.started else FAILED
+    return 0 if server.started else EXIT_START_FAILED
 
 
-def server_config(
-    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: Connections
+def build_uvicorn_config(
+    create_app: Callable[[], ASGIApp], settings: ServerSettings, connections: ClientConnections
 ) -> uvicorn.Config:
     """What uvicorn is told."""
     return uvicorn.Config(
         create_app,
         factory=True,
-        http=connections.protocol,  # type: ignore[arg-type]  # whatever makes protocols will do
+        http=connections.create_connection,  # type: ignore[arg-type]  # whatever makes protocols will do
         host=settings.host,
         port=settings.port,
         workers=settings.workers,
@@ -95,10 +95,10 @@ def server_config(
     )
 
 
-class _LeavingServer(uvicorn.Server):
+class _DrainingServer(uvicorn.Server):
     """Says where it listens once it does, and that it is about to stop before it does."""
 
-    def __init__(self, config: uvicorn.Config, line: str, leaving: Flag, leave_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, line: str, leaving: StopFlag, leave_seconds: float) -> None:
         super().__init__(config)
         self._line = line
         self._leaving = leaving
@@ -115,14 +115,14 @@ class _LeavingServer(uvicorn.Server):
         ends = time.monotonic() + self._leave_seconds
         while time.monotonic() < ends and not self.force_exit:
             await self.on_tick(0)  # keeps the date of answers right
-            await asyncio.sleep(LEAVE_POLL_SECONDS)
+            await asyncio.sleep(STOP_POLL_SECONDS)
 
 
-class _LeavingWorkers(Multiprocess):
+class _DrainingWorkers(Multiprocess):
     """Several processes that are told to stop once all of them have said that they will."""
 
     def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], leaving: Flag, leave_seconds: float
+        self, config: uvicorn.Config, sockets: list[socket.socket], leaving: StopFlag, leave_seconds: float
     ) -> None:
         super().__init__(config, sockets)
         self._leaving = leaving
@@ -134,9 +134,9 @@ class _LeavingWorkers(Multiprocess):
         super().handle_term()
 
 
-def _announce(listening: socket.socket, line: str) -> None:
+def _print_when_ready(listening: socket.socket, line: str) -> None:
     """Print the start line once a worker answers."""
-    host, port = _reachable(listening)
+    host, port = _local_address(listening)
     deadline = time.monotonic() + READY_WAIT_SECONDS
     while time.monotonic() < deadline:
         connection = http.client.HTTPConnection(host, port, timeout=1)
@@ -152,12 +152,12 @@ def _announce(listening: socket.socket, line: str) -> None:
         time.sleep(READY_POLL_SECONDS)
 
 
-def _reachable(listening: socket.socket) -> tuple[str, int]:
+def _local_address(listening: socket.socket) -> tuple[str, int]:
     """Where this machine reaches the server; one that listens everywhere is reached on loopback."""
     host, port = listening.getsockname()[:2]
     return ("127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host), port
 
 
-def _address(listening: socket.socket) -> str:
+def _format_address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from app.conversation.messages import Chunk
+from app.conversation.messages import Summary
 from demo.script import Turn
 from demo.talk import Answer
 
@@ -59,7 +59,7 @@ class Screen:
         if turn.expected is not None:
             self._probe(turn.question, turn.expected, answer.text)
 
-    def compaction(self, chunk: Chunk, before_tokens: int, answer: Answer) -> None:
+    def compaction(self, chunk: Summary, before_tokens: int, answer: Answer) -> None:
         """A summary that has just been made: what it covers, what that gained, and how it begins."""
         title = (
             f"compaction {len(answer.context['summaries'])}: messages {chunk.from_seq}-{chunk.to_seq - 1}, "

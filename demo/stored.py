@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.context.plan.summary_chain import active_chain
-from app.conversation.messages import Chunk, LogMessage
-from app.store.connect import open_store
+from app.context.plan.summary_chain import find_active_chain
+from app.conversation.messages import LogMessage, Summary
+from app.store.connect import create_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Stored:
     """A conversation in full: every message, and the summaries beside them."""
 
     log: Sequence[LogMessage]
-    chunks: Sequence[Chunk]
+    chunks: Sequence[Summary]
 
     def holds(self, messages: Sequence[Mapping[str, object]]) -> bool:
         """Whether the log is exactly these messages in this order."""
@@ -25,15 +25,17 @@ class Stored:
 
 async def read(database_url: str, conversation_id: str) -> Stored:
     """Read a conversation, whether or not a gateway has the database open."""
-    store = open_store(database_url)
+    store = create_store(database_url)
     await store.open()
     try:
-        conversation = await store.look_up(conversation_id)
+        conversation = await store.find_conversation_of_any_tenant(conversation_id)
         if conversation is None:
             return Stored((), ())
-        log = await store.read(conversation, 0, conversation.head_seq + 1)
-        chunks = await store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
-        chain, _ = active_chain(chunks)
+        log = await store.read_log(conversation, 0, conversation.head_seq + 1)
+        chunks = await store.find_summaries(
+            tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+        )
+        chain, _ = find_active_chain(chunks)
     finally:
         await store.close()
     return Stored(log, chain)

@@ -12,7 +12,7 @@ connection = context.config.attributes["connection"]
 on_step = context.config.attributes["on_step"]
 
 
-def tell(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
+def report_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
     """Pass on the version that a step has led to."""
     if on_step is not None:
         on_step(step.up_revision_id)
@@ -23,6 +23,6 @@ context.configure(
     target_metadata=metadata,
     render_as_batch=connection.dialect.name == "sqlite",
     transactional_ddl=False,  # the transaction is ours: it holds the lock
-    on_version_apply=tell,
+    on_version_apply=report_step,
 )
 context.run_migrations()

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from app.store.location import Location
-from app.store.postgres.pool import unavailable
+from app.store.location import DatabaseLocation
+from app.store.postgres.pool import translate_driver_error
 from app.store.sql.schema import SCHEMA_VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -29,7 +29,7 @@ _LOCK: Final = f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s'; SELECT pg_advi
 _IS_EMPTY: Final = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = current_schema()::regnamespace)"
 
 
-def current(location: Location) -> str | None:
+def current(location: DatabaseLocation) -> str | None:
     """As `run.current`."""
     return asyncio.run(_current(location.dsn))
 
@@ -41,11 +41,11 @@ async def _current(dsn: str) -> str | None:
     except asyncpg.UndefinedTableError:
         return None
     except FAULTS as error:
-        raise unavailable(error) from error
+        raise translate_driver_error(error) from error
     return None if version is None else str(version)
 
 
-def create(location: Location) -> bool:
+def create(location: DatabaseLocation) -> bool:
     """Make all tables in an empty schema at once, as the migrations would. False if it is not empty.
 
     Raises:
@@ -63,7 +63,7 @@ async def _create(dsn: str) -> bool:
             await connection.execute(TABLES.read_text())
             await connection.execute("INSERT INTO alembic_version (version_num) VALUES ($1)", SCHEMA_VERSION)
     except FAULTS as error:
-        raise unavailable(error) from error
+        raise translate_driver_error(error) from error
     return True
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import StoreUnavailable
-from app.store.location import Location
+from app.store.location import DatabaseLocation
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sqlite.threads import unavailable
+from app.store.sqlite.threads import translate_driver_error
 
 TIMEOUT_SECONDS: Final = 10.0
 LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -22,7 +22,7 @@ FAULTS: Final = (sqlite3.Error,)
 """What may come of using the driver when the file cannot be used."""
 
 
-def current(location: Location) -> str | None:
+def current(location: DatabaseLocation) -> str | None:
     """As `run.current`."""
     if not location.path.exists():
         return None
@@ -32,7 +32,7 @@ def current(location: Location) -> str | None:
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise translate_driver_error(error) from error
     return None if row is None else str(row[0])
 
 
@@ -41,7 +41,7 @@ def _has_version_table(connection: sqlite3.Connection) -> bool:
     return found.fetchone() is not None
 
 
-def create(location: Location) -> bool:
+def create(location: DatabaseLocation) -> bool:
     """Make all tables in an empty file at once, as the migrations would. False if it is not empty.
 
     Raises:
@@ -60,7 +60,7 @@ def create(location: Location) -> bool:
             connection.execute("INSERT INTO alembic_version (version_num) VALUES (?)", (SCHEMA_VERSION,))
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise translate_driver_error(error) from error
     except OSError as error:
         raise StoreUnavailable(f"The directory of {str(path)!r} cannot be made: {error}.") from error
     return True

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from types import ModuleType
 
-from app.store.location import Location, location_of
+from app.store.location import DatabaseLocation, parse_database_url
 from app.store.sql.schema import SCHEMA_VERSION
 
 
@@ -23,22 +23,22 @@ class SchemaIsOlder(Exception):
     """The database has to be migrated first, and that is not to happen by itself."""
 
 
-def head() -> str:
+def required_schema_version() -> str:
     """The schema version that this version of Concertina needs."""
     return SCHEMA_VERSION
 
 
-def current(url: str) -> str | None:
+def read_schema_version(url: str) -> str | None:
     """The schema version of a database; None if it has none yet.
 
     Raises:
         ValueError: the URL is none of the accepted forms.
         StoreUnavailable: the database cannot be reached.
     """
-    return _current(location_of(url))
+    return _read_schema_version(parse_database_url(url))
 
 
-def upgrade(url: str, *, on_step: Callable[[str], None] | None = None) -> None:
+def upgrade_database(url: str, *, on_step: Callable[[str], None] | None = None) -> None:
     """Bring a database's schema up to date. Nothing happens where it is.
 
     Args:
@@ -48,27 +48,27 @@ def upgrade(url: str, *, on_step: Callable[[str], None] | None = None) -> None:
         SchemaIsNewer: a newer version has been there.
         ValueError, StoreUnavailable: as for `current`.
     """
-    prepare(url, auto_migrate=True, on_step=on_step)
+    prepare_database(url, auto_migrate=True, on_step=on_step)
 
 
-def prepare(url: str, *, auto_migrate: bool, on_step: Callable[[str], None] | None = None) -> None:
+def prepare_database(url: str, *, auto_migrate: bool, on_step: Callable[[str], None] | None = None) -> None:
     """Make sure that a server can use a database.
 
     Args:
-        on_step: as for `upgrade`.
+        on_step: as for `upgrade_database`.
 
     Raises:
         SchemaIsNewer: a newer version has been there.
         SchemaIsOlder: it has to be migrated, and `auto_migrate` is off.
         ValueError, StoreUnavailable: as for `current`.
     """
-    location = location_of(url)
+    location = parse_database_url(url)
     if location.backend == "memory":
         return
-    found = _current(location)
+    found = _read_schema_version(location)
     if found == SCHEMA_VERSION:
         return
-    if found is not None and not _upgrading().knows(found):
+    if found is not None and not _import_upgrade_module().knows(found):
         raise SchemaIsNewer(
             f"The database's schema is {found!r}, which this version does not know; it needs {SCHEMA_VERSION!r}. "
             "Run the newer version of Concertina, or restore a backup from before it."
@@ -78,31 +78,31 @@ def prepare(url: str, *, auto_migrate: bool, on_step: Callable[[str], None] | No
             f"The database's schema is {found or 'empty'!r}, this version needs {SCHEMA_VERSION!r}. "
             "Run `concertina migrate`, or set `database.auto_migrate: true`."
         )
-    if found is None and _driver(location).create(location):
+    if found is None and _import_driver_module(location).create(location):
         if on_step is not None:
             on_step(SCHEMA_VERSION)
         return
-    if found is None and _current(location) == SCHEMA_VERSION:
+    if found is None and _read_schema_version(location) == SCHEMA_VERSION:
         # Another process that starts as well has made it while we waited.
         return
     try:
-        _upgrading().upgrade_schema(location, on_step=on_step)
-    except _driver(location).FAULTS as error:
-        raise _driver(location).unavailable(error) from error
+        _import_upgrade_module().upgrade_schema(location, on_step=on_step)
+    except _import_driver_module(location).FAULTS as error:
+        raise _import_driver_module(location).translate_driver_error(error) from error
 
 
-def _driver(location: Location) -> ModuleType:
+def _import_driver_module(location: DatabaseLocation) -> ModuleType:
     # By name, so that a server imports the driver of its own database only.
     return importlib.import_module(f"migrations.on_{location.backend}")
 
 
-def _upgrading() -> ModuleType:
+def _import_upgrade_module() -> ModuleType:
     # Imported here and by name: a start that has nothing to migrate must not wait for Alembic.
     return importlib.import_module("migrations.upgrading")
 
 
-def _current(location: Location) -> str | None:
+def _read_schema_version(location: DatabaseLocation) -> str | None:
     if location.backend == "memory":
         return SCHEMA_VERSION
-    found: str | None = _driver(location).current(location)
+    found: str | None = _import_driver_module(location).current(location)
     return found

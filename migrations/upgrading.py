@@ -15,7 +15,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.store.location import Location
+from app.store.location import DatabaseLocation
 from migrations.on_postgresql import LOCK_KEY, LOCK_WAIT_SECONDS
 
 DDL_LOCK_WAIT_SECONDS: Final = 5
@@ -40,7 +40,7 @@ def knows(version: str) -> bool:
     return any(script.revision == version for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def upgrade_schema(location: Location, target: str = "head", *, on_step: OnStep = None) -> None:
+def upgrade_schema(location: DatabaseLocation, target: str = "head", *, on_step: OnStep = None) -> None:
     """Bring a database to a version. Whoever comes second waits, and then finds nothing to do.
 
     Args:
@@ -52,7 +52,7 @@ def upgrade_schema(location: Location, target: str = "head", *, on_step: OnStep 
         asyncio.run(_upgrade_postgres(location, target, on_step))
 
 
-def _upgrade_sqlite(location: Location, target: str, on_step: OnStep) -> None:
+def _upgrade_sqlite(location: DatabaseLocation, target: str, on_step: OnStep) -> None:
     engine = create_engine(
         f"sqlite:///{location.path}", poolclass=NullPool, connect_args={"timeout": LOCK_WAIT_SECONDS}
     )
@@ -66,7 +66,7 @@ def _leave_transactions_to_us(connection: Any, record: Any) -> None:
     connection.isolation_level = None
 
 
-async def _upgrade_postgres(location: Location, target: str, on_step: OnStep) -> None:
+async def _upgrade_postgres(location: DatabaseLocation, target: str, on_step: OnStep) -> None:
     engine = create_async_engine(
         "postgresql+asyncpg://",
         poolclass=NullPool,

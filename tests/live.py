@@ -15,9 +15,9 @@ from typing import Any, Literal
 import uvicorn
 from fastapi.dependencies import models as fastapi_memory
 
-from app.api.edge.connections import Connections
-from app.main import create_app, limits_of
-from app.settings import load
+from app.api.edge.connections import ClientConnections
+from app.main import build_connection_limits, create_app
+from app.settings import load_settings
 from migrations import run as migrations
 
 STEP_SECONDS = 0.005
@@ -48,14 +48,14 @@ class _PromptServer(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: Any, *, lifespan: Literal["on", "off"] = "on", connections: Connections | None = None
+    app: Any, *, lifespan: Literal["on", "off"] = "on", connections: ClientConnections | None = None
 ) -> AsyncIterator[str]:
     """Run an ASGI application; gives its address. Without `connections` its clients may be as slow as they like."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
-        http="auto" if connections is None else connections.protocol,  # type: ignore[arg-type]  # whatever makes protocols
+        http="auto" if connections is None else connections.create_connection,  # type: ignore[arg-type]  # whatever makes protocols
         lifespan=lifespan,
         log_config=None,
         access_log=False,
@@ -102,9 +102,9 @@ async def gateway(
         "policies": policies,
     }
     merged = {**values, **sections}
-    settings = load(environ={}, arguments={(name,): value for name, value in merged.items()})
-    await asyncio.to_thread(migrations.prepare, merged["database"]["url"], auto_migrate=True)
-    connections = Connections(limits_of(settings))
+    settings = load_settings(environ={}, arguments={(name,): value for name, value in merged.items()})
+    await asyncio.to_thread(migrations.prepare_database, merged["database"]["url"], auto_migrate=True)
+    connections = ClientConnections(build_connection_limits(settings))
     async with serving(create_app(settings, connections=connections), connections=connections) as address:
         yield f"{address}/v1"
 

@@ -21,7 +21,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from migrations.run import upgrade
+from migrations.run import upgrade_database
 
 START_SECONDS = 60.0
 
@@ -164,7 +164,7 @@ def databases() -> Iterator[Databases]:
 def migrated_template(databases: Databases) -> Iterator[str]:
     """A migrated database to copy others from."""
     name = databases.create()
-    upgrade(databases.url(name))
+    upgrade_database(databases.url(name))
     yield name
     databases.drop(name)
 

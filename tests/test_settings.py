@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.assembly.models import policy_of, providers_of
+from app.assembly.models import build_policy, build_providers
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.plan.policy import STAGES_OF_KIND
-from app.context.plan.policy import Policy as ContextPolicy
-from app.settings import ConfigurationError, Settings, load
-from app.settings.key_tree import known_paths
+from app.context.plan.policy import STAGES_OF_KIND, ContextPolicy
+from app.settings import ConfigurationError, Settings, load_settings
+from app.settings.key_tree import list_setting_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
-from app.upstream.provider import Quirks as UpstreamQuirks
+from app.upstream.provider import ProviderQuirks as UpstreamQuirks
 from app.upstream.routing.router import RetryPolicy
 from app.upstream.routing.windows import DEFAULT_WINDOW_TOKENS
 
@@ -41,17 +40,17 @@ def file(tmp_path: Path) -> Path:
 def refusal(text: str, file: Path, **environ: str) -> str:
     file.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        load(str(file), environ=environ)
+        load_settings(str(file), environ=environ)
     return str(caught.value)
 
 
 def loaded(text: str, file: Path, **environ: str) -> Settings:
     file.write_text(text)
-    return load(str(file), environ=environ)
+    return load_settings(str(file), environ=environ)
 
 
 def test_nothing_configured_is_enough() -> None:
-    settings = load(environ={})
+    settings = load_settings(environ={})
     assert settings == Settings()
     assert settings.uses_simulated_model
 
@@ -124,13 +123,13 @@ def test_one_provider_alone_has_every_model(file: Path) -> None:
 def test_later_sources_win(file: Path) -> None:
     file.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2}")
     environ = {"CONCERTINA_CONFIG": str(file), "CONCERTINA_SERVER__PORT": "2222", "CONCERTINA_SERVER__WORKERS": "3"}
-    server = load(environ=environ, arguments={("server", "workers"): "4"}).server
+    server = load_settings(environ=environ, arguments={("server", "workers"): "4"}).server
     assert (server.host, server.port, server.workers) == ("0.0.0.0", 2222, 4)
 
 
 def test_a_named_file_wins_over_the_variable(file: Path) -> None:
     file.write_text("policy: additive")
-    assert load(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
+    assert load_settings(str(file), environ={"CONCERTINA_CONFIG": "/nowhere.yaml"}) == Settings()
 
 
 def test_a_file_of_defaults_is_below_everything_else(file: Path, tmp_path: Path) -> None:
@@ -138,28 +137,28 @@ def test_a_file_of_defaults_is_below_everything_else(file: Path, tmp_path: Path)
     defaults.write_text("server: {port: 1111, host: 0.0.0.0, workers: 2, drain_seconds: 1}\npolicy: fade")
     file.write_text("server: {port: 2222, workers: 3, drain_seconds: 2}")
     environ = {"CONCERTINA_DEFAULTS": str(defaults), "CONCERTINA_SERVER__WORKERS": "4"}
-    settings = load(str(file), environ=environ, arguments={("server", "drain_seconds"): 4})
+    settings = load_settings(str(file), environ=environ, arguments={("server", "drain_seconds"): 4})
     server = settings.server
     assert (server.host, server.port, server.workers, server.drain_seconds) == ("0.0.0.0", 2222, 4, 4)
     assert settings.policy == "fade"
-    assert load(environ=environ).server.port == 1111
-    assert load(environ={"CONCERTINA_DEFAULTS": ""}) == Settings()
+    assert load_settings(environ=environ).server.port == 1111
+    assert load_settings(environ={"CONCERTINA_DEFAULTS": ""}) == Settings()
 
 
 def test_what_is_wrong_with_the_file_of_defaults_is_told_with_its_place(tmp_path: Path) -> None:
     defaults = tmp_path / "defaults.yaml"
     with pytest.raises(ConfigurationError, match=r"defaults\.yaml: cannot read the file"):
-        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+        load_settings(environ={"CONCERTINA_DEFAULTS": str(defaults)})
     defaults.write_text("server: {prot: 1}")
     with pytest.raises(ConfigurationError, match=r"server\.prot \(defaults\.yaml:1\): unknown setting"):
-        load(environ={"CONCERTINA_DEFAULTS": str(defaults)})
+        load_settings(environ={"CONCERTINA_DEFAULTS": str(defaults)})
 
 
 def overridden(text: str, file: Path, **environ: str) -> list[str]:
     """What is said of variables over the file."""
     file.write_text(text)
     said: list[str] = []
-    load(str(file), environ=environ, on_override=said.append)
+    load_settings(str(file), environ=environ, on_override=said.append)
     return said
 
 
@@ -272,7 +271,7 @@ def test_deep_settings_have_variables(file: Path) -> None:
 
 
 def test_variables_alone_can_configure_a_provider() -> None:
-    settings = load(
+    settings = load_settings(
         environ={
             "CONCERTINA_PROVIDERS__OPENAI__BASE_URL": "https://api.openai.com/v1",
             "CONCERTINA_PROVIDERS__OPENAI__API_KEY": "12345",
@@ -284,12 +283,12 @@ def test_variables_alone_can_configure_a_provider() -> None:
 def test_what_a_cluster_puts_into_the_environment_is_no_setting() -> None:
     tcp = "tcp://10.0.0.1:8000"
     names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR"]
-    assert load(environ={f"CONCERTINA_{name}": tcp for name in names}) == Settings()
+    assert load_settings(environ={f"CONCERTINA_{name}": tcp for name in names}) == Settings()
 
 
 def test_what_the_tests_are_told_is_no_setting_of_gateways_that_they_start() -> None:
     assert (
-        load(environ={"CONCERTINA_TEST_DATABASE_URL": "postgresql://db", "CONCERTINA_TEST_CHROMIUM": "/b"})
+        load_settings(environ={"CONCERTINA_TEST_DATABASE_URL": "postgresql://db", "CONCERTINA_TEST_CHROMIUM": "/b"})
         == Settings()
     )
 
@@ -306,7 +305,7 @@ def test_what_the_tests_are_told_is_no_setting_of_gateways_that_they_start() -> 
 )
 def test_a_misspelt_variable_is_refused(variable: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=variable) as caught:
-        load(environ={variable: "1"})
+        load_settings(environ={variable: "1"})
     assert told in str(caught.value)
 
 
@@ -320,7 +319,7 @@ def test_a_file_may_refer_to_any_variable(file: Path) -> None:
 
 def test_a_bad_value_of_a_variable_names_the_variable() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        load(environ={"CONCERTINA_SERVER__PORT": "http", "CONCERTINA_MODELS": "[a", "CONCERTINA_AUTH": "open"})
+        load_settings(environ={"CONCERTINA_SERVER__PORT": "http", "CONCERTINA_MODELS": "[a", "CONCERTINA_AUTH": "open"})
     told = str(caught.value)
     assert "server.port (CONCERTINA_SERVER__PORT): expected a whole number, got 'http'" in told
     assert "models (CONCERTINA_MODELS): expected YAML in one line" in told
@@ -433,7 +432,7 @@ def test_an_address_of_a_proxy_is_never_told(file: Path) -> None:
 
 def test_neither_proxy_nor_ca_file_is_needed_where_their_variables_are_empty(file: Path) -> None:
     text = "providers: {a: {base_url: 'http://h/v1', proxy: '${HTTPS_PROXY:-}', ca_file: '${CA_FILE:-}'}}"
-    assert providers_of(loaded(text, file))["a"].name == "a"
+    assert build_providers(loaded(text, file))["a"].name == "a"
     assert "providers.a.ca_file" in refusal(text, file, CA_FILE="/nowhere/ca.pem")
     assert "providers.a.proxy" in refusal(text, file, HTTPS_PROXY="proxy.internal")
     assert loaded(text, file, HTTPS_PROXY="http://user:p%40ss@proxy.internal:3128/").providers["a"].proxy
@@ -449,7 +448,7 @@ def test_everything_wrong_is_told_at_once(file: Path) -> None:
     text = "server: {port: x}\nprovider: {}\nmodels: {a: {provider: b, context_window: -1}}\npolicy: c\n"
     file.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        load(str(file), environ={"CONCERTINA_AUTH__MODE": "none", "CONCERTINA_NONE": "1"})
+        load_settings(str(file), environ={"CONCERTINA_AUTH__MODE": "none", "CONCERTINA_NONE": "1"})
     assert [fault.source for fault in caught.value.faults] == [
         "CONCERTINA_NONE",
         "concertina.yaml:1",
@@ -464,19 +463,19 @@ def test_everything_wrong_is_told_at_once(file: Path) -> None:
 def test_one_mistake_is_told_once(file: Path) -> None:
     file.write_text("providers: {openai: 'https://api.openai.com/v1'}\nmodels: {a: {provider: openai}}")
     with pytest.raises(ConfigurationError) as caught:
-        load(str(file), environ={})
+        load_settings(str(file), environ={})
     assert [fault.path for fault in caught.value.faults] == [("providers", "openai")]
 
 
 def test_a_missing_file_is_told_without_a_trace() -> None:
     with pytest.raises(ConfigurationError, match=r"/nowhere/c\.yaml: cannot read the file: No such file"):
-        load("/nowhere/c.yaml", environ={})
+        load_settings("/nowhere/c.yaml", environ={})
 
 
 def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00policy")
     with pytest.raises(ConfigurationError, match="UTF-8"):
-        load(str(file), environ={})
+        load_settings(str(file), environ={})
 
 
 def test_no_secret_is_ever_shown(file: Path) -> None:
@@ -518,7 +517,7 @@ def test_a_deployment_takes_from_its_model_what_it_leaves_out(file: Path) -> Non
               - {}
               - {provider: b, model: n, quirks: {developer_to_system: true}, price: {input: 3, output: 4}}
         """
-    first, second = loaded(text, file).models["m"].expanded()
+    first, second = loaded(text, file).models["m"].expand_deployments()
     assert (first.provider, first.model, first.context_window) == ("a", None, 1000)
     assert (second.provider, second.model, second.context_window) == ("b", "n", 1000)
     assert (second.quirks.merge_same_role, second.quirks.developer_to_system) == (True, True)
@@ -531,11 +530,11 @@ def test_quirks_of_a_model_win_where_they_are_set(file: Path) -> None:
         models: {m: {provider: a, quirks: {merge_same_role: false}}}
         """
     settings = loaded(text, file)
-    quirks = settings.models["m"].quirks.over(settings.providers["a"].quirks)
+    quirks = settings.models["m"].quirks.merge_over(settings.providers["a"].quirks)
     assert (quirks.merge_same_role, quirks.stream_usage) == (False, False)
 
 
-keys = st.sampled_from(sorted({name for path in known_paths() for name in path} | {"x"}))
+keys = st.sampled_from(sorted({name for path in list_setting_paths() for name in path} | {"x"}))
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 trees = st.recursive(values, lambda below: st.lists(below, max_size=3) | st.dictionaries(keys, below, max_size=4))
 
@@ -543,7 +542,7 @@ trees = st.recursive(values, lambda below: st.lists(below, max_size=3) | st.dict
 @given(st.dictionaries(keys, trees, max_size=5))
 def test_any_values_are_either_taken_or_refused_with_faults(tree: dict[str, object]) -> None:
     try:
-        settings = load(environ={}, arguments={(key,): value for key, value in tree.items()})
+        settings = load_settings(environ={}, arguments={(key,): value for key, value in tree.items()})
     except ConfigurationError as error:
         assert error.faults
         assert all(fault.message for fault in error.faults)
@@ -556,7 +555,7 @@ def test_any_text_is_either_taken_or_refused(tmp_path_factory: pytest.TempPathFa
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_text(text, encoding="utf-8", errors="replace")
     try:
-        load(str(file), environ={})
+        load_settings(str(file), environ={})
     except ConfigurationError as error:
         assert error.faults
 
@@ -565,7 +564,7 @@ def test_settings_have_the_names_and_defaults_of_what_they_set() -> None:
     settings = Settings()
     assert RetryPolicy(**settings.retries.model_dump()) == RetryPolicy()
     assert UpstreamQuirks(**Quirks().model_dump()) == UpstreamQuirks()
-    assert policy_of(settings, "additive") == ContextPolicy()
+    assert build_policy(settings, "additive") == ContextPolicy()
     assert set(POLICY_KINDS) == set(STAGES_OF_KIND)
     assert set(get_args(Stage)) >= {stage for stages in STAGES_OF_KIND.values() for stage in stages}
     assert set(get_args(Encoding)) == set(VOCABULARIES)
@@ -615,7 +614,7 @@ def test_a_file_that_would_take_long_to_read_is_refused_at_once(text: str, told:
 def test_a_variable_that_would_take_long_to_read_is_refused_at_once(text: str) -> None:
     began = time.process_time()
     with pytest.raises(ConfigurationError, match="CONCERTINA_MODELS"):
-        load(environ={"CONCERTINA_MODELS": f"{{{text}}}"})
+        load_settings(environ={"CONCERTINA_MODELS": f"{{{text}}}"})
     assert time.process_time() - began < 2
 
 

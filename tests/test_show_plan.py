@@ -13,9 +13,9 @@ import yaml
 
 from app.__main__ import main
 from app.main import create_app
-from app.pipeline.view.view_history import messages_seen, seen
-from app.settings import load
-from migrations.run import prepare
+from app.pipeline.view.view_history import restore_messages, restore_view
+from app.settings import load_settings
+from migrations.run import prepare_database
 from tests.live import ScriptedUpstream, serving
 from tests.support.gateway import answering, user, world
 from tests.support.gateway import shown as shown_to
@@ -29,7 +29,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("show-plan")
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump({"database": {"url": f"sqlite:///{folder}/kept.db"}}))
-    prepare(f"sqlite:///{folder}/kept.db", auto_migrate=True)
+    prepare_database(f"sqlite:///{folder}/kept.db", auto_migrate=True)
     return file
 
 
@@ -40,7 +40,7 @@ def conversation_id(config: Path) -> str:
 
 
 async def _talk(config: Path) -> str:
-    application = create_app(load(str(config), environ={}))
+    application = create_app(load_settings(str(config), environ={}))
     padding = "It went on and on without anything that one would have to write down. " * 20
     messages: list[dict[str, Any]] = []
     async with serving(application) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:
@@ -146,11 +146,13 @@ async def test_a_view_is_replayed_from_what_is_stored_byte_for_byte(
             told = [user(text if number % 9 else "What does the parcel for Maria weigh, number 3?")]
             body = await gateway.say(told, conversation="c", headers={"x-context-mode": "append"})
         (conversation,) = gateway.conversations()
-        answers = [entry for entry in await gateway.store.read(conversation, 0, 120) if entry.meta]
+        answers = [entry for entry in await gateway.store.read_log(conversation, 0, 120) if entry.meta]
         for answer, sent in zip(answers, shown_to(upstream), strict=True):
-            view = await seen(gateway.store, conversation, answer)
+            view = await restore_view(gateway.store, conversation, answer)
             assert view is not None
             assert view.is_exact
-            replayed = await messages_seen(gateway.store, conversation, view.plan, view.next_seq, view.versions)
+            replayed = await restore_messages(
+                gateway.store, conversation, view.plan, view.next_seq, view.client_versions
+            )
             assert [json.loads(raw) for raw in replayed] == sent
         assert body["context_status"] in {"summarized", "trimmed"}

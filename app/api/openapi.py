@@ -9,13 +9,13 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.chat_request_parser import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE
+from app.api.chat_request_parser import CONTEXT_MODES, EVENT_STYLES, SUMMARIZE_MODES
 from app.api.edge.asgi_front import CHAT_PATH
-from app.api.resource_schemas import EVENTS, REFUSALS, Described, ErrorBody
+from app.api.resource_schemas import ERROR_RESPONSES, EVENT_STREAM_CONTENT, Described, ErrorBody
 
-REFERENCES: Final = "#/components/schemas/{model}"
-CONVERSATION_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
-UPSTREAM_FAILED: Final = "The model's provider could not be reached or did not answer."
+SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
+CONVERSATION_ID_PATTERN: Final = r"^[A-Za-z0-9._:-]{1,128}$"
+UPSTREAM_FAILED_DESCRIPTION: Final = "The model's provider could not be reached or did not answer."
 
 
 class ContentPart(Described):
@@ -59,7 +59,7 @@ class ChatCompletionRequest(Described):
     messages: list[ChatMessage | ToolMessage] = Field(min_length=1)
     stream: bool | None = None
     store: bool | None = None
-    conversation_id: str | None = Field(None, pattern=CONVERSATION_ID)
+    conversation_id: str | None = Field(None, pattern=CONVERSATION_ID_PATTERN)
     context: ContextOptions | None = None
 
 
@@ -82,8 +82,8 @@ class ChatCompletion(Described):
     context: dict[str, Any]
 
 
-HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
-    ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID}, "The conversation that is meant."),
+CHAT_REQUEST_HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
+    ("X-Conversation-Id", {"type": "string", "pattern": CONVERSATION_ID_PATTERN}, "The conversation that is meant."),
     ("X-Context-Mode", {"type": "string", "enum": list(CONTEXT_MODES)}, "How the messages relate to the stored log."),
     ("X-Context-Policy", {"type": "string"}, "A context policy by name."),
     ("X-Context-Events", {"type": "string", "enum": list(EVENT_STYLES)}, "How progress is told in a stream."),
@@ -95,7 +95,7 @@ HEADERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 )
 
 
-def describe(application: FastAPI) -> Callable[[], dict[str, Any]]:
+def build_openapi(application: FastAPI) -> Callable[[], dict[str, Any]]:
     """The function that makes the application's document, once."""
 
     def document() -> dict[str, Any]:
@@ -106,75 +106,75 @@ def describe(application: FastAPI) -> Callable[[], dict[str, Any]]:
                 description=application.description,
                 routes=application.routes,
             )
-            _drop_unused_refusals(made)
-            _add_chat(made)
-            _add_security(made)
+            _replace_422_responses(made)
+            _add_chat_completions(made)
+            _add_security_schemes(made)
             application.openapi_schema = made
         return application.openapi_schema
 
     return document
 
 
-def _add_chat(made: dict[str, Any]) -> None:
-    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+def _add_chat_completions(document: dict[str, Any]) -> None:
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (ChatCompletionRequest, ChatCompletion, ErrorBody):
-        schema = model.model_json_schema(ref_template=REFERENCES)
+        schema = model.model_json_schema(ref_template=SCHEMA_REFERENCE)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
-    made["paths"].setdefault(CHAT_PATH, {})["post"] = {
+    document["paths"].setdefault(CHAT_PATH, {})["post"] = {
         "tags": ["chat"],
         "summary": "Create a chat completion",
         "operationId": "create_chat_completion",
         "parameters": [
             {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
-            for name, schema, description in HEADERS
+            for name, schema, description in CHAT_REQUEST_HEADERS
         ],
-        "requestBody": {"required": True, "content": _json(_reference("ChatCompletionRequest"))},
+        "requestBody": {"required": True, "content": _json_content(_schema_reference("ChatCompletionRequest"))},
         "responses": {
             "200": {
                 "description": "The answer, as one object or as a stream of server-sent events.",
                 "content": {
-                    **_json(_reference("ChatCompletion")),
-                    **EVENTS,
+                    **_json_content(_schema_reference("ChatCompletion")),
+                    **EVENT_STREAM_CONTENT,
                 },
             },
-            **{str(status): _error(str(told["description"])) for status, told in REFUSALS.items()},
-            "409": _error("Another request is using this conversation; try again."),
-            "413": _error("The request is larger than the gateway accepts."),
-            "422": _error("The idempotency key was used with another request."),
-            **{status: _error(UPSTREAM_FAILED) for status in ("502", "504")},
-            "default": _error("The provider's own refusal, passed on."),
+            **{str(status): _error_response(str(told["description"])) for status, told in ERROR_RESPONSES.items()},
+            "409": _error_response("Another request is using this conversation; try again."),
+            "413": _error_response("The request is larger than the gateway accepts."),
+            "422": _error_response("The idempotency key was used with another request."),
+            **{status: _error_response(UPSTREAM_FAILED_DESCRIPTION) for status in ("502", "504")},
+            "default": _error_response("The provider's own refusal, passed on."),
         },
     }
-    assert SUMMARIZE == ("auto", "never", "now"), "ContextOptions.summarize says the same"
+    assert SUMMARIZE_MODES == ("auto", "never", "now"), "ContextOptions.summarize says the same"
 
 
-def _drop_unused_refusals(made: dict[str, Any]) -> None:
+def _replace_422_responses(document: dict[str, Any]) -> None:
     """The framework's own answer to bad parameters, 422, is a 400 here (`api.edge.error_responses`)."""
-    for operations in made["paths"].values():
+    for operations in document["paths"].values():
         for operation in operations.values():
             if operation.get("responses", {}).pop("422", None) is not None:
-                operation["responses"].setdefault("400", _error(str(REFUSALS[400]["description"])))
+                operation["responses"].setdefault("400", _error_response(str(ERROR_RESPONSES[400]["description"])))
     for name in ("HTTPValidationError", "ValidationError"):
-        made.get("components", {}).get("schemas", {}).pop(name, None)
+        document.get("components", {}).get("schemas", {}).pop(name, None)
 
 
-def _add_security(made: dict[str, Any]) -> None:
+def _add_security_schemes(document: dict[str, Any]) -> None:
     """A key is never required in mode `open`, where it tells tenants apart."""
-    made["components"]["securitySchemes"] = {
+    document["components"]["securitySchemes"] = {
         "key": {"type": "http", "scheme": "bearer"},
         "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
     }
-    made["security"] = [{"key": []}, {"x-api-key": []}, {}]
+    document["security"] = [{"key": []}, {"x-api-key": []}, {}]
 
 
-def _reference(name: str) -> dict[str, str]:
+def _schema_reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _error(description: str) -> dict[str, Any]:
-    return {"description": description, "content": _json(_reference("ErrorBody"))}
+def _error_response(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _json_content(_schema_reference("ErrorBody"))}
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
+def _json_content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}

@@ -11,19 +11,25 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.auth import Auth, check_model, check_other_models
+from app.api.edge.auth import Authenticator, check_fallback_models_allowed, check_model_allowed
 from app.api.edge.disconnect import cancel_on_disconnect
-from app.api.edge.error_responses import error_response
-from app.api.edge.passed_headers import headers_to_client, headers_to_provider
-from app.api.edge.request_body import headers_of, read_body
-from app.api.edge.response_headers import Head
-from app.api.edge.unknown_paths import METHODS, own_methods, unknown_path
-from app.api.passthrough_model import MODEL, PassedRequest, read_fields, read_model, write_model
+from app.api.edge.error_responses import build_error_response
+from app.api.edge.passed_headers import select_client_headers, select_provider_headers
+from app.api.edge.request_body import read_body, read_headers
+from app.api.edge.response_headers import ResponseHeaders
+from app.api.edge.unknown_paths import METHODS, find_own_methods, unknown_path_error
+from app.api.passthrough_model import MODEL_FIELD, PassthroughRequest, read_fields, read_model, write_model
 from app.errors import GatewayError, InsufficientPermissions, MethodNotAllowed, UpstreamUnavailable
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
-from app.upstream.provider import Call, ClientKey, Provider, bind_client_key, find_only_keyless
-from app.upstream.routing.measured_calls import passed_on
+from app.upstream.provider import (
+    ClientKey,
+    UpstreamProvider,
+    UpstreamRequest,
+    bind_client_key,
+    find_only_keyless_provider,
+)
+from app.upstream.routing.measured_calls import send_passthrough
 from app.upstream.routing.router import Router, check_client_key
 
 OWN_PATHS: Final = (
@@ -33,20 +39,20 @@ OWN_PATHS: Final = (
 """Below `/v1`: what the gateway answers itself never goes round it."""
 SIMULATED_PATHS: Final = ("embeddings",)
 """Below `/v1`: what the simulated model answers beside the gateway's own paths."""
-BYPASSED: Final = {"x-context-status": "bypassed"}
+BYPASSED_HEADERS: Final = {"x-context-status": "bypassed"}
 """With an answer of a model to a conversation, of which the gateway shortens nothing and keeps nothing."""
-_CONVERSATION = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
-FOREIGN_MODES: Final = ("navigate", "no-cors")
+_CONVERSATION_PATH = re.compile(r"/(?:complete|messages|responses|(?:.*/)?completions|threads/(?:[^/]+/)?runs)/?")
+FOREIGN_FETCH_MODES: Final = ("navigate", "no-cors")
 """How a page of another site asks without the gateway's consent."""
 FIRST_STATUS, LAST_STATUS = 200, 599
 NO_CONTENT: Final = 204
 NOT_MODIFIED: Final = 304
 
 
-def passthrough_routes(
+def build_passthrough_routes(
     router: Router,
-    providers: Sequence[Provider],
-    auth: Auth,
+    providers: Sequence[UpstreamProvider],
+    auth: Authenticator,
     admission: Admission,
     *,
     body_limit_bytes: int,
@@ -61,27 +67,31 @@ def passthrough_routes(
 
     @routes.api_route("/v1/{path:path}", methods=list(METHODS), summary="Pass through", include_in_schema=False)
     async def pass_through(request: Request, path: str) -> Response:
-        _refuse_own_paths(path, request, passes_on=not is_simulated)
-        headers = headers_of(request.scope)
-        own = BYPASSED if request.method == "POST" and _CONVERSATION.fullmatch(f"/{path}") else {}
+        _check_own_paths(path, request, passes_on=not is_simulated)
+        headers = read_headers(request.scope)
+        own = BYPASSED_HEADERS if request.method == "POST" and _CONVERSATION_PATH.fullmatch(f"/{path}") else {}
         try:
-            _refuse_foreign_pages(headers)
-            caller = await auth.caller(headers, "chat")
+            _check_cross_site(headers)
+            caller = await auth.authenticate(headers, "chat")
             if is_simulated and path not in SIMULATED_PATHS:
-                raise unknown_path(request.url.path, passes_on=False)
+                raise unknown_path_error(request.url.path, passes_on=False)
             body = await read_body(request.receive, headers, body_limit_bytes)
-            sent = PassedRequest(_path_as_sent(request, path), request.url.query, headers.get("content-type", ""), body)
-            provider, model, sent = _route(router, providers, caller, sent)
+            sent = PassthroughRequest(
+                _read_raw_path(request, path), request.url.query, headers.get("content-type", ""), body
+            )
+            provider, model, sent = _resolve_provider(router, providers, caller, sent)
             if provider is None:
-                raise unknown_path(request.url.path, passes_on=False)
+                raise unknown_path_error(request.url.path, passes_on=False)
         except GatewayError as error:
-            return error_response(error, own)
-        passed = {name: value for name, value in headers_to_provider(headers).items() if not auth.is_own_header(name)}
+            return build_error_response(error, own)
+        passed = {
+            name: value for name, value in select_provider_headers(headers).items() if not auth.is_own_header(name)
+        }
         if sent.content_type:
             passed["content-type"] = sent.content_type
-        meant_for = find_only_keyless(providers) if model is None else provider
+        meant_for = find_only_keyless_provider(providers) if model is None else provider
         client_key = bind_client_key(caller.authorization, meant_for)
-        call = Call(
+        call = UpstreamRequest(
             path=sent.path,
             method=request.method,
             body=sent.body,
@@ -89,43 +99,45 @@ def passthrough_routes(
             headers=passed,
             query=sent.query,
         )
-        place = admission.place(caller.tenant, lambda: False)  # a client that leaves is noticed by `_PassedOn`
-        return _PassedOn(place, provider, call, own, client_key, asks_model=model is not None)
+        place = admission.hold_slot(
+            caller.tenant, lambda: False
+        )  # a client that leaves is noticed by `_PassthroughResponse`
+        return _PassthroughResponse(place, provider, call, own, client_key, asks_model=model is not None)
 
     return routes
 
 
-def _refuse_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
+def _check_own_paths(path: str, request: Request, *, passes_on: bool) -> None:
     below = "/".join(part for part in path.split("/") if part not in ("", "."))
     own = next((own for own in OWN_PATHS if below == own or below.startswith(f"{own}/")), None)
     if own is None:
         return
-    if allowed := own_methods(request.app.routes, request.scope):
+    if allowed := find_own_methods(request.app.routes, request.scope):
         raise MethodNotAllowed(f"{request.method} is not allowed for {request.url.path!r}.", allowed=allowed)
-    raise unknown_path(request.url.path, passes_on=passes_on)
+    raise unknown_path_error(request.url.path, passes_on=passes_on)
 
 
-def _path_as_sent(request: Request, path: str) -> str:
+def _read_raw_path(request: Request, path: str) -> str:
     """The path below `/v1` with its escapes as the client wrote them: `%2F` within a name is not a slash."""
     raw = request.scope.get("raw_path")
     prefix, slash, below = raw.decode("latin-1").partition("/v1/") if raw else ("", "", "")
     return f"/{below}" if slash and not prefix else f"/{path}"
 
 
-def _refuse_foreign_pages(headers: Mapping[str, str]) -> None:
+def _check_cross_site(headers: Mapping[str, str]) -> None:
     """
     Raises:
         InsufficientPermissions: a browser asks because a page of another site links to the gateway or embeds it.
     """
-    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_MODES:
+    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") in FOREIGN_FETCH_MODES:
         raise InsufficientPermissions(
             "This request was sent by a page of another site.", hint="Open the address by itself, or use a program."
         )
 
 
-def _route(
-    router: Router, providers: Sequence[Provider], caller: Caller, request: PassedRequest
-) -> tuple[Provider | None, str | None, PassedRequest]:
+def _resolve_provider(
+    router: Router, providers: Sequence[UpstreamProvider], caller: Caller, request: PassthroughRequest
+) -> tuple[UpstreamProvider | None, str | None, PassthroughRequest]:
     """The provider of the model that a request names, that model, and the request with that provider's own name for it;
     the first provider where the request names none.
 
@@ -136,71 +148,71 @@ def _route(
     """
     fields = read_fields(request)
     model = read_model(request, fields)
-    if caller.models and (model is None or MODEL not in fields):
+    if caller.allowed_models and (model is None or MODEL_FIELD not in fields):
         raise InsufficientPermissions(
-            f"This API key ({caller.key_id}) allows certain models only; this request names none in its body."
+            f"This API key ({caller.api_key_id}) allows certain models only; this request names none in its body."
         )
     if model is None:
         return (providers[0] if providers else None), None, request
-    check_model(caller, model)
-    check_other_models(caller, fields)
+    check_model_allowed(caller, model)
+    check_fallback_models_allowed(caller, fields)
     deployment = router.resolve(model).deployments[0]
-    if deployment.upstream_model == model and not caller.models:
+    if deployment.upstream_model == model and not caller.allowed_models:
         return deployment.provider, model, request
     return deployment.provider, model, write_model(request, deployment.upstream_model)
 
 
-class _PassedOn(Response):
+class _PassthroughResponse(Response):
     """A provider's answer on its way to the client. When the client hangs up, the call is cancelled; however it ends,
     its place is given back.
 
     Args:
-        place: of the request among those that ask a model.
-        own: the gateway's headers.
+        admission_slot: of the request among those that ask a model.
+        gateway_headers: the gateway's headers.
         client_key: the client's, whether the call shows it or not.
         asks_model: an answer without content is none.
     """
 
     def __init__(
         self,
-        place: AbstractAsyncContextManager[None],
-        provider: Provider,
-        call: Call,
-        own: Mapping[str, str],
+        admission_slot: AbstractAsyncContextManager[None],
+        provider: UpstreamProvider,
+        upstream_request: UpstreamRequest,
+        gateway_headers: Mapping[str, str],
         client_key: ClientKey | None,
         *,
         asks_model: bool,
     ) -> None:
         super().__init__()
-        self._place = place
+        self._admission_slot = admission_slot
         self._provider = provider
-        self._call = call
-        self._own = own
+        self._upstream_request = upstream_request
+        self._gateway_headers = gateway_headers
         self._client_key = client_key
         self._asks_model = asks_model
-        self._has_begun = False
+        self._has_response_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with cancel_on_disconnect(receive), self._place:
-                await self._relay(send)
+            async with cancel_on_disconnect(receive), self._admission_slot:
+                await self._relay_response(send)
         except GatewayError as error:
-            if self._has_begun:
+            if self._has_response_started:
                 raise
-            await error_response(error, self._own)(scope, receive, send)
+            await build_error_response(error, self._gateway_headers)(scope, receive, send)
 
-    async def _relay(self, send: Send) -> None:
-        reply = await passed_on(self._provider, self._call)
+    async def _relay_response(self, send: Send) -> None:
+        reply = await send_passthrough(self._provider, self._upstream_request)
         try:
             check_client_key(reply.status, self._provider, self._client_key)
             self._check_status(reply.status)
-            kept = headers_to_client(reply.headers)
+            kept = select_client_headers(reply.headers)
             if reply.status == NO_CONTENT:
                 kept.pop("content-length", None)  # of a body that HTTP has no place for
-            headers = Head({}).with_own({**kept, **self._own})
-            self._has_begun = True
+            headers = ResponseHeaders({}).merge_headers({**kept, **self._gateway_headers})
+            self._has_response_started = True
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-            async for piece in reply.chunks():
+            async for piece in reply.iter_bytes():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:

@@ -15,21 +15,21 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from app.api.edge.auth import OTHER_MODELS
+from app.api.edge.auth import FALLBACK_MODEL_FIELDS
 from app.errors import InvalidRequest
-from app.pipeline.call.upstream_request import rebuilt
+from app.pipeline.call.upstream_request import encode_fields
 
-MOST_FIELDS: Final = 1000
+MAX_FORM_FIELDS: Final = 1000
 """Of a form: each costs some microseconds, and a body may hold a million."""
 FORM: Final = b"application/x-www-form-urlencoded"
 MULTIPART: Final = b"multipart/form-data"
-LONGEST_NAME: Final = 64
+MAX_FIELD_NAME_BYTES: Final = 64
 """Of a field that may name a model: `fallbacks[]` with all characters escaped has half of it."""
-LONGEST_MODEL: Final = 4096
-MODEL: Final = "model"
-_MODEL: Final = MODEL.encode()
-_NAMING: Final = (_MODEL, *(name.encode() for name in OTHER_MODELS))
-_BYTES: Final = "latin-1"
+MAX_MODEL_BYTES: Final = 4096
+MODEL_FIELD: Final = "model"
+_MODEL: Final = MODEL_FIELD.encode()
+_MODEL_FIELDS: Final = (_MODEL, *(name.encode() for name in FALLBACK_MODEL_FIELDS))
+_BYTES_ENCODING: Final = "latin-1"
 """Decodes any bytes, and gives the same back."""
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 """RFC 2046, 5.1.1."""
@@ -41,7 +41,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
-class PassedRequest(msgspec.Struct, frozen=True):
+class PassthroughRequest(msgspec.Struct, frozen=True):
     """What of a request may name a model.
 
     Args:
@@ -75,7 +75,7 @@ class _Part(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def read_fields(request: PassedRequest) -> Mapping[str, Any]:
+def read_fields(request: PassthroughRequest) -> Mapping[str, Any]:
     """The fields of a body: of a JSON object whatever the content type says, or of a form. A field that a form has
     several times, or under a name such as `models[]`, is a tuple. Empty where the body cannot be read.
 
@@ -85,14 +85,14 @@ def read_fields(request: PassedRequest) -> Mapping[str, Any]:
     kind, options = parse_options_header(request.content_type)
     if kind == MULTIPART:
         parts = _read_multipart(request.body, options)
-        return _group([(part.name, part.data) for part in parts if part.filename is None])
+        return _group_values([(part.name, part.data) for part in parts if part.filename is None])
     fields = _read_object(request.body)
     if fields or kind != FORM:
         return fields
-    return _group([(pair.name, pair.value) for pair in _read_form(request.body) if pair.name])
+    return _group_values([(pair.name, pair.value) for pair in _read_form(request.body) if pair.name])
 
 
-def read_model(request: PassedRequest, fields: Mapping[str, Any]) -> str | None:
+def read_model(request: PassthroughRequest, fields: Mapping[str, Any]) -> str | None:
     """The model that a request names; None where it names none.
 
     Args:
@@ -102,20 +102,20 @@ def read_model(request: PassedRequest, fields: Mapping[str, Any]) -> str | None:
         InvalidRequest: it names several.
     """
     pairs = _read_form(request.query.encode())
-    in_query = _group([(pair.name, pair.value) for pair in pairs if pair.name])
-    named = [fields.get(MODEL), in_query.get(MODEL), _read_path(request.path)]
+    in_query = _group_values([(pair.name, pair.value) for pair in pairs if pair.name])
+    named = [fields.get(MODEL_FIELD), in_query.get(MODEL_FIELD), _read_model_from_path(request.path)]
     values = [value for each in named for value in (each if isinstance(each, tuple) else [each])]
     names = list(dict.fromkeys(value for value in values if isinstance(value, str)))
     if len(names) > 1:
         raise InvalidRequest(
             f"The request names several models: {', '.join(map(repr, names))}.",
-            param=MODEL,
+            param=MODEL_FIELD,
             hint="Name one, or the same in the body, the query and the path.",
         )
     return names[0] if names else None
 
 
-def write_model(request: PassedRequest, model: str) -> PassedRequest:
+def write_model(request: PassthroughRequest, model: str) -> PassthroughRequest:
     """The request with another name in each place where it names a model. A body that names one is written anew: each
     JSON field once, and each part of a form as it was read, so that no other reader finds another name in it."""
     path = _MODEL_IN_PATH.sub(lambda found: f"/{found[1]}/{quote(model, safe='')}", request.path)
@@ -128,15 +128,15 @@ def write_model(request: PassedRequest, model: str) -> PassedRequest:
     if kind == MULTIPART:
         if parts := _read_multipart(body, options):
             boundary = options[b"boundary"]
-            content_type = f'multipart/form-data; boundary="{boundary.decode(_BYTES)}"'
+            content_type = f'multipart/form-data; boundary="{boundary.decode(_BYTES_ENCODING)}"'
             body = _write_multipart(parts, boundary, model)
     elif fields := _read_object(body):
-        if MODEL in fields:
+        if MODEL_FIELD in fields:
             content_type = content_type if b"json" in kind else "application/json"
-            body = rebuilt({**_decode_object(body), MODEL: orjson.dumps(model)})
+            body = encode_fields({**_decode_object(body), MODEL_FIELD: orjson.dumps(model)})
     elif kind == FORM:
         body = _write_form(_read_form(body), model)
-    return PassedRequest(path, query, content_type, body)
+    return PassthroughRequest(path, query, content_type, body)
 
 
 def _read_object(body: bytes) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _read_object(body: bytes) -> dict[str, Any]:
     return decoded if isinstance(decoded, dict) else {}
 
 
-def _read_path(path: str) -> str | None:
+def _read_model_from_path(path: str) -> str | None:
     found = _MODEL_IN_PATH.search(path)
     return unquote(found[2]) if found else None
 
@@ -155,21 +155,26 @@ def _read_path(path: str) -> str | None:
 def _read_form(form: bytes) -> list[_Pair]:
     """The fields of a query or a form. Only what may name a model is decoded: to decode all takes half a second for
     each MB."""
-    if form.count(b"&") >= MOST_FIELDS:
-        raise _too_many_fields()
+    if form.count(b"&") >= MAX_FORM_FIELDS:
+        raise _too_many_fields_error()
     pairs = []
     for raw in form.split(b"&"):
         name, _, value = raw.partition(b"=")
-        if len(name) <= LONGEST_NAME and (decoded := _decode(name)).removesuffix(b"[]") in _NAMING:
-            pairs.append(_Pair(raw, decoded, _decode(value)))
+        if (
+            len(name) <= MAX_FIELD_NAME_BYTES
+            and (decoded := _decode_form_value(name)).removesuffix(b"[]") in _MODEL_FIELDS
+        ):
+            pairs.append(_Pair(raw, decoded, _decode_form_value(value)))
         else:
             pairs.append(_Pair(raw))
     return pairs
 
 
-def _decode(value: bytes) -> bytes:
-    if len(value) > LONGEST_MODEL:
-        raise InvalidRequest(f"The name of a model may have at most {LONGEST_MODEL} bytes in a form.", param=MODEL)
+def _decode_form_value(value: bytes) -> bytes:
+    if len(value) > MAX_MODEL_BYTES:
+        raise InvalidRequest(
+            f"The name of a model may have at most {MAX_MODEL_BYTES} bytes in a form.", param=MODEL_FIELD
+        )
     return unquote_to_bytes(value.replace(b"+", b" "))
 
 
@@ -182,22 +187,22 @@ def _write_form(pairs: Sequence[_Pair], model: str) -> bytes:
 def _read_multipart(body: bytes, options: Mapping[bytes, bytes]) -> list[_Part]:
     """The parts of a form; none where it is not well-formed to its end."""
     boundary = options.get(b"boundary", b"")
-    if _BOUNDARY.fullmatch(boundary.decode(_BYTES)) is None:
+    if _BOUNDARY.fullmatch(boundary.decode(_BYTES_ENCODING)) is None:
         return []
     # The parser takes half a microsecond for each space behind a boundary, and ten for each line that begins like one.
     if any(b"--" + boundary + blank in body for blank in (b" ", b"\t")):
         return []
-    if body.count(b"--" + boundary) > MOST_FIELDS + 1:
-        raise _too_many_fields()
-    reading = _Multipart()
+    if body.count(b"--" + boundary) > MAX_FORM_FIELDS + 1:
+        raise _too_many_fields_error()
+    reading = _MultipartReader()
     try:
-        reading.read(body, boundary)
+        reading.parse_body(body, boundary)
     except FormParserError:
         return []
     return reading.parts if reading.is_whole else []
 
 
-class _Multipart:
+class _MultipartReader:
     """Collects the parts of a form while it is parsed."""
 
     def __init__(self) -> None:
@@ -207,7 +212,7 @@ class _Multipart:
         self._header = b""
         self._data: list[bytes] = []
 
-    def read(self, body: bytes, boundary: bytes) -> None:
+    def parse_body(self, body: bytes, boundary: bytes) -> None:
         """
         Raises:
             FormParserError: it is not well-formed.
@@ -215,17 +220,17 @@ class _Multipart:
         parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._begin,
+                "on_part_begin": self._start_part,
                 "on_header_field": self._add_header,
                 "on_header_value": self._add_value,
                 "on_part_data": lambda data, start, end: self._data.append(data[start:end]),
-                "on_part_end": self._end,
-                "on_end": self._finish,
+                "on_part_end": self._finish_part,
+                "on_end": self._finish_body,
             },
         )
         parser.write(body)
 
-    def _begin(self) -> None:
+    def _start_part(self) -> None:
         self._headers, self._data = {}, []
 
     def _add_header(self, data: bytes, start: int, end: int) -> None:
@@ -234,22 +239,22 @@ class _Multipart:
     def _add_value(self, data: bytes, start: int, end: int) -> None:
         self._headers[self._header] = data[start:end]
 
-    def _end(self) -> None:
+    def _finish_part(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         name, filename = options.get(b"name", b""), options.get(b"filename") or None
         self.parts.append(_Part(name, filename, self._headers.get(b"content-type"), b"".join(self._data)))
 
-    def _finish(self) -> None:
+    def _finish_body(self) -> None:
         self.is_whole = True
 
 
 def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> bytes:
     pieces: list[bytes] = []
     for part in parts:
-        head = b'content-disposition: form-data; name="%b"' % _escape(part.name)
+        head = b'content-disposition: form-data; name="%b"' % _escape_quoted(part.name)
         if part.filename is not None:
-            head += b'; filename="%b"' % _escape(part.filename)
-        if part.content_type is not None and part.content_type.decode(_BYTES).isprintable():
+            head += b'; filename="%b"' % _escape_quoted(part.filename)
+        if part.content_type is not None and part.content_type.decode(_BYTES_ENCODING).isprintable():
             head += b"\r\ncontent-type: %b" % part.content_type
         is_model = part.name == _MODEL and part.filename is None
         data = model.encode() if is_model else part.data
@@ -257,7 +262,7 @@ def _write_multipart(parts: Sequence[_Part], boundary: bytes, model: str) -> byt
     return b"".join([*pieces, b"--%b--\r\n" % boundary])
 
 
-def _escape(value: bytes) -> bytes:
+def _escape_quoted(value: bytes) -> bytes:
     """A name between quotation marks as browsers write it (WHATWG, multipart/form-data encoding algorithm). A backslash
     is escaped too: some readers take it for the beginning of an escape."""
     for character in (b'"', b"\\", b"\r", b"\n"):
@@ -265,7 +270,7 @@ def _escape(value: bytes) -> bytes:
     return value
 
 
-def _group(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, ...]]:
+def _group_values(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, ...]]:
     fields: dict[str, str | tuple[str, ...]] = {}
     for name, value in pairs:
         key, text = name.decode("utf-8", "replace"), value.decode("utf-8", "replace")
@@ -278,5 +283,5 @@ def _group(pairs: Sequence[tuple[bytes, bytes]]) -> dict[str, str | tuple[str, .
     return fields
 
 
-def _too_many_fields() -> InvalidRequest:
-    return InvalidRequest(f"A form may have at most {MOST_FIELDS} fields.", code="invalid_value")
+def _too_many_fields_error() -> InvalidRequest:
+    return InvalidRequest(f"A form may have at most {MAX_FORM_FIELDS} fields.", code="invalid_value")

@@ -16,17 +16,17 @@ STYLE: Final = (
     "h2{margin-top:2.5rem;text-transform:capitalize}details{border-top:1px solid #8884;padding:.4rem 0}"
     "summary b{display:inline-block;min-width:4.5rem}details details{margin-left:1rem;border:0}"
 )
-HEADERS: Final = {
+PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
 METHODS: Final = ("get", "post", "put", "patch", "delete")
-OTHER: Final = "other"
+OTHER_TAG: Final = "other"
 
 
-def reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
+def build_reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
     """`GET /docs`.
 
     Args:
@@ -38,13 +38,13 @@ def reference_routes(document: Callable[[], Mapping[str, Any]]) -> APIRouter:
     @routes.get("/docs")
     async def docs() -> HTMLResponse:
         if not made:
-            made.append(page_of(document()))
-        return HTMLResponse(made[0], headers=HEADERS)
+            made.append(render_page(document()))
+        return HTMLResponse(made[0], headers=PAGE_HEADERS)
 
     return routes
 
 
-def page_of(document: Mapping[str, Any]) -> str:
+def render_page(document: Mapping[str, Any]) -> str:
     """The page of a document."""
     info = document["info"]
     by_tag: dict[str, list[str]] = {}
@@ -52,44 +52,45 @@ def page_of(document: Mapping[str, Any]) -> str:
         for method in METHODS:
             if method in operations:
                 operation = operations[method]
-                tag = (operation.get("tags") or [OTHER])[0]
-                by_tag.setdefault(tag, []).append("".join(_operation(method, path, operation)))
+                tag = (operation.get("tags") or [OTHER_TAG])[0]
+                by_tag.setdefault(tag, []).append("".join(_render_operation(method, path, operation)))
     schemas = document.get("components", {}).get("schemas", {})
-    title = f"{_text(info['title'])} {_text(info['version'])}"
+    title = f"{_escape_html(info['title'])} {_escape_html(info['version'])}"
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><h1>{title}</h1>',
-        f"<p>{_text(info.get('description', ''))} For programs: ",
+        f"<p>{_escape_html(info.get('description', ''))} For programs: ",
         '<a href="openapi.json">openapi.json</a>.</p>',
-        *(f"<h2>{_text(tag)}</h2>{''.join(told)}" for tag, told in by_tag.items()),
+        *(f"<h2>{_escape_html(tag)}</h2>{''.join(told)}" for tag, told in by_tag.items()),
         "<h2>schemas</h2>",
-        *(_folded(name, schema) for name, schema in sorted(schemas.items())),
+        *(_render_details(name, schema) for name, schema in sorted(schemas.items())),
         "</body></html>",
     ]
     return "".join(parts)
 
 
-def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
-    yield f"<details><summary><b>{method.upper()}</b> <code>{_text(path)}</code> {_text(operation.get('summary', ''))}"
-    yield f"</summary><p>{_text(operation.get('description', ''))}</p>"
+def _render_operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
+    yield f"<details><summary><b>{method.upper()}</b> <code>{_escape_html(path)}</code> "
+    yield _escape_html(operation.get("summary", ""))
+    yield f"</summary><p>{_escape_html(operation.get('description', ''))}</p>"
     if parameters := operation.get("parameters"):
         yield "<ul>"
         for one in parameters:
             required = ", required" if one.get("required") else ""
-            yield f"<li><code>{_text(one['name'])}</code> ({_text(one['in'])}{required}) "
-            yield _text(one.get("description", ""))
+            yield f"<li><code>{_escape_html(one['name'])}</code> ({_escape_html(one['in'])}{required}) "
+            yield _escape_html(one.get("description", ""))
         yield "</ul>"
     if "requestBody" in operation:
-        yield _folded("request body", operation["requestBody"].get("content", {}))
+        yield _render_details("request body", operation["requestBody"].get("content", {}))
     for status, answer in operation.get("responses", {}).items():
-        yield _folded(f"{status} {answer.get('description', '')}", answer.get("content", {}))
+        yield _render_details(f"{status} {answer.get('description', '')}", answer.get("content", {}))
     yield "</details>"
 
 
-def _folded(title: str, value: object) -> str:
-    shown = _text(json.dumps(value, indent=2, ensure_ascii=False))
-    return f"<details><summary>{_text(title)}</summary><pre>{shown}</pre></details>"
+def _render_details(title: str, value: object) -> str:
+    shown = _escape_html(json.dumps(value, indent=2, ensure_ascii=False))
+    return f"<details><summary>{_escape_html(title)}</summary><pre>{shown}</pre></details>"
 
 
-def _text(value: object) -> str:
+def _escape_html(value: object) -> str:
     return html.escape(str(value), quote=True)

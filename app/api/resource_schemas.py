@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-MAX_PAGE: Final = 100
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many there are on a page.")]
+MAX_PAGE_SIZE: Final = 100
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE, description="How many there are on a page.")]
 After = Annotated[str | None, Query(description="Id of the last one of the page before.")]
 Order = Literal["asc", "desc"]
 _WITHOUT_NUL: Final = "^[^\\x00]*$"
@@ -27,10 +27,10 @@ Metadata = Annotated[
     Field(max_length=16, json_schema_extra={"additionalProperties": False}),
 ]
 """OpenAI's: at most 16 pairs, names of 64 and values of 512 characters."""
-YEAR_9999: Final = 253_402_300_799
+MAX_UNIX_SECONDS: Final = 253_402_300_799
 """Unix seconds; the last ones that there is a date for."""
 _METADATA_QUERY: Final = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
-METADATA_FILTER: Final[dict[str, Any]] = {
+METADATA_FILTER_SCHEMA: Final[dict[str, Any]] = {
     "parameters": [
         {
             "name": "metadata",
@@ -42,7 +42,7 @@ METADATA_FILTER: Final[dict[str, Any]] = {
         }
     ]
 }
-"""`openapi_extra` of a route that reads `metadata_filter`."""
+"""`openapi_extra` of a route that reads `parse_metadata_filter`."""
 
 
 class Described(BaseModel):
@@ -51,7 +51,7 @@ class Described(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-EVENTS: Final[dict[str, Any]] = {
+EVENT_STREAM_CONTENT: Final[dict[str, Any]] = {
     "text/event-stream": {"schema": {"description": "Events whose data is JSON, and `[DONE]` as the last one's."}}
 }
 """`content` of an answer that may be a stream."""
@@ -94,7 +94,7 @@ class Deleted(Described):
     deleted: bool
 
 
-REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in (
         (400, "The request cannot be used; `param` names the place."),
@@ -108,7 +108,7 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 """`responses` of every route that reads or writes stored things."""
 
 
-class JsonRoute(APIRoute):
+class StrictJsonRoute(APIRoute):
     """A route whose JSON body is read by the rules of JSON: half surrogate pairs and NaN could not be stored."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -125,24 +125,24 @@ class _StrictRequest(Request):
         return orjson.loads(await self.body())
 
 
-def metadata_filter(request: Request) -> dict[str, str]:
+def parse_metadata_filter(request: Request) -> dict[str, str]:
     """The pairs of `metadata[name]=value` in the query."""
     named = ((_METADATA_QUERY.fullmatch(name), value) for name, value in request.query_params.multi_items())
     return {name[1]: value for name, value in named if name is not None}
 
 
-def unix_seconds(moment: datetime | None) -> int:
+def to_unix_seconds(moment: datetime | None) -> int:
     """A time as OpenAI writes it."""
     return 0 if moment is None else int(moment.timestamp())
 
 
-def json_response(body: Any, *, conversation_id: str | None = None) -> Response:
+def build_json_response(body: Any, *, conversation_id: str | None = None) -> Response:
     """A whole answer. `conversation_id` is told beside it where the body need not name it."""
     headers = None if conversation_id is None else {"x-conversation-id": conversation_id}
     return Response(orjson.dumps(body), media_type="application/json", headers=headers)
 
 
-def page_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
+def build_page(objects: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]:
     """OpenAI's list object."""
     return {
         "object": "list",

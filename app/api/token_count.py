@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.chat_request_parser import parse_chat_request
-from app.api.edge.auth import Auth
-from app.api.edge.request_body import headers_of, read_body
-from app.api.resource_schemas import REFUSALS, Described
-from app.pipeline.pipeline import Exchange
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_body import read_body, read_headers
+from app.api.resource_schemas import ERROR_RESPONSES, Described
+from app.pipeline.pipeline import Pipeline
 
-CHAT_REQUEST: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
+CHAT_REQUEST_SCHEMA: Final = {"$ref": "#/components/schemas/ChatCompletionRequest"}
 """Described with the chat endpoint (`api.openapi`)."""
 
 
@@ -30,22 +30,24 @@ class Count(Described):
     compacts_above: int
 
 
-def context_routes(exchange: Exchange, auth: Auth, *, body_limit_bytes: int) -> APIRouter:
+def build_token_count_routes(pipeline: Pipeline, auth: Authenticator, *, body_limit_bytes: int) -> APIRouter:
     """Endpoints on the context of a request."""
     routes = APIRouter(prefix="/v1/context", tags=["context"])
 
     @routes.post(
         "/count",
         summary="Count the tokens of a request",
-        responses={200: {"model": Count}, **REFUSALS},
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST}}}},
+        responses={200: {"model": Count}, **ERROR_RESPONSES},
+        openapi_extra={
+            "requestBody": {"required": True, "content": {"application/json": {"schema": CHAT_REQUEST_SCHEMA}}}
+        },
     )
     async def count(request: Request) -> Response:
-        headers = headers_of(request.scope)
-        caller = await auth.caller(headers, "chat")
+        headers = read_headers(request.scope)
+        caller = await auth.authenticate(headers, "chat")
         body = await read_body(request.receive, headers, body_limit_bytes)
         parsed = parse_chat_request(body, headers, caller, request_id="")
-        measured = await exchange.measure(auth.admit(parsed, headers))
+        measured = await pipeline.measure_context(auth.authorize_request(parsed, headers))
         return Response(orjson.dumps(measured), media_type="application/json")
 
     return routes

@@ -8,69 +8,71 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter
 
-from app.api.admin.api_keys import admin_routes
-from app.api.admin.health import health_routes
-from app.api.admin.metrics import metrics_routes, overview_routes
-from app.api.console import console_files, console_routes
-from app.api.conversations.compact import compact_routes
-from app.api.conversations.conversations import conversation_routes
-from app.api.conversations.history import history_routes
-from app.api.conversations.items import item_routes, pin_routes
-from app.api.conversations.search import search_routes
-from app.api.conversations.stored_completions import completion_routes
-from app.api.conversations.summaries import summary_routes
-from app.api.conversations.transfer import transfer_routes
-from app.api.conversations.views import view_routes
-from app.api.edge.auth import check_model
-from app.api.edge.unknown_paths import unknown_path_routes
-from app.api.models import model_routes
-from app.api.passthrough import passthrough_routes
-from app.api.token_count import context_routes
-from app.assembly.engine import Engine, random_bytes, utc_now
+from app.api.admin.api_keys import build_api_key_routes
+from app.api.admin.health import build_health_routes
+from app.api.admin.metrics import build_metrics_routes, build_overview_routes
+from app.api.console import build_console_routes, read_console_files
+from app.api.conversations.compact import build_compaction_routes
+from app.api.conversations.conversations import build_conversation_routes
+from app.api.conversations.history import build_history_routes
+from app.api.conversations.items import build_item_routes, build_pin_routes
+from app.api.conversations.search import build_search_routes
+from app.api.conversations.stored_completions import build_stored_completion_routes
+from app.api.conversations.summaries import build_summary_routes
+from app.api.conversations.transfer import build_transfer_routes
+from app.api.conversations.views import build_view_routes
+from app.api.edge.auth import check_model_allowed
+from app.api.edge.unknown_paths import build_unknown_path_routes
+from app.api.models import build_model_routes
+from app.api.passthrough import build_passthrough_routes
+from app.api.token_count import build_token_count_routes
+from app.assembly.engine import GatewayEngine, random_bytes, utc_now
 from app.assembly.telemetry import VERSION
-from app.compaction.compactor import new_chunk_id
-from app.context.count.token_counter import counter_for
-from app.context.count.vocabulary import encoding_for
-from app.conversations.api_keys import Issuing
-from app.conversations.erase.erasure import Erasing
-from app.conversations.history.conversations import Records
-from app.conversations.history.history import History
-from app.conversations.items.item_list import Listing
-from app.conversations.items.item_writer import Adding
-from app.conversations.items.pins import Pins
-from app.conversations.search import Searching
-from app.conversations.stored_completions import Completions
-from app.conversations.summaries.requested_compaction import Compactions
-from app.conversations.summaries.summaries import Summaries
-from app.conversations.transfer.export import Exporting
-from app.conversations.transfer.import_ import Importing
-from app.conversations.views.stored_turn import Standing
-from app.conversations.views.view_pages import Looking
-from app.observability.prometheus import Exposition
+from app.compaction.compactor import new_summary_id
+from app.context.count.token_counter import load_counter
+from app.context.count.vocabulary import find_encoding_name
+from app.conversations.api_keys import ApiKeys
+from app.conversations.erase.erasure import ItemEraser
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.history import ConversationHistory
+from app.conversations.items.item_list import ItemReader
+from app.conversations.items.item_writer import ItemWriter
+from app.conversations.items.pins import PinStore
+from app.conversations.search import ConversationSearch
+from app.conversations.stored_completions import StoredCompletions
+from app.conversations.summaries.requested_compaction import RequestedCompactions
+from app.conversations.summaries.summaries import SummaryRecords
+from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.import_ import ConversationImporter
+from app.conversations.views.stored_turn import StoredTurnBuilder
+from app.conversations.views.view_pages import ViewPages
+from app.observability.prometheus import PrometheusExposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
-from app.store.location import location_of
-from app.upstream.routing.model_list import Catalogue
+from app.store.location import parse_database_url
+from app.upstream.routing.model_list import ModelCatalogue
 
 
-def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
+def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     """All of them, in the order in which paths are looked up: the pass-through takes what the others leave."""
-    auth, body_limit_bytes = engine.auth, settings.server.body_limit_bytes
-    yield health_routes(engine.store, version=VERSION, has_upstream=lambda: engine.router.has_upstream)
-    yield from _routes_of_telemetry(engine, settings)
-    yield from routes_of_console(engine, settings, version=VERSION)
-    yield model_routes(_catalogue(engine, settings), auth)
-    yield context_routes(engine.exchange, auth, body_limit_bytes=body_limit_bytes)
-    yield completion_routes(Completions(engine.store), auth)
-    issuing = Issuing(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
-    yield admin_routes(issuing, auth)
-    records = Records(engine.store)
-    yield from _routes_of_conversations(engine, settings, records)
-    yield from _routes_of_views(engine, settings, records)
+    auth, body_limit_bytes = engine.authenticator, settings.server.body_limit_bytes
+    yield build_health_routes(
+        engine.store, version=VERSION, has_upstream=lambda: engine.router.has_available_deployment
+    )
+    yield from _build_telemetry_routes(engine, settings)
+    yield from build_console_endpoints(engine, settings, version=VERSION)
+    yield build_model_routes(_build_model_catalogue(engine, settings), auth)
+    yield build_token_count_routes(engine.pipeline, auth, body_limit_bytes=body_limit_bytes)
+    yield build_stored_completion_routes(StoredCompletions(engine.store), auth)
+    issuing = ApiKeys(engine.store, policies=settings.policies, now=utc_now, random_bytes=secrets.token_bytes)
+    yield build_api_key_routes(issuing, auth)
+    records = ConversationRecords(engine.store)
+    yield from _build_conversation_routes(engine, settings, records)
+    yield from _build_view_routes(engine, settings, records)
     providers = tuple(engine.providers.values())
     is_simulated = settings.uses_simulated_model
-    yield unknown_path_routes(passes_on=not is_simulated)
-    yield passthrough_routes(
+    yield build_unknown_path_routes(passes_on=not is_simulated)
+    yield build_passthrough_routes(
         engine.router,
         providers,
         auth,
@@ -80,104 +82,114 @@ def routes_beside_chat(engine: Engine, settings: Settings) -> Iterator[APIRouter
     )
 
 
-def _routes_of_telemetry(engine: Engine, settings: Settings) -> Iterator[APIRouter]:
+def _build_telemetry_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:
     section, metrics = settings.telemetry, engine.metrics
     token = section.metrics_token.get_secret_value() if section.metrics_token else None
-    yield metrics_routes(Exposition(metrics.numbers) if metrics.is_on else None, token=token)
-    yield overview_routes(engine.overview.told if metrics.is_on and section.overview else None, engine.auth)
+    yield build_metrics_routes(PrometheusExposition(metrics.read_snapshot) if metrics.is_on else None, token=token)
+    yield build_overview_routes(
+        engine.overview.build_overview if metrics.is_on and section.overview else None, engine.authenticator
+    )
 
 
-def _catalogue(engine: Engine, settings: Settings) -> Catalogue:
-    return Catalogue(
+def _build_model_catalogue(engine: GatewayEngine, settings: Settings) -> ModelCatalogue:
+    return ModelCatalogue(
         router=engine.router,
-        windows=engine.windows,
+        windows=engine.context_windows,
         providers=tuple(engine.providers.values()),
         names=[name for name in settings.served_models if name != EVERY_MODEL],
         created=int(time.time()),
     )
 
 
-def _routes_of_conversations(engine: Engine, settings: Settings, records: Records) -> Iterator[APIRouter]:
+def _build_conversation_routes(
+    engine: GatewayEngine, settings: Settings, records: ConversationRecords
+) -> Iterator[APIRouter]:
     """What is kept: conversations and their items, moved in and out, searched."""
-    auth, store = engine.auth, engine.store
-    importing = Importing(
+    auth, store = engine.authenticator, engine.store
+    importing = ConversationImporter(
         store=store,
-        counting=engine.counting,
-        tasks=engine.tasks,
+        message_counter=engine.message_counter,
+        tasks=engine.background_tasks,
         random_bytes=random_bytes,
-        encoding=encoding_for(""),
+        encoding=find_encoding_name(""),
     )
-    yield transfer_routes(Exporting(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes)
-    searching = Searching(store=store, finding=engine.finding, tasks=engine.tasks, clock=utc_now)
-    history = History(store=store, records=records, policies=engine.turns.policies)
-    yield search_routes(searching, records, history, auth)
-    adding = Adding(
+    yield build_transfer_routes(
+        ConversationExporter(store), importing, records, auth, body_limit_bytes=settings.server.body_limit_bytes
+    )
+    searching = ConversationSearch(
+        store=store, message_search=engine.message_search, tasks=engine.background_tasks, clock=utc_now
+    )
+    history = ConversationHistory(store=store, records=records, policies=engine.model_contexts.policies)
+    yield build_search_routes(searching, records, history, auth)
+    adding = ItemWriter(
         store=store,
         records=records,
         leases=engine.leases,
-        counting=engine.counting,
+        message_counter=engine.message_counter,
         random_bytes=random_bytes,
-        encoding=encoding_for(""),
+        encoding=find_encoding_name(""),
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield conversation_routes(records, adding, history, auth)
-    yield history_routes(history, auth)
-    erasing = Erasing(
+    yield build_conversation_routes(records, adding, history, auth)
+    yield build_history_routes(history, auth)
+    erasing = ItemEraser(
         store=store,
         records=records,
         leases=engine.leases,
-        counting=engine.counting,
+        message_counter=engine.message_counter,
         clock=utc_now,
-        new_chunk_id=new_chunk_id,
+        new_chunk_id=new_summary_id,
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield item_routes(records, adding, Listing(store, records), erasing, auth)
+    yield build_item_routes(records, adding, ItemReader(store, records), erasing, auth)
 
 
-def _routes_of_views(engine: Engine, settings: Settings, records: Records) -> Iterator[APIRouter]:
+def _build_view_routes(engine: GatewayEngine, settings: Settings, records: ConversationRecords) -> Iterator[APIRouter]:
     """What a model is shown of a conversation, and what people do about it."""
-    auth, store, views = engine.auth, engine.store, engine.views
-    standing = Standing(store=store, counting=engine.counting, turns=engine.turns)
-    looking = Looking(store=store, records=records, standing=standing, views=views)
-    yield view_routes(looking, auth, policies=sorted(engine.turns.policies))
-    summaries = Summaries(
+    auth, store, views = engine.authenticator, engine.store, engine.view_builder
+    standing = StoredTurnBuilder(
+        store=store, message_counter=engine.message_counter, model_contexts=engine.model_contexts
+    )
+    looking = ViewPages(store=store, records=records, stored_turns=standing, view_builder=views)
+    yield build_view_routes(looking, auth, policies=sorted(engine.model_contexts.policies))
+    summaries = SummaryRecords(
         store=store,
         records=records,
-        standing=standing,
-        views=views,
-        compacting=engine.compacting,
-        counter_for=counter_for,
-        allow=check_model,
+        stored_turns=standing,
+        view_builder=views,
+        turn_compactor=engine.turn_compactor,
+        counter_for=load_counter,
+        check_model=check_model_allowed,
         clock=utc_now,
-        tasks=engine.tasks,
+        tasks=engine.background_tasks,
     )
-    yield summary_routes(summaries, auth, engine.admission)
-    compactions = Compactions(
+    yield build_summary_routes(summaries, auth, engine.admission)
+    compactions = RequestedCompactions(
         store=store,
         leases=engine.leases,
         records=records,
-        standing=standing,
-        views=views,
-        pinning=engine.pinning,
-        compacting=engine.compacting,
-        allow=check_model,
-        seconds=time.monotonic,
-        tasks=engine.tasks,
+        stored_turns=standing,
+        view_builder=views,
+        pinning=engine.pin_updater,
+        turn_compactor=engine.turn_compactor,
+        check_model=check_model_allowed,
+        clock=time.monotonic,
+        tasks=engine.background_tasks,
         wait_seconds=settings.compaction.wait_seconds,
     )
-    yield compact_routes(compactions, auth, engine.admission)
-    pins = Pins(
+    yield build_compaction_routes(compactions, auth, engine.admission)
+    pins = PinStore(
         store=store,
         records=records,
-        listing=Listing(store, records),
-        standing=standing,
-        views=views,
-        pinning=engine.pinning,
+        item_reader=ItemReader(store, records),
+        stored_turns=standing,
+        view_builder=views,
+        pinning=engine.pin_updater,
     )
-    yield pin_routes(pins, auth)
+    yield build_pin_routes(pins, auth)
 
 
-def routes_of_console(engine: Engine, settings: Settings, *, version: str) -> Iterator[APIRouter]:
+def build_console_endpoints(engine: GatewayEngine, settings: Settings, *, version: str) -> Iterator[APIRouter]:
     """None while `server.console` is off: its paths are unknown then."""
     if not settings.server.console:
         return
@@ -188,9 +200,9 @@ def routes_of_console(engine: Engine, settings: Settings, *, version: str) -> It
         "end_users": auth.end_users,
         "end_user_header": auth.end_user_header if auth.end_users else None,
         "simulated": settings.uses_simulated_model,
-        "policies": sorted(engine.turns.policies),
-        "default_policy": settings.policy_of_every_model,
-        "database": location_of(settings.database.url.get_secret_value()).backend,
+        "policies": sorted(engine.model_contexts.policies),
+        "default_policy": settings.default_policy,
+        "database": parse_database_url(settings.database.url.get_secret_value()).backend,
         "encrypted": settings.encryption.active is not None,
     }
-    yield console_routes(console_files(), facts, engine.auth)
+    yield build_console_routes(read_console_files(), facts, engine.authenticator)

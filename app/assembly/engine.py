@@ -13,50 +13,50 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from app.api.edge.auth import Auth, AuthRules
-from app.assembly.models import policy_of, providers_of, router_of, routes_of, windows_of
-from app.assembly.telemetry import metrics_of, overview_of, tracing_of
+from app.api.edge.auth import Authenticator, AuthRules
+from app.assembly.models import build_policy, build_providers, build_router, build_routes, build_windows
+from app.assembly.telemetry import build_metrics, build_overview, build_tracing
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import Summarizer
-from app.context.count.token_counter import counter_for
-from app.conversation.identity import PrefixMemory
-from app.conversations.erase.retention import Retention
+from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.context.count.token_counter import load_counter
+from app.conversation.identity import PrefixCache
+from app.conversations.erase.retention import RetentionSweeper
 from app.observability.metric_families import TASKS
-from app.observability.metrics import SILENT, Metrics
-from app.observability.overview import Overview
+from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.overview import MetricsOverview
 from app.observability.tracing import Tracing
-from app.pipeline.admission.admission import Admission, Bounds
+from app.pipeline.admission.admission import Admission, AdmissionBounds
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.idempotency_keys import RequestKeys
-from app.pipeline.admission.request_coalescing import Retries
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.call.search_tool_loop import Recalling
-from app.pipeline.call.upstream_call import Ask
-from app.pipeline.compact.precompaction import Preparing
-from app.pipeline.compact.turn_compaction import Compacting
-from app.pipeline.persist.stored_completion import Storing
-from app.pipeline.persist.turn_writer import Remember
-from app.pipeline.pipeline import Clocks, Exchange
-from app.pipeline.resolve.answer_anchors import Anchors
-from app.pipeline.resolve.client_history import ClientHistories
-from app.pipeline.resolve.conversation_resolver import Recall
-from app.pipeline.resolve.model_context import SLOPES, Slopes, Turns
-from app.pipeline.resolve.resent_history import Remembered
-from app.pipeline.respond.response import Delivery
-from app.pipeline.token_counting import Counting
-from app.pipeline.view.pins import Pinning
-from app.pipeline.view.quotations import Finding, Quoting
-from app.pipeline.view.view_builder import Views
+from app.pipeline.admission.idempotency_keys import IdempotencyKeys
+from app.pipeline.admission.request_coalescing import RequestCoalescing
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.call.search_tool_loop import SearchToolLoop
+from app.pipeline.call.upstream_call import UpstreamCaller
+from app.pipeline.compact.precompaction import Precompactor
+from app.pipeline.compact.turn_compaction import TurnCompactor
+from app.pipeline.persist.stored_completion import CompletionWriter
+from app.pipeline.persist.turn_writer import TurnWriter
+from app.pipeline.pipeline import Clocks, Pipeline
+from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.resolve.client_history import HistoryAligner
+from app.pipeline.resolve.conversation_resolver import ConversationResolver
+from app.pipeline.resolve.model_context import SLOPES_FACT, CalibrationSlopes, ModelContexts
+from app.pipeline.resolve.resent_history import RememberedPrefix
+from app.pipeline.respond.response import ResponseDelivery
+from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.pins import PinUpdater
+from app.pipeline.view.quotations import MessageSearch, QuotationBuilder
+from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
-from app.store.measured_store import measured
-from app.upstream.provider import Provider
+from app.store.measured_store import measure_store
+from app.upstream.provider import UpstreamProvider
 from app.upstream.routing.router import Router
-from app.upstream.routing.windows import Windows
+from app.upstream.routing.windows import ContextWindows
 
 LAST_WRITES_SECONDS: Final = 5.0
 """After the drain, which the server has waited for already: what is left are writes."""
@@ -65,57 +65,57 @@ _ids: Final = random.Random(secrets.randbits(256))  # noqa: S311 - see below
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class GatewayEngine:
     """The parts that endpoints are made from."""
 
     store: Store
     leases: LeaseKeeper
-    tasks: Tasks
-    counting: Counting
-    providers: Mapping[str, Provider]
+    background_tasks: BackgroundTasks
+    message_counter: MessageCounter
+    providers: Mapping[str, UpstreamProvider]
     router: Router
-    windows: Windows
-    slopes: Slopes
-    views: Views
-    finding: Finding
-    pinning: Pinning
-    turns: Turns
-    anchors: Anchors
+    context_windows: ContextWindows
+    calibration_slopes: CalibrationSlopes
+    view_builder: ViewBuilder
+    message_search: MessageSearch
+    pin_updater: PinUpdater
+    model_contexts: ModelContexts
+    answer_anchors: AnswerAnchors
     compactor: Compactor
-    compacting: Compacting
-    preparing: Preparing
-    retention: Retention
-    exchange: Exchange
+    turn_compactor: TurnCompactor
+    precompactor: Precompactor
+    retention: RetentionSweeper
+    pipeline: Pipeline
     admission: Admission
-    retries: Retries
-    auth: Auth
+    request_coalescing: RequestCoalescing
+    authenticator: Authenticator
     tracing: Tracing
     metrics: Metrics
-    overview: Overview
+    overview: MetricsOverview
 
     async def open(self) -> None:
         """Connect, and begin what runs in the background."""
         await self.store.open()
-        await self.auth.open()
+        await self.authenticator.initialize()
         self.leases.start()
         self.retention.start()
         if self.metrics.is_on:
             self.overview.start()
-        self.windows.prefetch(tuple(self.providers.values()))
-        for model_key, facts in (await self.store.model_facts()).items():
+        self.context_windows.prefetch_model_lists(tuple(self.providers.values()))
+        for model_key, facts in (await self.store.read_model_facts()).items():
             if "window" in facts:
-                self.windows.learned(model_key, int(facts["window"]))
-            self.slopes.restore(model_key, facts.get(SLOPES))
+                self.context_windows.learn_limit(model_key, int(facts["window"]))
+            self.calibration_slopes.restore_slopes(model_key, facts.get(SLOPES_FACT))
 
     async def aclose(self) -> None:
         """Finish what runs, then close everything in reverse."""
         await self.overview.aclose()
         await self.retention.aclose()
-        await self.preparing.aclose()
-        await self.tasks.aclose(LAST_WRITES_SECONDS)
-        await self.anchors.aclose()
+        await self.precompactor.aclose()
+        await self.background_tasks.aclose(LAST_WRITES_SECONDS)
+        await self.answer_anchors.aclose()
         await self.compactor.aclose()
-        await self.windows.aclose()
+        await self.context_windows.aclose()
         await self.leases.aclose()
         for provider in self.providers.values():
             await provider.aclose()
@@ -124,138 +124,154 @@ class Engine:
         self.metrics.close()
 
 
-def engine_of(settings: Settings, metrics_folder: Path | None = None) -> Engine:
+def build_engine(settings: Settings, metrics_folder: Path | None = None) -> GatewayEngine:
     """Everything for one process, not yet connected to anything.
 
     Args:
         metrics_folder: where the processes that serve together count; None: this one serves alone.
     """
-    metrics = metrics_of(settings, metrics_folder)
-    store, tasks, counting = store_of(settings, metrics), Tasks(), Counting(counter_for)
-    metrics.watch(TASKS, lambda: tasks.running)
+    metrics = build_metrics(settings, metrics_folder)
+    store, tasks, counting = build_store(settings, metrics), BackgroundTasks(), MessageCounter(load_counter)
+    metrics.watch_gauge(TASKS, lambda: tasks.running_count)
     leases = LeaseKeeper(
         store, holder=uuid.uuid4().hex, lease_seconds=settings.compaction.lease_seconds, metrics=metrics
     )
-    providers, routes, windows = providers_of(settings), routes_of(settings), windows_of(settings)
+    providers, routes, windows = build_providers(settings), build_routes(settings), build_windows(settings)
     router, summary_router = (
-        router_of(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
+        build_router(settings, routes, providers, metrics, purpose) for purpose in ("answer", "summary")
     )
-    views, finding = Views(store=store, counting=counting), Finding(store)
-    pinning = Pinning(store=store, counting=counting)
-    slopes = Slopes()
+    views, finding = ViewBuilder(store=store, message_counter=counting), MessageSearch(store)
+    pinning = PinUpdater(store=store, message_counter=counting)
+    slopes = CalibrationSlopes()
     compactor = Compactor(
         store=store,
         leases=leases,
-        summarizer=Summarizer(router=summary_router, windows=windows, counter_for=counter_for, metrics=metrics),
-        counter_for=counter_for,
+        summary_generator=SummaryGenerator(
+            router=summary_router, windows=windows, counter_for=load_counter, metrics=metrics
+        ),
+        counter_for=load_counter,
         metrics=metrics,
     )
-    prefixes: PrefixMemory[Remembered] = PrefixMemory()
-    anchors = Anchors(store, tasks)
-    histories = ClientHistories(store, counting)
+    prefixes: PrefixCache[RememberedPrefix] = PrefixCache()
+    anchors = AnswerAnchors(store, tasks)
+    histories = HistoryAligner(store, counting)
     answers = StoredAnswers(store, now=utc_now)
-    recall = Recall(
+    recall = ConversationResolver(
         store=store,
-        answers=answers,
+        stored_answers=answers,
         leases=leases,
-        counting=counting,
-        prefixes=prefixes,
-        histories=histories,
-        anchors=anchors,
+        message_counter=counting,
+        prefix_memory=prefixes,
+        history_aligner=histories,
+        answer_anchors=anchors,
         random_bytes=random_bytes,
-        wait_seconds=settings.compaction.wait_seconds,
+        lease_wait_seconds=settings.compaction.wait_seconds,
         serves_degraded=settings.degraded_mode == "serve",
     )
-    compacting = Compacting(
-        views=views, compactor=compactor, recall=recall, tasks=tasks, wait_seconds=settings.compaction.wait_seconds
+    compacting = TurnCompactor(
+        view_builder=views,
+        compactor=compactor,
+        resolver=recall,
+        tasks=tasks,
+        wait_seconds=settings.compaction.wait_seconds,
     )
-    preparing = Preparing(views=views, compacting=compacting, compactor=compactor, finding=finding, tasks=tasks)
-    ask = Ask(router=router, windows=windows, views=views, store=store, tasks=tasks, slopes=slopes)
-    recalling = Recalling(ask=ask, views=views, finding=finding, counting=counting)
-    remember = Remember(
+    preparing = Precompactor(
+        view_builder=views, turn_compactor=compacting, compactor=compactor, message_search=finding, tasks=tasks
+    )
+    ask = UpstreamCaller(
+        router=router, windows=windows, view_builder=views, store=store, tasks=tasks, calibration_slopes=slopes
+    )
+    recalling = SearchToolLoop(
+        upstream_caller=ask, view_builder=views, message_finder=finding, message_counter=counting
+    )
+    remember = TurnWriter(
         store=store,
         leases=leases,
-        counting=counting,
-        prefixes=prefixes,
-        histories=histories,
+        message_counter=counting,
+        prefix_memory=prefixes,
+        client_histories=histories,
         anchors=anchors,
         random_bytes=random_bytes,
         tasks=tasks,
     )
-    turns = Turns(
+    turns = ModelContexts(
         router=router,
         windows=windows,
-        policies={name: policy_of(settings, name) for name in settings.policies},
-        default_policy=settings.policy_of_every_model,
+        policies={name: build_policy(settings, name) for name in settings.policies},
+        default_policy=settings.default_policy,
         model_policies={name: model.policy for name, model in settings.models.items() if model.policy},
-        slopes=slopes,
-        counting=counting,
+        calibration_slopes=slopes,
+        message_counter=counting,
     )
-    exchange = Exchange(
-        recall=recall,
-        views=views,
-        compacting=compacting,
-        remember=remember,
-        delivery=Delivery(
-            remember=remember,
-            ask=ask,
-            recalling=recalling,
-            preparing=preparing,
-            storing=Storing(store, now=utc_now),
+    exchange = Pipeline(
+        conversation_resolver=recall,
+        view_builder=views,
+        turn_compactor=compacting,
+        turn_writer=remember,
+        response_delivery=ResponseDelivery(
+            turn_writer=remember,
+            upstream_caller=ask,
+            search_tool_loop=recalling,
+            precompactor=preparing,
+            completion_writer=CompletionWriter(store, clock=utc_now),
             tasks=tasks,
             metrics=metrics,
         ),
-        recalling=recalling,
-        quoting=Quoting(views=views, finding=finding, counting=counting, tasks=tasks),
-        pinning=pinning,
-        turns=turns,
+        search_tool_loop=recalling,
+        quotation_builder=QuotationBuilder(
+            view_builder=views, message_search=finding, message_counter=counting, tasks=tasks
+        ),
+        pin_updater=pinning,
+        model_contexts=turns,
         tasks=tasks,
-        clocks=Clocks(unix_seconds=time.time, new_completion_id=_new_completion_id),
+        clocks=Clocks(unix_seconds=time.time, new_completion_id=_generate_completion_id),
     )
-    admission = Admission(bounds_of(settings), clock=time.monotonic, metrics=metrics)
-    return Engine(
+    admission = Admission(build_admission_bounds(settings), clock=time.monotonic, metrics=metrics)
+    return GatewayEngine(
         store=store,
         leases=leases,
-        tasks=tasks,
-        counting=counting,
+        background_tasks=tasks,
+        message_counter=counting,
         providers=providers,
         router=router,
-        windows=windows,
-        slopes=slopes,
-        views=views,
-        finding=finding,
-        pinning=pinning,
-        turns=turns,
-        anchors=anchors,
+        context_windows=windows,
+        calibration_slopes=slopes,
+        view_builder=views,
+        message_search=finding,
+        pin_updater=pinning,
+        model_contexts=turns,
+        answer_anchors=anchors,
         compactor=compactor,
-        compacting=compacting,
-        preparing=preparing,
-        retention=retention_of(settings, store, leases),
-        exchange=exchange,
+        turn_compactor=compacting,
+        precompactor=preparing,
+        retention=build_retention(settings, store, leases),
+        pipeline=exchange,
         admission=admission,
-        retries=_retries_of(settings, store, answers, exchange, tasks, admission),
-        auth=_auth_of(settings, store),
-        tracing=tracing_of(settings),
+        request_coalescing=_build_request_coalescing(settings, store, answers, exchange, tasks, admission),
+        authenticator=_build_authenticator(settings, store),
+        tracing=build_tracing(settings),
         metrics=metrics,
-        overview=overview_of(settings, metrics),
+        overview=build_overview(settings, metrics),
     )
 
 
-def store_of(settings: Settings, metrics: Metrics = SILENT) -> Store:
+def build_store(settings: Settings, metrics: Metrics = NO_METRICS) -> Store:
     """The configured store, not yet connected; what is said in it is encrypted while a key is active."""
-    store = open_store(
+    store = create_store(
         settings.database.url.get_secret_value(),
         synchronous=settings.database.synchronous,
         timeout_seconds=settings.database.timeout_seconds,
         pool_size=settings.database.pool_size,
         statement_cache_size=settings.database.statement_cache_size,
     )
-    return EncryptedStore(measured(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active))
+    return EncryptedStore(
+        measure_store(store, metrics), Cipher(settings.encryption.key_bytes, settings.encryption.active)
+    )
 
 
-def retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Retention:
+def build_retention(settings: Settings, store: Store, leases: LeaseKeeper) -> RetentionSweeper:
     """What sweeps old conversations, by the configured rules."""
-    return Retention(
+    return RetentionSweeper(
         store=store,
         leases=leases,
         days=settings.retention.days,
@@ -266,21 +282,26 @@ def retention_of(settings: Settings, store: Store, leases: LeaseKeeper) -> Reten
     )
 
 
-def bounds_of(settings: Settings) -> Bounds:
+def build_admission_bounds(settings: Settings) -> AdmissionBounds:
     """How many requests that ask a model this process takes on."""
     section = settings.limits
-    return Bounds(
-        places=section.max_concurrent_requests,
-        places_per_tenant=section.max_concurrent_per_tenant,
-        waiting=section.max_waiting,
-        wait_seconds=section.max_wait_seconds,
+    return AdmissionBounds(
+        max_running=section.max_concurrent_requests,
+        max_running_per_tenant=section.max_concurrent_per_tenant,
+        max_waiting=section.max_waiting,
+        max_wait_seconds=section.max_wait_seconds,
     )
 
 
-def _retries_of(
-    settings: Settings, store: Store, answers: StoredAnswers, exchange: Exchange, tasks: Tasks, admission: Admission
-) -> Retries:
-    keys = RequestKeys(
+def _build_request_coalescing(
+    settings: Settings,
+    store: Store,
+    answers: StoredAnswers,
+    exchange: Pipeline,
+    tasks: BackgroundTasks,
+    admission: Admission,
+) -> RequestCoalescing:
+    keys = IdempotencyKeys(
         store=store,
         tasks=tasks,
         new_holder=lambda: random_bytes(16).hex(),
@@ -289,10 +310,10 @@ def _retries_of(
         sleep=asyncio.sleep,
         random=random.random,
     )
-    return Retries(
-        exchange=exchange,
-        answers=answers,
-        keys=keys,
+    return RequestCoalescing(
+        pipeline=exchange,
+        stored_answers=answers,
+        idempotency_keys=keys,
         tasks=tasks,
         clock=time.monotonic,
         now=utc_now,
@@ -300,7 +321,7 @@ def _retries_of(
     )
 
 
-def _auth_of(settings: Settings, store: Store) -> Auth:
+def _build_authenticator(settings: Settings, store: Store) -> Authenticator:
     section = settings.auth
     rules = AuthRules(
         mode=section.mode,
@@ -309,7 +330,7 @@ def _auth_of(settings: Settings, store: Store) -> Auth:
         end_user_header=section.end_user_header.lower() if section.end_users else None,
         allowed_hosts=section.allowed_hosts,
     )
-    return Auth(store, rules, now=utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
+    return Authenticator(store, rules, now=utc_now, seconds=time.monotonic, random_bytes=secrets.token_bytes)
 
 
 def utc_now() -> datetime:
@@ -321,5 +342,5 @@ def random_bytes(count: int) -> bytes:
     return _ids.randbytes(count)
 
 
-def _new_completion_id() -> str:
+def _generate_completion_id() -> str:
     return f"chatcmpl-{random_bytes(14).hex()}"

@@ -9,66 +9,66 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.context.count.token_counter import LONG_BYTES, TokenCounter, counter_for, counter_name
+from app.context.count.token_counter import MAX_EVENT_LOOP_BYTES, TokenCounter, choose_counter_name, load_counter
 from app.context.plan.policy import (
-    MOST_SUMMARY_TOKENS,
-    ClearReasoning,
-    ClearToolResults,
-    Policy,
+    MAX_SUMMARY_TOKENS,
+    CheckpointTrigger,
+    ContextPolicy,
+    ReasoningClearing,
     SummarizerPolicy,
-    Trigger,
+    ToolResultClearing,
 )
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
 from app.settings.sections import Deployment as DeploymentSettings
 from app.settings.sections import Provider as ProviderSettings
-from app.simulator.context_window import window_of
+from app.simulator.context_window import parse_window
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.upstream.http.dial import tls_context
-from app.upstream.protocols.openai import OpenAIProvider, Timeouts
-from app.upstream.provider import NO_QUIRKS, Price, Provider, Quirks
+from app.upstream.http.dial import load_tls_context
+from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
+from app.upstream.provider import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
 from app.upstream.routing import window_registry
-from app.upstream.routing.router import ModelRoute, Place, RetryPolicy, Router
-from app.upstream.routing.windows import Windows
+from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router
+from app.upstream.routing.windows import ContextWindows
 
 SIMULATOR: Final = "simulator"
-FREE: Final = Price(input=0.0, output=0.0)
+FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
 """Of the simulated model, whichever name it answers to."""
 POLICY_PARTS: Final[Mapping[str, Callable[..., object]]] = {
-    "trigger": Trigger,
-    "clear_tool_results": ClearToolResults,
-    "clear_reasoning": ClearReasoning,
+    "trigger": CheckpointTrigger,
+    "clear_tool_results": ToolResultClearing,
+    "clear_reasoning": ReasoningClearing,
     "summarizer": SummarizerPolicy,
 }
 
 
-def policy_of(settings: Settings, name: str) -> Policy:
+def build_policy(settings: Settings, name: str) -> ContextPolicy:
     """A configured policy as the planner takes it."""
     values = dict(settings.policies[name])
     for part, made in POLICY_PARTS.items():
         facts = dict(values[part])
         if part == "summarizer" and facts["max_summary_tokens"] is None:
-            facts["max_summary_tokens"] = MOST_SUMMARY_TOKENS[values["kind"]]
+            facts["max_summary_tokens"] = MAX_SUMMARY_TOKENS[values["kind"]]
         values[part] = made(**facts)
-    return Policy(name=name, **values)
+    return ContextPolicy(name=name, **values)
 
 
-def windows_of(settings: Settings) -> Windows:
+def build_windows(settings: Settings) -> ContextWindows:
     """What is known of context windows before anybody is asked."""
-    return Windows(
+    return ContextWindows(
         default_tokens=settings.window_default,
-        known=_simulated_window if settings.uses_simulated_model else window_registry.find,
+        find_known=_find_simulated_window if settings.uses_simulated_model else window_registry.find_known_window,
         clock=time.monotonic,
     )
 
 
-def router_of(
+def build_router(
     settings: Settings,
     routes: Mapping[str, ModelRoute],
-    providers: Mapping[str, Provider],
+    providers: Mapping[str, UpstreamProvider],
     metrics: Metrics,
     purpose: str,
 ) -> Router:
@@ -89,72 +89,73 @@ def router_of(
     )
 
 
-def providers_of(settings: Settings) -> dict[str, Provider]:
+def build_providers(settings: Settings) -> dict[str, UpstreamProvider]:
     """Every configured provider by name; the simulated model where there is none."""
     if settings.uses_simulated_model:
-        simulator = Simulator(SimulatorOptions(), _counter_for_model, clock=time.time, new_id=lambda: uuid.uuid4().hex)
+        simulator = Simulator(SimulatorOptions(), _find_token_counter, clock=time.time, new_id=lambda: uuid.uuid4().hex)
         return {SIMULATOR: SimulatedProvider(simulator, SIMULATOR)}
-    return {name: _provider(name, section) for name, section in settings.providers.items()}
+    return {name: _build_provider(name, section) for name, section in settings.providers.items()}
 
 
-def _provider(name: str, section: ProviderSettings) -> Provider:
+def _build_provider(name: str, section: ProviderSettings) -> UpstreamProvider:
     timeouts = section.timeouts
     return OpenAIProvider(
         name,
         section.base_url,
         section.api_key.get_secret_value() if section.api_key else None,
-        Timeouts(
+        HttpTimeouts(
             connect_seconds=timeouts.connect_seconds,
             first_byte_seconds=timeouts.first_byte_seconds,
             between_bytes_seconds=timeouts.between_bytes_seconds,
-            whole_seconds=timeouts.total_seconds,
+            total_seconds=timeouts.total_seconds,
         ),
         headers={header: value.get_secret_value() for header, value in section.headers.items()},
         auth_header=section.auth_header,
         proxy=section.proxy.get_secret_value() if section.proxy else None,
-        ssl_context=tls_context(section.ca_file) if section.ca_file else None,
+        ssl_context=load_tls_context(section.ca_file) if section.ca_file else None,
         client_key_rule=section.client_key_rule,
     )
 
 
-def routes_of(settings: Settings) -> dict[str, ModelRoute]:
+def build_routes(settings: Settings) -> dict[str, ModelRoute]:
     """What each model name stands for."""
     if settings.uses_simulated_model:
-        return {EVERY_MODEL: ModelRoute((Place(SIMULATOR, price=FREE),))}
+        return {EVERY_MODEL: ModelRoute((ConfiguredDeployment(SIMULATOR, price=FREE_PRICE),))}
     return {
         name: ModelRoute(
-            tuple(_place(deployment, settings) for deployment in model.expanded()), fallbacks=model.fallbacks
+            tuple(_build_deployment(deployment, settings) for deployment in model.expand_deployments()),
+            fallbacks=model.fallbacks,
         )
         for name, model in settings.served_models.items()
     }
 
 
-def _place(deployment: DeploymentSettings, settings: Settings) -> Place:
-    section = deployment.quirks.over(settings.providers[deployment.provider].quirks)
-    quirks = Quirks(**section.model_dump())
-    return Place(
+def _build_deployment(deployment: DeploymentSettings, settings: Settings) -> ConfiguredDeployment:
+    section = deployment.quirks.merge_over(settings.providers[deployment.provider].quirks)
+    quirks = ProviderQuirks(**section.model_dump())
+    return ConfiguredDeployment(
         provider=deployment.provider,
         model=deployment.model,
         context_window=deployment.context_window,
         max_output_tokens=deployment.max_output_tokens,
         encoding=deployment.encoding,
         quirks=NO_QUIRKS if quirks == NO_QUIRKS else quirks,
-        price=Price(**deployment.price.model_dump()),
+        price=TokenPrice(**deployment.price.model_dump()),
     )
 
 
-def _simulated_window(model: str) -> tuple[int, None, None]:
-    return window_of(model), None, None
+def _find_simulated_window(model: str) -> tuple[int, None, None]:
+    return parse_window(model), None, None
 
 
-def warm_up(settings: Settings) -> None:
+def warm_up_tokenizers(settings: Settings) -> None:
     """Make the tokenizers in use ready: for their first texts, or for all with `server.preload`."""
-    text = "warm " * (LONG_BYTES if settings.server.preload else 1)
-    deployments = [deployment for model in settings.served_models.values() for deployment in model.expanded()]
-    named = {counter_name(deployment.model or "", deployment.encoding) for deployment in deployments}
-    for name in named or {counter_name("")}:
-        counter_for(name).count(text)
+    text = "warm " * (MAX_EVENT_LOOP_BYTES if settings.server.preload else 1)
+    deployments = [deployment for model in settings.served_models.values() for deployment in model.expand_deployments()]
+    named = {choose_counter_name(deployment.model or "", deployment.encoding) for deployment in deployments}
+    for name in named or {choose_counter_name("")}:
+        load_counter(name).count(text)
 
 
-def _counter_for_model(model: str) -> TokenCounter:
-    return counter_for(counter_name(model))
+def _find_token_counter(model: str) -> TokenCounter:
+    return load_counter(choose_counter_name(model))

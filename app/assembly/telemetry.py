@@ -11,40 +11,40 @@ from typing import Final
 
 from app.errors import GatewayError
 from app.observability.metric_families import ERRORS
-from app.observability.metrics import SILENT, Metrics
-from app.observability.overview import Nature, Overview
+from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.tracing import NoTracing, Tracing
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
-from app.store.location import location_of
+from app.store.location import parse_database_url
 
 VERSION: Final = importlib.metadata.version("concertina")
 
 
-def metrics_of(settings: Settings, folder: Path | None) -> Metrics:
+def build_metrics(settings: Settings, folder: Path | None) -> Metrics:
     """What a process counts in.
 
     Args:
         folder: where the processes that serve together count; None: there is only one.
     """
     if not settings.telemetry.metrics:
-        return SILENT
+        return NO_METRICS
     served = settings.served_models
-    named = {deployment.model or name for name, model in served.items() for deployment in model.expanded()}
+    named = {deployment.model or name for name, model in served.items() for deployment in model.expand_deployments()}
     metrics = Metrics(folder, models=tuple(sorted(named - {EVERY_MODEL})))
-    metrics.describe(version=VERSION, database=_database(settings))
-    for code, status in _codes_of_errors():
-        metrics.counted(ERRORS, code, str(status))  # told as 0 until one comes, so that the first is a change
+    metrics.set_build_info(version=VERSION, database=_database_backend(settings))
+    for code, status in _list_error_codes():
+        metrics.counter_series(ERRORS, code, str(status))  # told as 0 until one comes, so that the first is a change
     return metrics
 
 
-def overview_of(settings: Settings, metrics: Metrics) -> Overview:
+def build_overview(settings: Settings, metrics: Metrics) -> MetricsOverview:
     """What tells of a process group at a glance."""
-    nature = Nature(VERSION, _database(settings), settings.uses_simulated_model)
-    return Overview(metrics, nature, unix_seconds=time.time)
+    nature = ProcessInfo(VERSION, _database_backend(settings), settings.uses_simulated_model)
+    return MetricsOverview(metrics, nature, unix_seconds=time.time)
 
 
-def _codes_of_errors() -> Iterator[tuple[str, int]]:
+def _list_error_codes() -> Iterator[tuple[str, int]]:
     """Code and status of each kind of error that has both."""
     kinds: list[type[GatewayError]] = [GatewayError]
     for kind in kinds:
@@ -53,11 +53,11 @@ def _codes_of_errors() -> Iterator[tuple[str, int]]:
             yield kind.code, kind.status
 
 
-def _database(settings: Settings) -> str:
-    return location_of(settings.database.url.get_secret_value()).backend
+def _database_backend(settings: Settings) -> str:
+    return parse_database_url(settings.database.url.get_secret_value()).backend
 
 
-def tracing_of(settings: Settings) -> Tracing:
+def build_tracing(settings: Settings) -> Tracing:
     """What begins the spans of one application."""
     traces = settings.telemetry.traces
     if not traces.endpoint:
@@ -67,7 +67,7 @@ def tracing_of(settings: Settings) -> Tracing:
     )  # an extra; the settings are refused where it is not installed
     headers = {name: value.get_secret_value() for name, value in traces.headers.items()}
     tracing: Tracing = otel.OtelTracing(
-        otel.exporter_to(traces.endpoint, headers),
+        otel.build_exporter(traces.endpoint, headers),
         service_name=traces.service_name,
         version=importlib.metadata.version("concertina"),
         sample_ratio=traces.sample_ratio,

@@ -6,53 +6,58 @@ import argparse
 import shlex
 from collections.abc import Iterator
 
-from app.commands.progress import counted
-from app.settings import Settings, load
+from app.commands.progress import pluralize
+from app.settings import Settings, load_settings
 from app.settings.sections import Provider
-from app.settings.value_types import place_of
+from app.settings.value_types import strip_credentials
 
 
 def run(arguments: argparse.Namespace) -> int:
     overrides: list[str] = []
-    settings = load(arguments.file, on_override=overrides.append)
+    settings = load_settings(arguments.file, on_override=overrides.append)
     print(f"{arguments.file}: ok")
-    for line in (*summary(settings), *overrides):
+    for line in (*describe_settings(settings), *overrides):
         print(f"  {line}")
-    for line in warnings(settings):
+    for line in find_warnings(settings):
         print(f"  warning: {line}")
     print(f"Serve with it: concertina serve --config {shlex.quote(arguments.file)}")
     return 0
 
 
-def summary(settings: Settings) -> Iterator[str]:
+def describe_settings(settings: Settings) -> Iterator[str]:
     """What a configuration amounts to, in lines; never a key."""
-    yield f"listens on {settings.server.host}:{settings.server.port}, {counted(settings.server.workers, 'worker')}"
+    yield f"listens on {settings.server.host}:{settings.server.port}, {pluralize(settings.server.workers, 'worker')}"
     yield f"keeps conversations in {settings.database.location}"
-    who = "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
-    yield f"lets in {who}" + (", end users apart" if settings.auth.end_users else "")
+    allowed_callers = (
+        "holders of its own keys" if settings.auth.mode == "keys" else "anybody, each credential a tenant of its own"
+    )
+    yield f"lets in {allowed_callers}" + (", end users apart" if settings.auth.end_users else "")
     if settings.encryption.active is not None:
         yield f"encrypts what it keeps with the key {settings.encryption.active!r}"
     if settings.retention.days is not None:
         yield f"erases conversations that rest for {settings.retention.days} days"
     for name, provider in settings.providers.items():
-        yield f"provider {name}: {place_of(provider.base_url)}, {_key_used(provider, settings.auth.mode)}"
+        yield f"provider {name}: {strip_credentials(provider.base_url)}, {_describe_key(provider, settings.auth.mode)}"
     for name, model in settings.served_models.items():
-        places = ", ".join(f"{at.provider}/{at.model or ('…' if name == '*' else name)}" for at in model.expanded())
-        after = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""
-        yield f"model {name}: {places}{after}"
+        deployments = ", ".join(
+            f"{deployment.provider}/{deployment.model or ('…' if name == '*' else name)}"
+            for deployment in model.expand_deployments()
+        )
+        fallback_text = f", then {', '.join(model.fallbacks)}" if model.fallbacks else ""
+        yield f"model {name}: {deployments}{fallback_text}"
     if settings.uses_simulated_model:
         yield "no provider: the built-in simulated model answers"
     yield f"policy {settings.policy} of {', '.join(settings.policies)}"
 
 
-def warnings(settings: Settings) -> Iterator[str]:
+def find_warnings(settings: Settings) -> Iterator[str]:
     """What can be used, but may not be what was meant."""
     rules = {name: provider.client_key_rule for name, provider in settings.providers.items()}
-    could = [name for name, rule in rules.items() if rule != "never"]
-    if settings.auth.mode == "open" and len(could) > 1:
+    providers_without_key = [name for name, rule in rules.items() if rule != "never"]
+    if settings.auth.mode == "open" and len(providers_without_key) > 1:
         always = [name for name, rule in rules.items() if rule == "always"]
         yield (
-            f"several providers could get a client’s key: {', '.join(could)}. "
+            f"several providers could get a client’s key: {', '.join(providers_without_key)}. "
             "It goes to the first provider of the model that the client asked for"
             + (f", and to {', '.join(always)} always" if always else "")
             + ". Give the others providers.<name>.api_key, or set providers.<name>.pass_client_key: true where every "
@@ -60,7 +65,7 @@ def warnings(settings: Settings) -> Iterator[str]:
         )
 
 
-def _key_used(provider: Provider, mode: str) -> str:
+def _describe_key(provider: Provider, mode: str) -> str:
     if mode == "open" and provider.client_key_rule != "never":
         return f"called with {'every' if provider.client_key_rule == 'always' else 'the'} client’s key"
     return "called with its own key" if provider.has_own_key else "called without a key"

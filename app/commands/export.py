@@ -11,79 +11,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from app.commands import CommandFailed
-from app.commands.open_store import all_conversations, opened_store
-from app.commands.progress import Telling, counted, tell_interrupted
+from app.commands import CommandError
+from app.commands.open_store import iter_conversations, open_configured_store
+from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.conversation.messages import Conversation
-from app.conversations.transfer.export import Exporting, described
-from app.settings import Settings, load
+from app.conversations.transfer.export import ConversationExporter, build_export_fields
+from app.settings import Settings, load_settings
 from app.store.contract import Store
 
 STANDARD_OUTPUT: Final = "-"
 
 
 @dataclass(slots=True)
-class _Written:
+class _ExportedSize:
     """What has been given out so far."""
 
     conversations: int = 0
     file_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"{counted(self.conversations, 'conversation')}, {self.file_bytes / 1_000_000:,.1f} MB"
+        return f"{pluralize(self.conversations, 'conversation')}, {self.file_bytes / 1_000_000:,.1f} MB"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
-    is_shown = arguments.out == STANDARD_OUTPUT and sys.stdout.isatty()
-    written = _Written()
+    settings = load_settings(arguments.config)
+    prints_to_terminal = arguments.out == STANDARD_OUTPUT and sys.stdout.isatty()
+    written = _ExportedSize()
     try:
-        with Telling("exporting", "messages", quiet=arguments.quiet or is_shown) as telling:
-            asyncio.run(_run(settings, arguments, telling, written))
+        with CommandProgress("exporting", "messages", quiet=arguments.quiet or prints_to_terminal) as progress:
+            asyncio.run(_export_from_store(settings, arguments, progress, written))
     except BrokenPipeError as error:
-        raise CommandFailed("whoever read the output went away before its end.") from error
+        raise CommandError("whoever read the output went away before its end.") from error
     except KeyboardInterrupt:
-        tell_interrupted(_left(arguments.out, written))
+        print_interruption(_describe_interruption(arguments.out, written))
         raise
     where = "" if arguments.out == STANDARD_OUTPUT else f" to {arguments.out}"
-    telling.say(f"{written} exported{where} in {telling.took()}.")
+    progress.print_line(f"{written} exported{where} in {progress.format_elapsed()}.")
     return 0
 
 
-async def _run(settings: Settings, arguments: argparse.Namespace, telling: Telling, written: _Written) -> None:
-    async with opened_store(settings) as store:
-        if not telling.quiet:
-            telling.expect(sum([one.head_seq + 1 async for one in _chosen(store, arguments)]))
-        await _export(store, arguments, telling, written)
+async def _export_from_store(
+    settings: Settings, arguments: argparse.Namespace, progress: CommandProgress, written: _ExportedSize
+) -> None:
+    async with open_configured_store(settings) as store:
+        if not progress.is_quiet:
+            progress.set_total(
+                sum([conversation.head_seq + 1 async for conversation in _select_conversations(store, arguments)])
+            )
+        await _export_conversations(store, arguments, progress, written)
 
 
-async def _export(store: Store, arguments: argparse.Namespace, telling: Telling, written: _Written) -> None:
-    exporting = Exporting(store, on_read=telling.advance)
-    async for conversation in _chosen(store, arguments):
+async def _export_conversations(
+    store: Store, arguments: argparse.Namespace, progress: CommandProgress, written: _ExportedSize
+) -> None:
+    exporter = ConversationExporter(store, on_read=progress.advance)
+    async for conversation in _select_conversations(store, arguments):
         if arguments.out == STANDARD_OUTPUT:
-            fields = described(conversation)
+            fields = build_export_fields(conversation)
             if arguments.tenant is None:
                 fields["tenant"] = conversation.tenant
-            pieces = exporting.whole(conversation, with_hidden=arguments.include_deleted, fields=fields)
-            await _write(pieces, sys.stdout.buffer, telling, written)
+            pieces = exporter.stream_object(conversation, with_hidden=arguments.include_deleted, fields=fields)
+            await _write_pieces(pieces, sys.stdout.buffer, progress, written)
         else:
-            pieces = exporting.lines(conversation, with_hidden=arguments.include_deleted)
-            with _opened(Path(arguments.out) / f"{conversation.id}.jsonl") as file:
-                await _write(pieces, file, telling, written)
+            pieces = exporter.stream_lines(conversation, with_hidden=arguments.include_deleted)
+            with _open_when_whole(Path(arguments.out) / f"{conversation.id}.jsonl") as file:
+                await _write_pieces(pieces, file, progress, written)
         written.conversations += 1
-        telling.note(str(written))
+        progress.set_note(str(written))
 
 
-async def _write(pieces: AsyncIterator[bytes], file: BinaryIO, telling: Telling, written: _Written) -> None:
+async def _write_pieces(
+    pieces: AsyncIterator[bytes], file: BinaryIO, progress: CommandProgress, written: _ExportedSize
+) -> None:
     async for piece in pieces:
         file.write(piece)
         written.file_bytes += len(piece)
-        telling.note(str(written))
+        progress.set_note(str(written))
     file.flush()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_when_whole(path: Path) -> Iterator[BinaryIO]:
     """A file that gets its name once it is whole."""
     part = path.with_name(f"{path.name}.part")
     try:
@@ -95,24 +103,28 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from error
+        raise CommandError(f"{path} cannot be written: {error.strerror}.") from error
 
 
-async def _chosen(store: Store, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
+async def _select_conversations(store: Store, arguments: argparse.Namespace) -> AsyncIterator[Conversation]:
     """The conversations to export: those that are named, else all, oldest first."""
     tenant = arguments.tenant
-    for name in arguments.conversations:
-        found = await store.look_up(name) if tenant is None else await store.get(tenant=tenant, conversation_id=name)
-        if found is None:
-            whose = "" if tenant is None else f" of tenant {tenant!r}"
-            raise CommandFailed(f"there is no conversation {name!r}{whose}.")
-        yield found
+    for conversation_id in arguments.conversations:
+        named_conversation = (
+            await store.find_conversation_of_any_tenant(conversation_id)
+            if tenant is None
+            else await store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        )
+        if named_conversation is None:
+            tenant_text = "" if tenant is None else f" of tenant {tenant!r}"
+            raise CommandError(f"there is no conversation {conversation_id!r}{tenant_text}.")
+        yield named_conversation
     if not arguments.conversations:
-        async for conversation in all_conversations(store, tenant):
+        async for conversation in iter_conversations(store, tenant):
             yield conversation
 
 
-def _left(out: str, written: _Written) -> str:
+def _describe_interruption(out: str, written: _ExportedSize) -> str:
     if out == STANDARD_OUTPUT:
         return f"{written} were written; the last line may be cut off. Run the command again for all of it."
     return f"{written} are in {out}, each whole. Run the command again: it writes every file anew."

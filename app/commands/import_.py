@@ -11,68 +11,72 @@ import secrets
 import sys
 from pathlib import Path
 
-from app.commands import CommandFailed
-from app.commands.open_store import opened_store
-from app.commands.progress import Telling, counted, tell_interrupted
-from app.commands.top_screen.number_format import shown
-from app.context.count.token_counter import counter_for, encoding_for
-from app.conversations.transfer.import_ import Checked, Importing, TakenIn, checked
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.token_counting import Counting
-from app.settings import Settings, load
+from app.commands import CommandError
+from app.commands.open_store import open_configured_store
+from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.commands.top_screen.number_format import make_printable
+from app.context.count.token_counter import find_encoding_name, load_counter
+from app.conversations.transfer.import_ import CheckedConversation, ConversationImporter, ImportResult, parse_and_check
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.token_counting import MessageCounter
+from app.settings import Settings, load_settings
 from migrations import run as migrations
 
-LAST_WRITES_SECONDS = 60.0
+SHUTDOWN_SECONDS = 60.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
+    settings = load_settings(arguments.config)
     if settings.database.location.startswith("memory:"):
-        raise CommandFailed("nothing can be kept in memory://; name a database in `database.url`.")
-    found = checked(_read(arguments.file), arguments.format)
+        raise CommandError("nothing can be kept in memory://; name a database in `database.url`.")
+    histories = parse_and_check(_read_file(arguments.file), arguments.format)
     try:
-        migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+        migrations.prepare_database(
+            settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
+        )
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
-        raise CommandFailed(str(error)) from error
-    messages = sum(one.count for one in found)
+        raise CommandError(str(error)) from error
+    messages = sum(history.count for history in histories)
     try:
-        with Telling("importing", "messages", quiet=arguments.quiet) as telling:
-            telling.expect(messages)
-            taken = asyncio.run(_keep(settings, arguments.tenant, found, telling))
+        with CommandProgress("importing", "messages", quiet=arguments.quiet) as progress:
+            progress.set_total(messages)
+            result = asyncio.run(_import_conversations(settings, arguments.tenant, histories, progress))
     except KeyboardInterrupt:
-        tell_interrupted("What had been written was taken back; run the command again to import all of the file.")
+        print_interruption("What had been written was taken back; run the command again to import all of the file.")
         raise
-    for warning in taken.warnings:
-        print(f"warning: {shown(warning)}", file=sys.stderr)
-    for conversation in taken.conversations:
+    for warning in result.warnings:
+        print(f"warning: {make_printable(warning)}", file=sys.stderr)
+    for conversation in result.conversations:
         print(conversation.id)
-    telling.say(
-        f"{counted(len(taken.conversations), 'conversation')}, {counted(messages, 'message')} imported "
-        f"for tenant {arguments.tenant!r} in {telling.took()}."
+    progress.print_line(
+        f"{pluralize(len(result.conversations), 'conversation')}, {pluralize(messages, 'message')} imported "
+        f"for tenant {arguments.tenant!r} in {progress.format_elapsed()}."
     )
     return 0
 
 
-def _read(name: str) -> bytes:
-    if name == "-":
+def _read_file(file_name: str) -> bytes:
+    if file_name == "-":
         return sys.stdin.buffer.read()
     try:
-        return Path(name).read_bytes()
+        return Path(file_name).read_bytes()
     except OSError as error:
-        raise CommandFailed(f"{name} cannot be read: {error.strerror}.") from error
+        raise CommandError(f"{file_name} cannot be read: {error.strerror}.") from error
 
 
-async def _keep(settings: Settings, tenant: str, found: list[Checked], telling: Telling) -> TakenIn:
-    tasks = Tasks()
-    async with opened_store(settings) as store:
-        importing = Importing(
+async def _import_conversations(
+    settings: Settings, tenant: str, histories: list[CheckedConversation], progress: CommandProgress
+) -> ImportResult:
+    tasks = BackgroundTasks()
+    async with open_configured_store(settings) as store:
+        importer = ConversationImporter(
             store=store,
-            counting=Counting(counter_for),
+            message_counter=MessageCounter(load_counter),
             tasks=tasks,
             random_bytes=secrets.token_bytes,
-            encoding=encoding_for(""),
+            encoding=find_encoding_name(""),
         )
         try:
-            return await importing.keep(tenant, found, on_kept=telling.advance)
+            return await importer.import_conversations(tenant, histories, on_stored=progress.advance)
         finally:
-            await tasks.aclose(LAST_WRITES_SECONDS)
+            await tasks.aclose(SHUTDOWN_SECONDS)

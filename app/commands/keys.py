@@ -16,125 +16,127 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.api.admin.api_keys import key_object
-from app.commands import CommandFailed
-from app.commands.open_store import opened_store
-from app.commands.top_screen.number_format import shown
+from app.api.admin.api_keys import build_key_object
+from app.commands import CommandError
+from app.commands.open_store import open_configured_store
+from app.commands.top_screen.number_format import make_printable
 from app.conversation.api_keys import ApiKey
-from app.conversations.api_keys import DEFAULT_SCOPES, Issuing, Wish
-from app.settings import Settings, load
+from app.conversations.api_keys import DEFAULT_SCOPES, ApiKeys, NewApiKey
+from app.settings import Settings, load_settings
 from migrations import run as migrations
 
-PLAIN_WIDTH: Final = 160
-UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+PLAIN_OUTPUT_WIDTH: Final = 160
+TIME_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
+    settings = load_settings(arguments.config)
     if settings.database.location.startswith("memory:"):
-        raise CommandFailed("keys cannot be kept in memory://; name a database in `database.url`.")
+        raise CommandError("keys cannot be kept in memory://; name a database in `database.url`.")
     try:
-        migrations.prepare(settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate)
+        migrations.prepare_database(
+            settings.database.url.get_secret_value(), auto_migrate=settings.database.auto_migrate
+        )
     except (migrations.SchemaIsNewer, migrations.SchemaIsOlder) as error:
-        raise CommandFailed(str(error)) from error
-    doing = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
-    asyncio.run(doing(settings, arguments))
+        raise CommandError(str(error)) from error
+    action = {"create": _create_key, "list": _list_keys, "revoke": _revoke_key}[arguments.action]
+    asyncio.run(action(settings, arguments))
     return 0
 
 
-async def _create(settings: Settings, arguments: argparse.Namespace) -> None:
-    wish = Wish(
+async def _create_key(settings: Settings, arguments: argparse.Namespace) -> None:
+    wish = NewApiKey(
         name=arguments.name,
         tenant=arguments.tenant,
-        scopes=tuple(_listed(arguments.scopes)) or DEFAULT_SCOPES,  # type: ignore[arg-type]  # checked when issued
+        scopes=tuple(_split_list(arguments.scopes)) or DEFAULT_SCOPES,  # type: ignore[arg-type]  # checked when issued
         policy=arguments.policy,
-        models=tuple(_listed(arguments.models)),
-        expires_at=_expiry(arguments),
+        models=tuple(_split_list(arguments.models)),
+        expires_at=_parse_expiry(arguments),
         retention_days=arguments.retention_days,
     )
-    async with _opened(settings) as issuing:
-        secret, key = await issuing.issue(wish)
+    async with _open_api_keys(settings) as api_keys:
+        secret, key = await api_keys.create_key(wish)
     if arguments.json:
-        _print_json({**key_object(key), "key": secret})
+        _print_json({**build_key_object(key), "key": secret})
         return
     print(secret)
     print("The key is shown this once and kept nowhere. Clients send it as their OpenAI key.")
-    print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_validity(key)}")
+    print(f"id {key.id} · tenant {key.tenant} · scopes {', '.join(key.scopes)} · {_describe_validity(key)}")
     if arguments.tenant is None:
         print(f"Further keys that are to see the same conversations: --tenant {key.tenant}")
     if settings.auth.mode != "keys":
         print("Keys count once `auth.mode: keys` is set; now it is 'open', which lets anybody in.")
 
 
-async def _list(settings: Settings, arguments: argparse.Namespace) -> None:
-    async with _opened(settings) as issuing:
-        keys = await issuing.keys(arguments.tenant)
+async def _list_keys(settings: Settings, arguments: argparse.Namespace) -> None:
+    async with _open_api_keys(settings) as api_keys:
+        keys = await api_keys.list_keys(arguments.tenant)
     if arguments.json:
-        _print_json([key_object(key) for key in keys])
+        _print_json([build_key_object(key) for key in keys])
     elif keys:
         console = Console(highlight=False)
         if not console.is_terminal:
-            console = Console(highlight=False, width=PLAIN_WIDTH)
-        console.print(_table(keys))
+            console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
+        console.print(_build_table(keys))
     else:
         print("There are no keys. Make one with `concertina keys create --name NAME`.")
 
 
-async def _revoke(settings: Settings, arguments: argparse.Namespace) -> None:
-    async with _opened(settings) as issuing:
-        key = await issuing.revoke(arguments.key_id)
+async def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> None:
+    async with _open_api_keys(settings) as api_keys:
+        key = await api_keys.revoke_key(arguments.key_id)
     if arguments.json:
-        _print_json(key_object(key))
+        _print_json(build_key_object(key))
     else:
-        print(f"{key.id} ({shown(key.name)}) is {_validity(key)}.")
+        print(f"{key.id} ({make_printable(key.name)}) is {_describe_validity(key)}.")
         print(f"Running gateways notice within {settings.auth.cache_seconds:g} seconds.")
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Issuing]:
-    async with opened_store(settings) as store:
-        yield Issuing(store, policies=settings.policies, now=_now, random_bytes=secrets.token_bytes)
+async def _open_api_keys(settings: Settings) -> AsyncIterator[ApiKeys]:
+    async with open_configured_store(settings) as store:
+        yield ApiKeys(store, policies=settings.policies, now=_utc_now, random_bytes=secrets.token_bytes)
 
 
-def _now() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _expiry(arguments: argparse.Namespace) -> datetime | None:
+def _parse_expiry(arguments: argparse.Namespace) -> datetime | None:
     if arguments.expires_in is not None:
-        span = re.fullmatch(r"(\d{1,5})([mhdw])", arguments.expires_in)
-        if span is None:
-            raise CommandFailed(f"--expires-in: expected a number and one of m, h, d, w, not {arguments.expires_in!r}.")
-        return _now() + timedelta(**{UNITS[span[2]]: int(span[1])})
+        match = re.fullmatch(r"(\d{1,5})([mhdw])", arguments.expires_in)
+        if match is None:
+            raise CommandError(f"--expires-in: expected a number and one of m, h, d, w, not {arguments.expires_in!r}.")
+        return _utc_now() + timedelta(**{TIME_UNITS[match[2]]: int(match[1])})
     if arguments.expires_at is None:
         return None
     try:
         moment = datetime.fromisoformat(arguments.expires_at)
     except ValueError as error:
-        raise CommandFailed(f"--expires-at: expected such as 2027-01-31, not {arguments.expires_at!r}.") from error
+        raise CommandError(f"--expires-at: expected such as 2027-01-31, not {arguments.expires_at!r}.") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _validity(key: ApiKey) -> str:
+def _describe_validity(key: ApiKey) -> str:
     if key.revoked_at is not None:
         return f"revoked since {key.revoked_at:%Y-%m-%d %H:%M}"
     if key.expires_at is None:
         return "valid until it is revoked"
-    expired = "" if key.is_valid_at(_now()) else "expired, "
+    expired = "" if key.is_valid_at(_utc_now()) else "expired, "
     return f"{expired}valid until {key.expires_at:%Y-%m-%d %H:%M}"
 
 
-def _table(keys: list[ApiKey]) -> Table:
+def _build_table(keys: list[ApiKey]) -> Table:
     table = Table()
     for name in ("id", "key", "name", "tenant", "scopes", "models", "policy", "validity"):
         table.add_column(name, no_wrap=name in ("id", "tenant"), overflow="fold")
     for key in keys:
         cells = (key.id, f"ck_…{key.hint}", key.name, key.tenant, " ".join(key.scopes), " ".join(key.models))
-        table.add_row(*(Text(shown(cell)) for cell in (*cells, key.policy or "", _validity(key))))
+        table.add_row(*(Text(make_printable(cell)) for cell in (*cells, key.policy or "", _describe_validity(key))))
     return table
 
 

@@ -6,21 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from app.assembly.engine import store_of
+from app.assembly.engine import build_store
 from app.conversation.messages import Conversation
 from app.settings import Settings
-from app.store.contract import ListQuery, Store
+from app.store.contract import ConversationQuery, Store
 
-PAGE: Final = 100
+PAGE_SIZE: Final = 100
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[Store]:
+async def open_configured_store(settings: Settings) -> AsyncIterator[Store]:
     """
     Raises:
         StoreUnavailable: it cannot be reached, or its schema is another version's.
     """
-    store = store_of(settings)
+    store = build_store(settings)
     await store.open()
     try:
         yield store
@@ -28,14 +28,16 @@ async def opened_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def all_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
+async def iter_conversations(store: Store, tenant: str | None = None) -> AsyncIterator[Conversation]:
     """A tenant's conversations, or everybody's, oldest first, read page by page."""
     after = None
     while True:
-        page = await store.conversations(tenant=tenant, query=ListQuery(limit=PAGE, descending=False, after=after))
+        page = await store.list_conversations(
+            tenant=tenant, query=ConversationQuery(limit=PAGE_SIZE, descending=False, after=after)
+        )
         for conversation in page:
             yield conversation
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             return
         last = page[-1]
         assert last.created_at is not None

@@ -7,79 +7,79 @@ import asyncio
 import uuid
 from typing import Final
 
-from app.commands import CommandFailed
-from app.commands.open_store import all_conversations, opened_store
-from app.commands.progress import Telling, tell_interrupted
-from app.settings import Settings, load
+from app.commands import CommandError
+from app.commands.open_store import iter_conversations, open_configured_store
+from app.commands.progress import CommandProgress, print_interruption
+from app.settings import Settings, load_settings
 from app.store.encryption.encrypted_store import EncryptedStore
-from app.store.encryption.reencryption import Reencryption, Rewritten
+from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
 from app.store.leases import LeaseKeeper
 
-NAMED: Final = 10
+MAX_LISTED_IDS: Final = 10
 """Of what is left, so many are named."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
+    settings = load_settings(arguments.config)
     if not settings.encryption.keys:
-        raise CommandFailed("no keys are configured; name those that something is stored under in `encryption.keys`.")
+        raise CommandError("no keys are configured; name those that something is stored under in `encryption.keys`.")
     try:
-        with Telling("reencrypting", "conversations", quiet=arguments.quiet) as telling:
-            done = asyncio.run(_reencrypt(settings, telling))
+        with CommandProgress("reencrypting", "conversations", quiet=arguments.quiet) as progress:
+            rewritten_counts = asyncio.run(_reencrypt_store(settings, progress))
     except KeyboardInterrupt:
-        tell_interrupted("What was written stays; run the command again for the rest, and keep all keys until then.")
+        print_interruption("What was written stays; run the command again for the rest, and keep all keys until then.")
         raise
     if not arguments.quiet:
-        _tell_done(done, settings.encryption.active)
-    if not (done.in_use or done.unreadable):
+        _print_counts(rewritten_counts, settings.encryption.active)
+    if not (rewritten_counts.busy_conversations or rewritten_counts.unreadable_ids):
         return 0
-    _tell_rest("in use; run the command again for", done.in_use)
-    _tell_rest("not readable with the configured keys:", done.unreadable)
-    raise CommandFailed("not everything could be written; keep all keys.")
+    _print_remaining("in use; run the command again for", rewritten_counts.busy_conversations)
+    _print_remaining("not readable with the configured keys:", rewritten_counts.unreadable_ids)
+    raise CommandError("not everything could be written; keep all keys.")
 
 
-async def _reencrypt(settings: Settings, telling: Telling) -> Rewritten:
-    async with opened_store(settings) as store:
+async def _reencrypt_store(settings: Settings, progress: CommandProgress) -> ReencryptionProgress:
+    async with open_configured_store(settings) as store:
         assert isinstance(store, EncryptedStore)
-        if not telling.quiet:
-            telling.expect(len([None async for _ in all_conversations(store.inner)]))
+        if not progress.is_quiet:
+            progress.set_total(len([None async for _ in iter_conversations(store.inner)]))
         leases = LeaseKeeper(store, holder=uuid.uuid4().hex)
         leases.start()
         try:
-            return await Reencryption(store, leases, tell=_Told(telling)).run()
+            return await Reencryption(store, leases, on_progress=_ProgressReport(progress)).run()
         finally:
             await leases.aclose()
 
 
-class _Told:
+class _ProgressReport:
     """Passes on what has been done since it was last told."""
 
-    def __init__(self, telling: Telling) -> None:
-        self._telling = telling
+    def __init__(self, progress: CommandProgress) -> None:
+        self._progress = progress
         self._conversations = 0
 
-    def __call__(self, done: Rewritten) -> None:
-        self._telling.advance(done.conversations - self._conversations)
-        self._conversations = done.conversations
-        self._telling.note(f"{done.messages:,} messages, {done.summaries:,} summaries written")
+    def __call__(self, counts: ReencryptionProgress) -> None:
+        self._progress.advance(counts.conversations - self._conversations)
+        self._conversations = counts.conversations
+        self._progress.set_note(f"{counts.messages:,} messages, {counts.summaries:,} summaries written")
 
 
-def _tell_done(done: Rewritten, active: str | None) -> None:
-    print(f"{_counts(done)} {f'under the key {active!r}' if active else 'as plain text'}.")
-    if not (done.in_use or done.unreadable):
+def _print_counts(counts: ReencryptionProgress, active: str | None) -> None:
+    print(f"{_format_counts(counts)} {f'under the key {active!r}' if active else 'as plain text'}.")
+    if not (counts.busy_conversations or counts.unreadable_ids):
         print(
             "All else was so already. Keys other than that are not needed any more." if active else "No key is needed."
         )
 
 
-def _counts(done: Rewritten) -> str:
+def _format_counts(counts: ReencryptionProgress) -> str:
     return (
-        f"{done.conversations} conversations: {done.messages} messages, {done.summaries} summaries, "
-        f"{done.states} states and {done.completions} stored completions written"
+        f"{counts.conversations} conversations: {counts.messages} messages, {counts.summaries} summaries, "
+        f"{counts.states} states and {counts.completions} stored completions written"
     )
 
 
-def _tell_rest(what: str, ids: list[str]) -> None:
+def _print_remaining(reason: str, ids: list[str]) -> None:
     if ids:
-        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-        print(f"{len(ids)} {what} {', '.join(ids[:NAMED])}{more}")
+        more = f" and {len(ids) - MAX_LISTED_IDS} more" if len(ids) > MAX_LISTED_IDS else ""
+        print(f"{len(ids)} {reason} {', '.join(ids[:MAX_LISTED_IDS])}{more}")

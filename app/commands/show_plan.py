@@ -15,33 +15,46 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from app.assembly.models import policy_of
-from app.commands import CommandFailed
-from app.commands.open_store import opened_store
-from app.commands.top_screen.number_format import shown as printable
-from app.compaction.summarizer.summarizer import input_tokens
-from app.context.count.token_counter import counter_for
-from app.context.plan.policy import Policy
-from app.context.view.message_fate import REASONS, Disposition
-from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.conversations.views.stored_turn import Wish, bare_request, place_of
-from app.conversations.views.view_objects import excerpt
+from app.assembly.models import build_policy
+from app.commands import CommandError
+from app.commands.open_store import open_configured_store
+from app.commands.top_screen.number_format import make_printable as printable
+from app.compaction.summarizer.summarizer import compute_max_input_tokens
+from app.context.count.token_counter import load_counter
+from app.context.plan.policy import ContextPolicy
+from app.context.view.message_fate import FATE_REASONS, MessageFate
+from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversations.views.stored_turn import StoredTurnRequest, build_bare_request, build_resolved_request
+from app.conversations.views.view_objects import build_message_excerpt
 from app.pipeline.chat_request import Caller
-from app.pipeline.respond.context_status import summary_fields
-from app.pipeline.token_counting import Counting
-from app.pipeline.view.view_builder import Turn, Views
-from app.pipeline.view.view_history import MAX_OUTPUT, Seen, asked_in, messages_seen, seen
-from app.pipeline.view.view_preview import Preview, preview, rows
-from app.pipeline.view.view_state import CALIBRATION, calibration_of
-from app.settings import Settings, load
+from app.pipeline.respond.context_status import build_summary_fields
+from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.view_builder import Turn, ViewBuilder
+from app.pipeline.view.view_history import (
+    MAX_OUTPUT_TOKENS,
+    ViewRecord,
+    read_request_facts,
+    restore_messages,
+    restore_view,
+)
+from app.pipeline.view.view_preview import ViewPreview, build_preview, read_message_fates
+from app.pipeline.view.view_state import CALIBRATIONS, read_calibration
+from app.settings import Settings, load_settings
 from app.settings.sections import EVERY_MODEL
-from app.simulator.context_window import window_of
+from app.simulator.context_window import parse_window
 from app.store.contract import Store
-from app.upstream.provider import Call, ClientKeyRule, Deployment, Reply, Target, Window
+from app.upstream.provider import (
+    ClientKeyRule,
+    ContextWindow,
+    ModelDeployment,
+    RouteTarget,
+    UpstreamReply,
+    UpstreamRequest,
+)
 from app.upstream.routing import window_registry
 
-PLAIN_WIDTH: Final = 120
-STYLES: Final = {
+PLAIN_OUTPUT_WIDTH: Final = 120
+FATE_STYLES: Final = {
     "summarized": "dim",
     "dropped": "red",
     "anchor": "cyan",
@@ -50,17 +63,17 @@ STYLES: Final = {
 }
 
 
-class _Unasked:
+class _NamedProvider:
     """A provider that is only named."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.client_key_rule: ClientKeyRule = "never"
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, request: UpstreamRequest) -> UpstreamReply:
         raise NotImplementedError
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -68,16 +81,16 @@ class _Unasked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _PreviewWithLog:
     """A view with every message of the log."""
 
-    preview: Preview
+    preview: ViewPreview
     model: str
-    rows: Sequence[tuple[LogMessage, Disposition]]
+    rows: Sequence[tuple[LogMessage, MessageFate]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
+class _PlannedModel:
     """The model that the plan is for."""
 
     name: str
@@ -88,223 +101,239 @@ class _Model:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
+    settings = load_settings(arguments.config)
     if arguments.answer is not None:
-        return _run_seen(settings, arguments)
-    shown = asyncio.run(_look(settings, arguments))
+        return _print_view_of_answer(settings, arguments)
+    view_preview = asyncio.run(_plan_next_turn(settings, arguments))
     if arguments.json:
-        print(orjson.dumps(as_json(shown), option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(plan_to_json(view_preview), option=orjson.OPT_INDENT_2).decode())
     else:
-        _print(shown)
+        _print_plan(view_preview)
     return 0
 
 
-def _run_seen(settings: Settings, arguments: argparse.Namespace) -> int:
+def _print_view_of_answer(settings: Settings, arguments: argparse.Namespace) -> int:
     """Show what the model saw for an answer."""
-    shown, view, sent = asyncio.run(_look_back(settings, arguments))
+    view_preview, view, sent = asyncio.run(_load_view_of_answer(settings, arguments))
     if arguments.json:
-        told = as_json(shown) | {
+        output = plan_to_json(view_preview) | {
             "answer": arguments.answer,
             "exact": view.is_exact,
             "sent": [orjson.loads(raw) for raw in sent],
         }
-        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(output, option=orjson.OPT_INDENT_2).decode())
         return 0
-    _print(shown, answer=arguments.answer)
+    _print_plan(view_preview, answer=arguments.answer)
     print("these are the very bytes that were sent" if view.is_exact else "the bytes that were sent differed in form")
     return 0
 
 
-async def _look_back(settings: Settings, arguments: argparse.Namespace) -> tuple[_Shown, Seen, list[bytes]]:
-    async with opened_store(settings) as store:
-        conversation = await _found(store, settings, arguments.conversation)
-        entries = await store.read(conversation, max(0, arguments.answer), arguments.answer + 1)
-        view = await seen(store, conversation, entries[0]) if entries else None
+async def _load_view_of_answer(
+    settings: Settings, arguments: argparse.Namespace
+) -> tuple[_PreviewWithLog, ViewRecord, list[bytes]]:
+    async with open_configured_store(settings) as store:
+        conversation = await _find_conversation(store, settings, arguments.conversation)
+        entries = await store.read_log(conversation, max(0, arguments.answer), arguments.answer + 1)
+        view = await restore_view(store, conversation, entries[0]) if entries else None
         if view is None:
-            raise CommandFailed(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
-        sent = await messages_seen(store, conversation, view.plan, view.next_seq, view.versions)
-        told = Preview(conversation, (), view.budget, view.plan, view.budget.soft)
-        every = await rows(store, conversation, view.plan, 0, view.next_seq)
-    return _Shown(told, str((entries[0].meta or {}).get("model")), every), view, sent
+            raise CommandError(f"message {arguments.answer} of {conversation.id!r} is no answer of this gateway.")
+        sent = await restore_messages(store, conversation, view.plan, view.next_seq, view.client_versions)
+        view_preview = ViewPreview(conversation, (), view.budget, view.plan, view.budget.compaction_threshold)
+        log_rows = await read_message_fates(store, conversation, view.plan, 0, view.next_seq)
+    return _PreviewWithLog(view_preview, str((entries[0].meta or {}).get("model")), log_rows), view, sent
 
 
-async def _found(store: Store, settings: Settings, conversation_id: str) -> Conversation:
-    conversation = await store.look_up(conversation_id)
+async def _find_conversation(store: Store, settings: Settings, conversation_id: str) -> Conversation:
+    conversation = await store.find_conversation_of_any_tenant(conversation_id)
     if conversation is None:
-        raise CommandFailed(
+        raise CommandError(
             f"there is no conversation {conversation_id!r} in {settings.database.location}; "
             "the id is the `conversation_id` that every answer carries."
         )
     return conversation
 
 
-async def _look(settings: Settings, arguments: argparse.Namespace) -> _Shown:
-    async with opened_store(settings) as store:
-        conversation = await _found(store, settings, arguments.conversation)
-        model = await _model(settings, store, conversation, arguments)
-        counting = Counting(counter_for)
-        turn = await _turn(conversation, model, _policy(settings, arguments.policy), counting)
-        told = await preview(Views(store=store, counting=counting), turn)
-        every = await rows(store, conversation, told.plan, 0, conversation.head_seq + 1)
-    return _Shown(told, model.name, every)
+async def _plan_next_turn(settings: Settings, arguments: argparse.Namespace) -> _PreviewWithLog:
+    async with open_configured_store(settings) as store:
+        conversation = await _find_conversation(store, settings, arguments.conversation)
+        model = await _choose_model(settings, store, conversation, arguments)
+        counting = MessageCounter(load_counter)
+        turn = await _build_turn(conversation, model, _find_policy(settings, arguments.policy), counting)
+        view_preview = await build_preview(ViewBuilder(store=store, message_counter=counting), turn)
+        log_rows = await read_message_fates(store, conversation, view_preview.plan, 0, conversation.head_seq + 1)
+    return _PreviewWithLog(view_preview, model.name, log_rows)
 
 
-async def _turn(conversation: Conversation, model: _Model, policy: Policy, counting: Counting) -> Turn:
+async def _build_turn(
+    conversation: Conversation, model: _PlannedModel, policy: ContextPolicy, counting: MessageCounter
+) -> Turn:
     """The turn that a request would be which adds nothing."""
     provider, _, name = model.key.partition("/")
     caller, output = Caller(conversation.tenant), model.max_output_tokens
-    request = bare_request(caller, model.name, Wish(), policy=policy.name, max_output_tokens=output)
-    place = place_of(conversation)
-    counted = await counting.instructions(place.instructions, request, conversation.counter)
+    request = build_bare_request(caller, model.name, StoredTurnRequest(), policy=policy.name, max_output_tokens=output)
+    resolved = build_resolved_request(conversation)
+    instructions_tokens = await counting.count_instructions(resolved.instructions, request, conversation.counter_name)
     return Turn(
         request=request,
-        target=Target(model.name, (Deployment(_Unasked(provider), name),)),
+        target=RouteTarget(model.name, (ModelDeployment(_NamedProvider(provider), name),)),
         policy=policy,
-        window=Window(model.window_tokens, "config"),
-        calibration=calibration_of(conversation.state, model.key),
-        summarizer_input_tokens=input_tokens(policy, model.window_tokens),
-        place=replace(place, instructions_tokens=counted),
+        window=ContextWindow(model.window_tokens, "config"),
+        calibration=read_calibration(conversation.state, model.key),
+        summarizer_input_tokens=compute_max_input_tokens(policy, model.window_tokens),
+        resolved_request=replace(resolved, instructions_tokens=instructions_tokens),
     )
 
 
-def _policy(settings: Settings, name: str | None) -> Policy:
-    chosen = name or settings.policy
-    if chosen not in settings.policies:
-        raise CommandFailed(f"there is no policy {chosen!r}; known are {', '.join(sorted(settings.policies))}.")
-    return policy_of(settings, chosen)
+def _find_policy(settings: Settings, name: str | None) -> ContextPolicy:
+    policy_name = name or settings.policy
+    if policy_name not in settings.policies:
+        raise CommandError(f"there is no policy {policy_name!r}; known are {', '.join(sorted(settings.policies))}.")
+    return build_policy(settings, policy_name)
 
 
-async def _model(settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace) -> _Model:
+async def _choose_model(
+    settings: Settings, store: Store, conversation: Conversation, arguments: argparse.Namespace
+) -> _PlannedModel:
     """The model asked for, or that of the last answer with the window it had then."""
-    answers = await store.read(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
+    answers = await store.read_log(conversation, max(0, conversation.head_seq - 1), conversation.head_seq + 1)
     meta: Mapping[str, Any] = next((entry.meta for entry in reversed(answers) if entry.meta), {})
     name = arguments.model or meta.get("model")
     if not isinstance(name, str):
-        raise CommandFailed(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
-    seen = [key for key in conversation.state.get(CALIBRATION, {}) if key.partition("/")[2] == name]
-    key, configured = _deployment(settings, name)
-    if arguments.model is None and seen:
-        key = seen[-1]
+        raise CommandError(f"{conversation.id!r} has no answer yet that would name a model; give one with --model.")
+    calibrated_keys = [key for key in conversation.state.get(CALIBRATIONS, {}) if key.partition("/")[2] == name]
+    key, configured = _find_deployment(settings, name)
+    if arguments.model is None and calibrated_keys:
+        key = calibrated_keys[-1]
     window = arguments.window or configured
     if window is None and arguments.model is None:
         window = (meta.get("context") or {}).get("window")
     if window is None:
-        window = (await store.model_facts()).get(key, {}).get("window") or _known_window(settings, key)
-    return _Model(name, key, int(window), asked_in(meta).get(MAX_OUTPUT))
+        window = (await store.read_model_facts()).get(key, {}).get("window") or _find_known_window(settings, key)
+    return _PlannedModel(name, key, int(window), read_request_facts(meta).get(MAX_OUTPUT_TOKENS))
 
 
-def _deployment(settings: Settings, name: str) -> tuple[str, int | None]:
+def _find_deployment(settings: Settings, name: str) -> tuple[str, int | None]:
     """`provider/model` of the first place that a name stands for, and the window that is configured for it."""
     served = settings.served_models
     if settings.uses_simulated_model or not (name in served or EVERY_MODEL in served):
         return f"simulator/{name}", None
-    place = (served.get(name) or served[EVERY_MODEL]).expanded()[0]
-    return f"{place.provider}/{place.model or name}", place.context_window
+    deployment = (served.get(name) or served[EVERY_MODEL]).expand_deployments()[0]
+    return f"{deployment.provider}/{deployment.model or name}", deployment.context_window
 
 
-def _known_window(settings: Settings, key: str) -> int:
+def _find_known_window(settings: Settings, key: str) -> int:
     name = key.partition("/")[2]
     if settings.uses_simulated_model:
-        return window_of(name)
-    known = window_registry.find(name)
-    return known[0] if known else settings.window_default
+        return parse_window(name)
+    known_window = window_registry.find_known_window(name)
+    return known_window[0] if known_window else settings.window_default
 
 
-def as_json(told: _Shown) -> dict[str, Any]:
+def plan_to_json(preview_with_log: _PreviewWithLog) -> dict[str, Any]:
     """The plan as an object: numbers calibrated where they are compared with the window, raw where they are counted."""
-    shown = told.preview
-    decided = shown.plan
+    view_preview = preview_with_log.preview
+    plan = view_preview.plan
     return {
-        "conversation_id": shown.conversation.id,
-        "model": told.model,
-        "status": decided.status,
-        "prompt_tokens": shown.prompt_tokens,
-        "limit": shown.limit_tokens,
-        "window": shown.budget.window,
-        "compacts_above": shown.compacts_above,
-        "fits": decided.fits,
-        "instructions": [message.text for message in shown.instructions],
-        "summaries": [_summary(chunk) for chunk in decided.chunks],
+        "conversation_id": view_preview.conversation.id,
+        "model": preview_with_log.model,
+        "status": plan.status,
+        "prompt_tokens": view_preview.prompt_tokens,
+        "limit": view_preview.limit_tokens,
+        "window": view_preview.budget.window,
+        "compacts_above": view_preview.compacts_above,
+        "fits": plan.fits,
+        "instructions": [message.text for message in view_preview.instructions],
+        "summaries": [_summary_to_json(chunk) for chunk in plan.summaries],
         "messages": [
             {
                 "seq": row.seq,
                 "role": row.role,
                 "disposition": row.kind,
-                "summary": row.chunk_id,
+                "summary": row.summary_id,
                 "tokens": row.tokens,
                 "shown_tokens": row.shown_tokens,
                 "quoted": row.is_quoted,
                 "reason": row.reason,
-                "text": excerpt(entry),
+                "text": build_message_excerpt(entry),
             }
-            for entry, row in told.rows
+            for entry, row in preview_with_log.rows
         ],
-        "to_summarize": [{"from_seq": one.from_seq, "to_seq": one.to_seq} for one in decided.to_summarize],
-        "notes": [{"code": note.code, **note.facts} for note in decided.notes],
+        "to_summarize": [{"from_seq": one.from_seq, "to_seq": one.to_seq} for one in plan.to_summarize],
+        "notes": [{"code": note.code, **note.facts} for note in plan.notes],
     }
 
 
-def _summary(chunk: Chunk) -> dict[str, Any]:
+def _summary_to_json(summary: Summary) -> dict[str, Any]:
     return {
-        **summary_fields(chunk),
-        "kind": chunk.kind,
-        "model": chunk.model,
-        "created_at": chunk.created_at.isoformat(),
-        "text": chunk.text,
+        **build_summary_fields(summary),
+        "kind": summary.kind,
+        "model": summary.model,
+        "created_at": summary.created_at.isoformat(),
+        "text": summary.text,
     }
 
 
-def _print(told: _Shown, *, answer: int | None = None) -> None:
-    shown = told.preview
+def _print_plan(preview_with_log: _PreviewWithLog, *, answer: int | None = None) -> None:
+    view_preview = preview_with_log.preview
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
-    budget, decided = shown.budget, shown.plan
+        console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
+    budget, plan = view_preview.budget, view_preview.plan
     saw = "would see it now" if answer is None else f"saw it for answer {answer}"
-    model = escape(printable(told.model))
-    console.print(f"[bold]{shown.conversation.id}[/] as {model} {saw}: [bold]{decided.status}[/]")
+    model = escape(printable(preview_with_log.model))
+    console.print(f"[bold]{view_preview.conversation.id}[/] as {model} {saw}: [bold]{plan.status}[/]")
     console.print(
-        f"{shown.prompt_tokens:,} tokens of {shown.limit_tokens:,} (window {budget.window:,}, "
-        f"compaction above {shown.compacts_above:,})" + ("" if decided.fits else " - does not fit")
+        f"{view_preview.prompt_tokens:,} tokens of {view_preview.limit_tokens:,} (window {budget.window:,}, "
+        f"compaction above {view_preview.compacts_above:,})" + ("" if plan.fits else " - does not fit")
     )
-    if shown.instructions:
-        console.print(f"instructions: {len(shown.instructions)} stored system message(s), sent verbatim")
+    if view_preview.instructions:
+        console.print(f"instructions: {len(view_preview.instructions)} stored system message(s), sent verbatim")
     else:
         console.print("instructions: none stored; what a client sends along comes on top")
-    if decided.chunks:
-        console.print(_summaries(decided.chunks))
-    console.print(_messages(told))
-    for kind in dict.fromkeys(row.kind for _, row in told.rows):
-        console.print(f"{kind}: {REASONS[kind]}", style=STYLES.get(kind, ""))
-    for one in decided.to_summarize:
+    if plan.summaries:
+        console.print(_build_summary_table(plan.summaries))
+    console.print(_build_message_table(preview_with_log))
+    for kind in dict.fromkeys(row.kind for _, row in preview_with_log.rows):
+        console.print(f"{kind}: {FATE_REASONS[kind]}", style=FATE_STYLES.get(kind, ""))
+    for one in plan.to_summarize:
         console.print(f"would first be summarized: messages {one.from_seq} to {one.to_seq - 1}")
-    for note in decided.notes:
+    for note in plan.notes:
         facts = ", ".join(f"{name} {value}" for name, value in note.facts.items())
         console.print(f"note: {note.code}" + (f" ({facts})" if facts else ""))
 
 
-def _summaries(chunks: tuple[Chunk, ...]) -> Table:
+def _build_summary_table(summaries: tuple[Summary, ...]) -> Table:
     table = Table("summary", "messages", "tokens", "text", title="Summaries, oldest first", title_justify="left")
-    for chunk in chunks:
-        covers = f"{chunk.from_seq}-{chunk.to_seq - 1}"
+    for summary in summaries:
+        covers = f"{summary.from_seq}-{summary.to_seq - 1}"
         table.add_row(
-            _short_id(chunk.id), covers, str(chunk.tokens), Text("\n".join(map(printable, chunk.text.split("\n"))))
+            _shorten_id(summary.id),
+            covers,
+            str(summary.tokens),
+            Text("\n".join(map(printable, summary.text.split("\n")))),
         )
     return table
 
 
-def _messages(told: _Shown) -> Table:
+def _build_message_table(preview_with_log: _PreviewWithLog) -> Table:
     table = Table(title="The log, every message of it", title_justify="left", expand=True)
     for name, width in (("seq", 4), ("role", 9), ("tokens", 6), ("sent", 6), ("as", 15)):
         table.add_column(name, no_wrap=True, width=width)
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for entry, row in told.rows:
-        sent_as = f"in {_short_id(row.chunk_id)}" if row.chunk_id else row.kind
+    for entry, row in preview_with_log.rows:
+        sent_as = f"in {_shorten_id(row.summary_id)}" if row.summary_id else row.kind
         quoted = " + quoted" if row.is_quoted else ""
-        cells = (str(row.seq), row.role, str(row.tokens), str(row.shown_tokens), sent_as + quoted, excerpt(entry))
-        table.add_row(*(Text(printable(cell)) for cell in cells), style=STYLES.get(row.kind, ""))
+        cells = (
+            str(row.seq),
+            row.role,
+            str(row.tokens),
+            str(row.shown_tokens),
+            sent_as + quoted,
+            build_message_excerpt(entry),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells), style=FATE_STYLES.get(row.kind, ""))
     return table
 
 
-def _short_id(chunk_id: str) -> str:
-    return chunk_id[:12]
+def _shorten_id(summary_id: str) -> str:
+    return summary_id[:12]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from app.context.count.token_counter import TokenCounter, counter_for, counter_name
+from app.context.count.token_counter import TokenCounter, choose_counter_name, load_counter
 from app.simulator.options import SimulatorOptions
-from app.simulator.server import serve
+from app.simulator.server import run_simulator_server
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -16,8 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
         summary_seconds=arguments.summary_seconds,
         default_window=arguments.window,
     )
-    return serve(arguments.host, arguments.port, options, _counter_for)
+    return run_simulator_server(arguments.host, arguments.port, options, _make_counter)
 
 
-def _counter_for(model: str) -> TokenCounter:
-    return counter_for(counter_name(model))
+def _make_counter(model: str) -> TokenCounter:
+    return load_counter(choose_counter_name(model))

@@ -18,102 +18,106 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from app.commands import CommandFailed
-from app.commands.top_screen.overview_client import Asking, NotReached
-from app.commands.top_screen.rates import Pace
-from app.commands.top_screen.screen import Screen, Seen
-from app.settings import client_key
+from app.commands import CommandError
+from app.commands.top_screen.overview_client import GatewayUnreachable, OverviewClient
+from app.commands.top_screen.rates import TotalRates
+from app.commands.top_screen.screen import OverviewScreen, OverviewSnapshot
+from app.settings import read_client_key
 
-PLAIN_WIDTH: Final = 100
-LEAST_INTERVAL_SECONDS: Final = 0.2
-GLANCE_SECONDS: Final = 0.25
+PLAIN_OUTPUT_WIDTH: Final = 100
+MIN_INTERVAL_SECONDS: Final = 0.2
+KEY_POLL_SECONDS: Final = 0.25
 """How soon a key or another size of the terminal is noticed."""
-QUIT: Final = {"q", "Q"}
+QUIT_KEYS: Final = {"q", "Q"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.interval >= LEAST_INTERVAL_SECONDS:
-        raise CommandFailed(f"--interval: expected at least {LEAST_INTERVAL_SECONDS} seconds.")
-    asking = Asking(arguments.url, arguments.key or client_key())
+    if not arguments.interval >= MIN_INTERVAL_SECONDS:
+        raise CommandError(f"--interval: expected at least {MIN_INTERVAL_SECONDS} seconds.")
+    client = OverviewClient(arguments.url, arguments.key or read_client_key())
     if arguments.json:
-        print(json.dumps(asking.overview()))
+        print(json.dumps(client.fetch_overview()))
         return 0
     console = Console(highlight=False)
-    seen, pace = _look(asking), Pace()
-    pace.look(seen.overview, time.monotonic())
+    snapshot, rates = _fetch_snapshot(client), TotalRates()
+    rates.add_overview(snapshot.overview, time.monotonic())
     if arguments.once or not console.is_terminal or console.is_dumb_terminal:
-        _print(console, Screen(seen, pace))
+        _print_once(console, OverviewScreen(snapshot, rates))
         return 0
-    screen = Screen(seen, pace, f"q quits · looks every {arguments.interval:g} s")
+    screen = OverviewScreen(snapshot, rates, f"q quits · looks every {arguments.interval:g} s")
     with contextlib.suppress(KeyboardInterrupt):
-        _watch(asking, screen, pace, console, arguments.interval)
+        _show_live(client, screen, rates, console, arguments.interval)
     return 0
 
 
-def _look(asking: Asking) -> Seen:
-    overview = asking.overview()
-    return Seen(overview, asking.address, asking.trouble())
+def _fetch_snapshot(client: OverviewClient) -> OverviewSnapshot:
+    overview = client.fetch_overview()
+    return OverviewSnapshot(overview, client.address, client.fetch_unreadiness_reason())
 
 
-def _print(console: Console, screen: Screen) -> None:
+def _print_once(console: Console, screen: OverviewScreen) -> None:
     if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
+        console = Console(highlight=False, width=PLAIN_OUTPUT_WIDTH)
     console.print(screen)
 
 
-def _watch(asking: Asking, screen: Screen, pace: Pace, console: Console, interval_seconds: float) -> None:
+def _show_live(
+    client: OverviewClient, screen: OverviewScreen, rates: TotalRates, console: Console, interval_seconds: float
+) -> None:
     """Look again and again, until `q` or Ctrl-C. A gateway that goes away is waited for."""
     live = Live(screen, console=console, screen=True, auto_refresh=False)
-    with keyboard() as wait:
+    with open_keyboard() as wait_for_keys:
         try:
             live.start(refresh=True)
-            while not _has_quit(wait, live, screen, interval_seconds):
+            while not _wait_for_quit(wait_for_keys, live, screen, interval_seconds):
                 try:
-                    screen.seen = _look(asking)
-                    pace.look(screen.seen.overview, time.monotonic())
-                except NotReached:
-                    screen.seen = Seen(screen.seen.overview, asking.address, "not reached; trying again")
+                    screen.snapshot = _fetch_snapshot(client)
+                    rates.add_overview(screen.snapshot.overview, time.monotonic())
+                except GatewayUnreachable:
+                    screen.snapshot = OverviewSnapshot(
+                        screen.snapshot.overview, client.address, "not reached; trying again"
+                    )
                 live.refresh()
         finally:  # not `with`: Ctrl-C may come while it starts
             live.stop()
 
 
-def _has_quit(wait: Wait, live: Live, screen: Screen, seconds: float) -> bool:
+def _wait_for_quit(wait_for_keys: WaitForKeys, live: Live, screen: OverviewScreen, seconds: float) -> bool:
     """Let time pass, drawing anew when the terminal's size changes. Whether `q` was pressed."""
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        if QUIT & set(wait(min(left, GLANCE_SECONDS))):
+    while (seconds_left := until - time.monotonic()) > 0:
+        if QUIT_KEYS & set(wait_for_keys(min(seconds_left, KEY_POLL_SECONDS))):
             return True
-        if live.console.size != screen.drawn_for:
+        if live.console.size != screen.drawn_size:
             live.refresh()
     return False
 
 
-READ_BYTES: Final = 64
-Wait = Callable[[float], str]
+KEY_READ_BYTES: Final = 64
+WaitForKeys = Callable[[float], str]
 """Waits for so many seconds, or for keys; the keys, or nothing."""
 
 
 @contextmanager
-def keyboard() -> Iterator[Wait]:
+def open_keyboard() -> Iterator[WaitForKeys]:
     """Keys as they are pressed, unseen; where there is no keyboard, time only passes. Ctrl-C interrupts as ever."""
     if not sys.stdin.isatty():
-        yield _only_wait
+        yield _sleep_without_keyboard
         return
-    keys = sys.stdin.fileno()
-    before = termios.tcgetattr(keys)
+    terminal = sys.stdin.fileno()
+    terminal_settings = termios.tcgetattr(terminal)
     try:
-        tty.setcbreak(keys)
-        yield lambda seconds: _pressed(keys, seconds)
+        tty.setcbreak(terminal)
+        yield lambda seconds: _read_keys(terminal, seconds)
     finally:
-        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, terminal_settings)
 
 
-def _pressed(keys: int, seconds: float) -> str:
-    ready, _, _ = select.select([keys], [], [], seconds)
-    return os.read(keys, READ_BYTES).decode(errors="replace") if ready else ""
+def _read_keys(terminal: int, seconds: float) -> str:
+    ready, _, _ = select.select([terminal], [], [], seconds)
+    return os.read(terminal, KEY_READ_BYTES).decode(errors="replace") if ready else ""
 
 
-def _only_wait(seconds: float) -> str:
+def _sleep_without_keyboard(seconds: float) -> str:
     time.sleep(seconds)
     return ""

@@ -10,74 +10,74 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from app.commands.progress import Telling, counted, tell_interrupted
-from app.context.count.token_counter import counter_for
-from app.conversations.verification import Finding, Found, Verifying
+from app.commands.progress import CommandProgress, pluralize, print_interruption
+from app.context.count.token_counter import load_counter
+from app.conversations.verification import DatabaseVerifier, VerificationFinding, VerificationReport
 from app.errors import GatewayError
-from app.settings import Settings, load
-from app.store.audit import opened_audit
+from app.settings import Settings, load_settings
+from app.store.audit import open_database_scan
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import Sealing
+from app.store.encryption.sealed_fields import FieldSealer
 
-CLEAN, FOUND, COULD_NOT = 0, 1, 2
+EXIT_CLEAN, EXIT_FAULTS_FOUND, EXIT_COULD_NOT_VERIFY = 0, 1, 2
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = load(arguments.config)
+    settings = load_settings(arguments.config)
     try:
-        with Telling("verifying", "messages", quiet=arguments.quiet) as telling:
-            found = asyncio.run(_verify(settings, telling))
+        with CommandProgress("verifying", "messages", quiet=arguments.quiet) as progress:
+            result = asyncio.run(_verify_database(settings, progress))
     except KeyboardInterrupt:
-        tell_interrupted("Nothing was written; run the command again.")
+        print_interruption("Nothing was written; run the command again.")
         raise
     except (GatewayError, ValueError) as error:
         print(f"concertina: {error}", file=sys.stderr)
-        return COULD_NOT
+        return EXIT_COULD_NOT_VERIFY
     if arguments.json:
-        print(json.dumps(_told(found)))
+        print(json.dumps(_result_to_json(result)))
     else:
-        _tell(found)
-        telling.say(f"{_summed_up(found)} verified in {telling.took()}.")
-    return FOUND if found.findings else CLEAN
+        _print_findings(result)
+        progress.print_line(f"{_format_totals(result)} verified in {progress.format_elapsed()}.")
+    return EXIT_FAULTS_FOUND if result.faults else EXIT_CLEAN
 
 
-async def _verify(settings: Settings, telling: Telling) -> Found:
+async def _verify_database(settings: Settings, progress: CommandProgress) -> VerificationReport:
     cipher = Cipher(settings.encryption.key_bytes, settings.encryption.active)
-    async with opened_audit(settings.database.url.get_secret_value()) as audit:
-        if not telling.quiet:
-            counts = await audit.counts()
-            telling.expect(counts["messages"] + counts["chunks"])
-        verifying = Verifying(
-            audit, Sealing(cipher), counter_for=counter_for, now=datetime.now(UTC), tell=telling.advance
+    async with open_database_scan(settings.database.url.get_secret_value()) as audit:
+        if not progress.is_quiet:
+            counts = await audit.count_rows()
+            progress.set_total(counts["messages"] + counts["chunks"])
+        verification = DatabaseVerifier(
+            audit, FieldSealer(cipher), counter_for=load_counter, now=datetime.now(UTC), on_progress=progress.advance
         )
-        return await verifying.run()
+        return await verification.run()
 
 
-def _told(found: Found) -> dict[str, Any]:
-    return {**asdict(found), "drift": round(found.drift, 6), "is_clean": not found.findings}
+def _result_to_json(result: VerificationReport) -> dict[str, Any]:
+    return {**asdict(result), "drift": round(result.drift_share, 6), "is_clean": not result.faults}
 
 
-def _tell(found: Found) -> None:
-    for one in found.findings:
-        print(f"FAULT   {_line(one)}")
-    for one in found.notices:
-        print(f"notice  {_line(one)}")
-    listed = len(found.findings) + len(found.notices)
-    more = sum(found.kinds.values()) - listed
+def _print_findings(result: VerificationReport) -> None:
+    for finding in result.faults:
+        print(f"FAULT   {_format_finding(finding)}")
+    for finding in result.notices:
+        print(f"notice  {_format_finding(finding)}")
+    listed = len(result.faults) + len(result.notices)
+    more = sum(result.counts_by_kind.values()) - listed
     if more:
         print(f"… and {more:,} more of these kinds")
-    if not found.findings:
+    if not result.faults:
         print("No faults.")
 
 
-def _line(one: Finding) -> str:
-    return f"{one.kind}: {one.where}: {one.told}"
+def _format_finding(finding: VerificationFinding) -> str:
+    return f"{finding.kind}: {finding.subject_id}: {finding.description}"
 
 
-def _summed_up(found: Found) -> str:
+def _format_totals(result: VerificationReport) -> str:
     parts = [
-        counted(found.conversations, "conversation"),
-        counted(found.messages, "message"),
-        counted(found.chunks, "summary", "summaries"),
+        pluralize(result.conversations, "conversation"),
+        pluralize(result.messages, "message"),
+        pluralize(result.chunks, "summary", "summaries"),
     ]
     return ", ".join(parts)

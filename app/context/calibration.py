@@ -24,23 +24,23 @@ PLAUSIBLE_FACTOR: Final = 2
 PLAUSIBLE_TOKENS: Final = 32
 """A change that is reported beyond the slopes by this factor and this many tokens is no change of text: a provider's
 tool brought results, or the prompt was cut."""
-PLAUSIBLE_SHARE: Final = 0.5
+MIN_REPORTED_SHARE: Final = 0.5
 """A report below this share of the messages' count is a provider's mistake, or of a part of the prompt only."""
 HIGHEST_ATTACHMENT_RATE: Final = 5.0
 """Above this multiple of our estimate an attachment says nothing of the next one: a file of unknown size."""
-KEPT_REPORTS: Final = 8
-KEPT_ATTACHMENTS: Final = 64
+MAX_STORED_REPORTS: Final = 8
+MAX_STORED_ATTACHMENTS: Final = 64
 
-LEAST_CUT_TOKENS: Final = 1_024
+MIN_SILENT_TRUNCATION_TOKENS: Final = 1_024
 """No server is started with a smaller window."""
-FLAT_SHARE: Final = (0.8, 1.02)
+FLAT_REPORT_SHARES: Final = (0.8, 1.02)
 """Reports within these shares of an earlier one are flat: a provider that cuts leaves out whole messages."""
-CUT_TOKENS: Final = 256
-CUT_SHARE: Final = 0.1
+SILENT_TRUNCATION_GROWTH_TOKENS: Final = 256
+SILENT_TRUNCATION_GROWTH_SHARE: Final = 0.1
 """While reports are flat, a prompt grew by this much, at the lowest slope, and by this share of the report."""
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class AttachmentCost(msgspec.Struct, frozen=True):
     """The images, audio and files of one message that the view shows."""
 
     seq: int
@@ -49,7 +49,7 @@ class Attachment(msgspec.Struct, frozen=True):
     """What the provider added when the attachment came; None before it reported."""
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class CountedPrompt(msgspec.Struct, frozen=True):
     """A prompt that was sent, by our count."""
 
     estimated_tokens: int
@@ -64,7 +64,7 @@ class Prompt(msgspec.Struct, frozen=True):
     """The provider may run tools by itself, whose results it counts as part of the prompt."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class UsageReport(msgspec.Struct, frozen=True):
     """What a provider reported for a prompt, and what the prompt held by our count."""
 
     instructions: str
@@ -79,19 +79,19 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one conversation has learned of one model. Immutable; `observe` gives the next one."""
+    """What one conversation has learned of one model. Immutable; `learn_from_report` gives the next one."""
 
     start_slope: float = 1.0
     changed_reported: float = 0.0
     changed_estimated: float = 0.0
     """Sums over all pairs of reports that were compared; a prompt that became smaller adds the size of its change."""
-    reports: tuple[Report, ...] = ()
+    reports: tuple[UsageReport, ...] = ()
     """The last one for each digest of instructions, newest first."""
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[AttachmentCost, ...] = ()
     """Those in the view, oldest first."""
     attachment_rate: float = 1.0
     """What the last ones cost, as a multiple of our estimate."""
-    ceiling: Report | None = None
+    ceiling: UsageReport | None = None
     """The highest report since the view was last cut; it shows where a provider cuts silently."""
 
     @property
@@ -106,37 +106,41 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         """Raw count of the instructions of the newest report; None before there is one."""
         return self.reports[0].instructions_tokens if self.reports else None
 
-    def offset_tokens(self, instructions_tokens: int, instructions: str) -> float:
+    def estimate_offset_tokens(self, instructions_tokens: int, instructions_digest: str) -> float:
         """What a prompt costs beside slope × our count, in the provider's tokens: what is left of the report that is
         nearest in its instructions. Never so far below zero that messages would cost less than at the lowest slope."""
-        slope, anchor = self.slope, self._nearest(instructions)
+        slope, anchor = self.slope, self._find_nearest_report(instructions_digest)
         attached = sum(one.estimated_tokens for one in self.attachments)
         messages = 0 if anchor is None else max(0, anchor.text_tokens - anchor.instructions_tokens)
         lowest = -slope * (instructions_tokens + attached) - (slope - LOWEST_SLOPE) * messages
-        return max(self._base_tokens(anchor) + self._cost_of(self.attachments) - slope * attached, lowest)
+        return max(
+            self._compute_base_tokens(anchor) + self._sum_attachment_costs(self.attachments) - slope * attached, lowest
+        )
 
-    def planned_instructions_tokens(self, instructions_tokens: int, instructions: str) -> int:
+    def estimate_planned_instructions_tokens(self, instructions_tokens: int, instructions_digest: str) -> int:
         """The raw count to plan with: slope × the raw count of a whole prompt is then what the provider will count."""
         if not self.reports and not self.attachments:
             return instructions_tokens
-        return instructions_tokens + round(self.offset_tokens(instructions_tokens, instructions) / self.slope)
+        return instructions_tokens + round(
+            self.estimate_offset_tokens(instructions_tokens, instructions_digest) / self.slope
+        )
 
-    def with_attachments(self, fresh: Iterable[Attachment], *, head_seq: int) -> Calibration:
+    def add_attachments(self, new_attachments: Iterable[AttachmentCost], *, head_seq: int) -> Calibration:
         """The calibration for a prompt that brings more attachments.
 
         Args:
             head_seq: the last message of the log before the new ones; a branch may have left known ones behind.
         """
         known = tuple(one for one in self.attachments if one.seq <= head_seq)
-        attachments = (*known, *fresh)[-KEPT_ATTACHMENTS:]
+        attachments = (*known, *new_attachments)[-MAX_STORED_ATTACHMENTS:]
         return self if attachments == self.attachments else replace(self, attachments=attachments)
 
-    def showing(self, boundary_seq: int) -> Calibration:
+    def drop_attachments_before(self, boundary_seq: int) -> Calibration:
         """The calibration for a view that shows the log from a message on."""
         attachments = tuple(one for one in self.attachments if one.seq >= boundary_seq)
         return self if attachments == self.attachments else replace(self, attachments=attachments)
 
-    def observe(self, prompt: Prompt, reported_tokens: int) -> Calibration:
+    def learn_from_report(self, prompt: CountedPrompt, reported_tokens: int) -> Calibration:
         """Learn from an answered prompt.
 
         Args:
@@ -144,21 +148,21 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         if reported_tokens <= 0:
             return self
-        shown = self.showing(prompt.boundary_seq).attachments
-        report = self._report_of(prompt, shown, reported_tokens)
-        if self.window_of_cut(prompt, reported_tokens) is not None:
+        shown = self.drop_attachments_before(prompt.boundary_seq).attachments
+        report = self._build_report(prompt, shown, reported_tokens)
+        if self.detect_silent_truncation(prompt, reported_tokens) is not None:
             assert self.ceiling is not None
-            return replace(self, attachments=shown, reports=_with_newest(self.reports, self.ceiling))
-        ceiling = None if prompt.has_provider_tools else self._next_ceiling(report)
+            return replace(self, attachments=shown, reports=_prepend_report(self.reports, self.ceiling))
+        ceiling = None if prompt.has_provider_tools else self._choose_ceiling(report)
         known = replace(self, attachments=shown, ceiling=ceiling)
         messages_tokens = report.text_tokens - report.instructions_tokens
-        if messages_tokens <= 0 or reported_tokens < PLAUSIBLE_SHARE * messages_tokens:
+        if messages_tokens <= 0 or reported_tokens < MIN_REPORTED_SHARE * messages_tokens:
             return known
-        anchor = self._nearest(prompt.instructions)
+        anchor = self._find_nearest_report(prompt.instructions)
         if any(one.cost_tokens is None for one in shown):
-            known = known._with_costs(report, self._base_tokens(anchor))
-            report = replace(report, attachments_tokens=self._cost_of(known.attachments))
-            return replace(known, reports=_with_newest(self.reports, report))
+            known = known._assign_attachment_costs(report, self._compute_base_tokens(anchor))
+            report = replace(report, attachments_tokens=self._sum_attachment_costs(known.attachments))
+            return replace(known, reports=_prepend_report(self.reports, report))
         if anchor is not None and _is_comparable(anchor, report):
             reported = reported_tokens - anchor.reported_tokens
             estimated = report.text_tokens - anchor.text_tokens
@@ -171,21 +175,27 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
                 )
             elif prompt.has_provider_tools and reported > 0:  # results of a search, which the next prompt is without
                 return known
-        return replace(known, reports=_with_newest(self.reports, report))
+        return replace(known, reports=_prepend_report(self.reports, report))
 
-    def window_of_cut(self, prompt: Prompt, reported_tokens: int) -> int | None:
+    def detect_silent_truncation(self, prompt: CountedPrompt, reported_tokens: int) -> int | None:
         """The window of a provider that cuts prompts silently: its reports stay flat while our count rises. None where
         nothing says so."""
         ceiling = self.ceiling
-        if ceiling is None or prompt.has_provider_tools or ceiling.reported_tokens < LEAST_CUT_TOKENS:
+        if ceiling is None or prompt.has_provider_tools or ceiling.reported_tokens < MIN_SILENT_TRUNCATION_TOKENS:
             return None
-        if self.showing(prompt.boundary_seq).attachments:  # a client may have left one out as the text grew
+        if self.drop_attachments_before(
+            prompt.boundary_seq
+        ).attachments:  # a client may have left one out as the text grew
             return None
-        report = self._report_of(prompt, (), reported_tokens)
+        report = self._build_report(prompt, (), reported_tokens)
         if not _is_comparable(ceiling, report) or not _is_flat(ceiling, report):
             return None
         grown = LOWEST_SLOPE * (report.text_tokens - ceiling.text_tokens)
-        return ceiling.reported_tokens if grown >= max(CUT_TOKENS, CUT_SHARE * ceiling.reported_tokens) else None
+        return (
+            ceiling.reported_tokens
+            if grown >= max(SILENT_TRUNCATION_GROWTH_TOKENS, SILENT_TRUNCATION_GROWTH_SHARE * ceiling.reported_tokens)
+            else None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form that `from_dict` reads."""
@@ -206,20 +216,20 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
                 pass
         return cls(start_slope=start_slope)
 
-    def _nearest(self, instructions: str) -> Report | None:
+    def _find_nearest_report(self, instructions: str) -> UsageReport | None:
         """The last report with the same instructions; else one with the same schemas, else the newest."""
-        schemas = _schemas(instructions)
+        schemas = _extract_schemas_digest(instructions)
         same = next((one for one in self.reports if one.instructions == instructions), None)
-        same = same or next((one for one in self.reports if _schemas(one.instructions) == schemas), None)
+        same = same or next((one for one in self.reports if _extract_schemas_digest(one.instructions) == schemas), None)
         return same or next(iter(self.reports), None)
 
-    def _base_tokens(self, anchor: Report | None) -> float:
+    def _compute_base_tokens(self, anchor: UsageReport | None) -> float:
         """What a prompt costs before its text and attachments, by a report."""
         if anchor is None:
             return 0.0
         return anchor.reported_tokens - self.slope * anchor.text_tokens - anchor.attachments_tokens
 
-    def _with_costs(self, report: Report, base_tokens: float) -> Calibration:
+    def _assign_attachment_costs(self, report: UsageReport, base_tokens: float) -> Calibration:
         """The calibration with what a report leaves for new attachments, shared by their estimates."""
         fresh = [one for one in self.attachments if one.cost_tokens is None]
         known = sum(one.cost_tokens or 0.0 for one in self.attachments)
@@ -233,22 +243,24 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
             attachment_rate=rate if rate <= HIGHEST_ATTACHMENT_RATE else self.attachment_rate,
         )
 
-    def _report_of(self, prompt: Prompt, shown: Sequence[Attachment], reported_tokens: int) -> Report:
-        return Report(
+    def _build_report(
+        self, prompt: CountedPrompt, attachments: Sequence[AttachmentCost], reported_tokens: int
+    ) -> UsageReport:
+        return UsageReport(
             instructions=prompt.instructions,
             instructions_tokens=prompt.instructions_tokens,
-            text_tokens=prompt.estimated_tokens - sum(one.estimated_tokens for one in shown),
-            attachments=tuple(one.seq for one in shown),
-            attachments_tokens=self._cost_of(shown),
+            text_tokens=prompt.estimated_tokens - sum(one.estimated_tokens for one in attachments),
+            attachments=tuple(one.seq for one in attachments),
+            attachments_tokens=self._sum_attachment_costs(attachments),
             reported_tokens=reported_tokens,
         )
 
-    def _cost_of(self, attachments: Iterable[Attachment]) -> float:
+    def _sum_attachment_costs(self, attachments: Iterable[AttachmentCost]) -> float:
         """What attachments cost at the provider, as far as that is known."""
         rate = self.attachment_rate
         return sum(rate * one.estimated_tokens if one.cost_tokens is None else one.cost_tokens for one in attachments)
 
-    def _next_ceiling(self, report: Report) -> Report:
+    def _choose_ceiling(self, report: UsageReport) -> UsageReport:
         """The highest report so far, while text and reports only grow or stay flat."""
         ceiling = self.ceiling
         if ceiling is not None and _has_same_schemas(ceiling, report) and _is_flat(ceiling, report):
@@ -264,13 +276,13 @@ def digest_instructions(messages: Iterable[bytes], schemas: Mapping[str, bytes])
     """
     return ".".join(
         (
-            _digest(part for name in sorted(schemas) for part in (name.encode(), schemas[name])),
-            _digest(messages),
+            _hash_parts(part for name in sorted(schemas) for part in (name.encode(), schemas[name])),
+            _hash_parts(messages),
         )
     )
 
 
-def _digest(parts: Iterable[bytes]) -> str:
+def _hash_parts(parts: Iterable[bytes]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
@@ -278,20 +290,20 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _schemas(instructions: str) -> str:
+def _extract_schemas_digest(instructions: str) -> str:
     return instructions.partition(".")[0]
 
 
-def _with_newest(reports: tuple[Report, ...], newest: Report) -> tuple[Report, ...]:
+def _prepend_report(reports: tuple[UsageReport, ...], newest: UsageReport) -> tuple[UsageReport, ...]:
     others = (one for one in reports if one.instructions != newest.instructions)
-    return (newest, *islice(others, KEPT_REPORTS - 1))
+    return (newest, *islice(others, MAX_STORED_REPORTS - 1))
 
 
-def _has_same_schemas(before: Report, after: Report) -> bool:
-    return _schemas(before.instructions) == _schemas(after.instructions)
+def _has_same_schemas(before: UsageReport, after: UsageReport) -> bool:
+    return _extract_schemas_digest(before.instructions) == _extract_schemas_digest(after.instructions)
 
 
-def _is_comparable(before: Report, after: Report) -> bool:
+def _is_comparable(before: UsageReport, after: UsageReport) -> bool:
     """Whether only text changed between two reports."""
     return _has_same_schemas(before, after) and before.attachments == after.attachments
 
@@ -304,8 +316,8 @@ def _is_plausible(reported: int, estimated: int) -> bool:
     return least <= reported <= HIGHEST_SLOPE * PLAUSIBLE_FACTOR * estimated + PLAUSIBLE_TOKENS
 
 
-def _is_flat(before: Report, after: Report) -> bool:
+def _is_flat(before: UsageReport, after: UsageReport) -> bool:
     """Whether a report is no higher, and hardly lower, than one for a shorter prompt."""
-    lowest, highest = FLAT_SHARE
+    lowest, highest = FLAT_REPORT_SHARES
     share = after.reported_tokens / before.reported_tokens
     return after.text_tokens >= before.text_tokens and lowest <= share <= highest

@@ -13,22 +13,22 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["note", "user", "assistant", "tool"]
+ElementKind = Literal["note", "user", "assistant", "tool"]
 
 MIN_ANCHOR_TOKENS = 24
 """Shorter answers are given to many people in the same words."""
 MIN_PREFIX_CHARACTERS = 96
 """About `MIN_ANCHOR_TOKENS` of English."""
 
-_RANDOM_ID = re.compile(
+_RANDOM_CALL_ID = re.compile(
     r"(?:.*[^A-Za-z0-9])?(?:[0-9]{12,}|(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,})", re.DOTALL
 )
 
 
-class Element(msgspec.Struct, frozen=True):
+class AlignmentElement(msgspec.Struct, frozen=True):
     """What the alignment knows of one message, of the log or of the history."""
 
-    kind: Kind
+    kind: ElementKind
     """A note is a system or developer message, or an assistant message with neither content nor calls."""
     digest: bytes
     """16 bytes: of the canonical form alone; of a note, of its content."""
@@ -40,7 +40,7 @@ class Element(msgspec.Struct, frozen=True):
     """Log only."""
     is_answer: bool = False
     """Log only: an answer that this gateway gave."""
-    alternatives: tuple[bytes, ...] = ()
+    alternative_digests: tuple[bytes, ...] = ()
     """Log only: digests of the other choices of that answer."""
 
     @property
@@ -49,24 +49,24 @@ class Element(msgspec.Struct, frozen=True):
         return (self.digest, self.call_ids) if self.call_ids else self.digest
 
     @property
-    def is_final(self) -> bool:
+    def is_final_answer(self) -> bool:
         """Whether it is an assistant message without tool calls."""
         return self.kind == "assistant" and not self.call_ids
 
 
-Pair = tuple[int, int]
+IndexPair = tuple[int, int]
 """Places in the history and in the log, among messages that are no notes."""
-Gap = tuple[int, int, int, int]
+IndexGap = tuple[int, int, int, int]
 """Half-open ranges between two pairs: history from, history to, log from, log to."""
 
 
-def is_distinctive(call_id: str) -> bool:
+def is_random_call_id(call_id: str) -> bool:
     """Whether an id looks random, so that another conversation hardly has the same: its last word has twelve digits or
     eight letters and digits mixed. `call_0` and `functions.read:0` are counters, which every conversation repeats."""
-    return _RANDOM_ID.fullmatch(call_id) is not None
+    return _RANDOM_CALL_ID.fullmatch(call_id) is not None
 
 
-def order_messages(elements: Sequence[Element]) -> list[int]:
+def order_messages_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
     """Indices of the messages that are no notes; results in the order of the calls that they answer."""
     order = [index for index, element in enumerate(elements) if element.kind != "note"]
     place = 0
@@ -85,55 +85,59 @@ def order_messages(elements: Sequence[Element]) -> list[int]:
     return order
 
 
-def is_version(known: Element, element: Element) -> bool:
+def is_answer_version(known: AlignmentElement, element: AlignmentElement) -> bool:
     """Whether an assistant message is another choice of an answer, or a long enough beginning of it."""
-    if element.digest in known.alternatives:
+    if element.digest in known.alternative_digests:
         return True
     return len(element.text) >= MIN_PREFIX_CHARACTERS and known.text.startswith(element.text)
 
 
-class Pairing:
+class MessagePairing:
     """Finds pairs between the log and a history, both without notes; `pairs` is ascending on both sides."""
 
-    def __init__(self, log: Sequence[Element], history: Sequence[Element], *, named: bool) -> None:
+    def __init__(
+        self, log: Sequence[AlignmentElement], history: Sequence[AlignmentElement], *, is_log_named: bool
+    ) -> None:
         self.log = log
         self.history = history
-        self.named = named
-        self.pairs: list[Pair] = []
+        self.is_log_named = is_log_named
+        self.pairs: list[IndexPair] = []
 
-    def find(self) -> None:
+    def find_pairs(self) -> None:
         """Pairs assistants first, then their neighbours, then what stands between pairs, then the end."""
-        self._pair_prefix()
-        self._pair_unique(self._context_key, self._context_key)
-        self._pair_unique(self._strong_key, self._strong_key)
-        self._pair_beginnings()
-        self._pair_unique(self._issued_ids, self._issued_ids)
-        if self.named and not self.pairs:
+        self._pair_common_prefix()
+        self._pair_unique(self._make_context_key, self._make_context_key)
+        self._pair_unique(self._make_answer_key, self._make_answer_key)
+        self._pair_truncated_answers()
+        self._pair_unique(self._make_call_ids_key, self._make_call_ids_key)
+        if self.is_log_named and not self.pairs:
             self._pair_users()
         if self.pairs:
-            self._extend()
+            self._pair_equal_neighbours()
             self._pair_gaps()
-            self._pair_end_in_step()
-            self._drop_strays()
-            self._pair_results()
-            self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_alike(gap)])
-        self._pair_head()
+            self._pair_reworded_end()
+            self._drop_unmatched_results()
+            self._pair_call_results()
+            self._add_pairs(
+                [pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_equal_sequences(gap)]
+            )
+        self._pair_head_answer()
 
     @property
-    def end(self) -> Pair:
+    def end_pair(self) -> IndexPair:
         """The places after the last pair."""
         return (self.pairs[-1][0] + 1, self.pairs[-1][1] + 1) if self.pairs else (0, 0)
 
     @property
-    def is_backed(self) -> bool:
+    def is_log_confirmed(self) -> bool:
         """Whether an id names the log, or an answer of ours came back that hardly another conversation has."""
-        return self.named or any(
-            (self.log[place].key == self.history[at].key or is_version(self.log[place], self.history[at]))
-            and (is_long_answer(self.log[place]) or is_issued(self.log[place]))
+        return self.is_log_named or any(
+            (self.log[place].key == self.history[at].key or is_answer_version(self.log[place], self.history[at]))
+            and (is_long_answer(self.log[place]) or has_random_call_ids(self.log[place]))
             for at, place in self.pairs
         )
 
-    def _gaps(self, *, with_end: bool) -> Iterator[Gap]:
+    def _iterate_gaps(self, *, with_end: bool) -> Iterator[IndexGap]:
         at = place = 0
         for next_at, next_place in self.pairs:
             if next_at > at and next_place > place:
@@ -142,11 +146,11 @@ class Pairing:
         if with_end and at < len(self.history) and place < len(self.log):
             yield at, len(self.history), place, len(self.log)
 
-    def _add(self, pairs: list[Pair]) -> None:
+    def _add_pairs(self, pairs: list[IndexPair]) -> None:
         if pairs:
             self.pairs = sorted(self.pairs + pairs)
 
-    def _common_prefix(self) -> int:
+    def _count_common_prefix(self) -> int:
         length = 0
         for known, element in zip(self.log, self.history, strict=False):
             if known.key != element.key:
@@ -154,59 +158,66 @@ class Pairing:
             length += 1
         return length
 
-    def _pair_prefix(self) -> None:
+    def _pair_common_prefix(self) -> None:
         """Pairs what both begin with, if an assistant is among it: users alone begin alike by chance."""
-        length = self._common_prefix()
+        length = self._count_common_prefix()
         if any(element.kind == "assistant" for element in self.log[:length]):
             self.pairs = [(place, place) for place in range(length)]
 
-    def _context_key(self, elements: Sequence[Element], index: int) -> Hashable:
+    def _make_context_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """An assistant message together with the message before it."""
         if elements[index].kind != "assistant" or index == 0:
             return None
         return (elements[index - 1].kind, elements[index - 1].digest, elements[index].key)
 
-    def _strong_key(self, elements: Sequence[Element], index: int) -> Hashable:
+    def _make_answer_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """An assistant message alone: a call with its ids, or a final answer, which must be long in the log."""
         element = elements[index]
-        short = elements is self.log and element.is_final and element.tokens < MIN_ANCHOR_TOKENS and not self.named
+        short = (
+            elements is self.log
+            and element.is_final_answer
+            and element.tokens < MIN_ANCHOR_TOKENS
+            and not self.is_log_named
+        )
         return None if element.kind != "assistant" or short else element.key
 
-    def _pair_beginnings(self) -> None:
+    def _pair_truncated_answers(self) -> None:
         """Pairs answers with what the client kept of them, where it keeps less of each."""
         before = set(self.pairs)
-        self._pair_unique(self._name_beginning, self._name_beginning)
+        self._pair_unique(self._make_beginning_key, self._make_beginning_key)
         self.pairs = [
             (at, place)
             for at, place in self.pairs
-            if (at, place) in before or is_version(self.log[place], self.history[at])
+            if (at, place) in before or is_answer_version(self.log[place], self.history[at])
         ]
 
-    def _name_beginning(self, elements: Sequence[Element], index: int) -> Hashable:
+    def _make_beginning_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """The beginning of a final answer that is long enough to be known by it."""
         element = elements[index]
-        is_long = element.kind == "assistant" and element.is_final and len(element.text) >= MIN_PREFIX_CHARACTERS
+        is_long = element.kind == "assistant" and element.is_final_answer and len(element.text) >= MIN_PREFIX_CHARACTERS
         return element.text[:MIN_PREFIX_CHARACTERS] if is_long else None
 
-    def _issued_ids(self, elements: Sequence[Element], index: int) -> Hashable:
+    def _make_call_ids_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
         """The ids of an assistant's calls alone: a client may shorten the arguments."""
         element = elements[index]
-        return element.call_ids if element.kind == "assistant" and is_issued_ids(element.call_ids) else None
+        return element.call_ids if element.kind == "assistant" and are_random_call_ids(element.call_ids) else None
 
     def _pair_unique(
         self,
-        log_key: Callable[[Sequence[Element], int], Hashable],
-        history_key: Callable[[Sequence[Element], int], Hashable],
+        log_key: Callable[[Sequence[AlignmentElement], int], Hashable],
+        history_key: Callable[[Sequence[AlignmentElement], int], Hashable],
         *,
         with_end: bool = True,
     ) -> None:
         """In each gap, pairs what has a key once on either side: the longest sequence that ascends on both."""
-        found: list[Pair] = []
-        for at, at_end, place, place_end in self._gaps(with_end=with_end):
-            places = find_unique(range(place, place_end), lambda index: log_key(self.log, index))
-            unique = find_unique(range(at, at_end), lambda index: history_key(self.history, index))
-            found += find_longest_ascent([(index, places[key]) for key, index in unique.items() if key in places])
-        self._add(found)
+        found: list[IndexPair] = []
+        for at, at_end, place, place_end in self._iterate_gaps(with_end=with_end):
+            places = find_unique_keys(range(place, place_end), lambda index: log_key(self.log, index))
+            unique = find_unique_keys(range(at, at_end), lambda index: history_key(self.history, index))
+            found += find_longest_increasing_pairs(
+                [(index, places[key]) for key, index in unique.items() if key in places]
+            )
+        self._add_pairs(found)
 
     def _pair_users(self) -> None:
         """Pairs user messages where no assistant message is paired: the common beginning of both, then unique ones."""
@@ -216,33 +227,35 @@ class Pairing:
             if self.log[place].key != self.history[at].key:
                 break
             self.pairs.append((at, place))
-        self._pair_unique(user_key, user_key)
+        self._pair_unique(make_user_key, make_user_key)
 
-    def _extend(self) -> None:
+    def _pair_equal_neighbours(self) -> None:
         """Pairs equal neighbours of each pair, first after it, then before it."""
-        found: list[Pair] = []
+        found: list[IndexPair] = []
         ends = [(len(self.history), len(self.log))]
         for (at, place), (at_end, place_end) in zip(self.pairs, [*self.pairs[1:], *ends], strict=True):
             while (at := at + 1) < at_end and (place := place + 1) < place_end and self._is_equal(at, place):
                 found.append((at, place))
-        self._add(found)
+        self._add_pairs(found)
         found = []
         for (at_start, place_start), (at, place) in zip([(-1, -1), *self.pairs], self.pairs, strict=False):
             while (at := at - 1) > at_start and (place := place - 1) > place_start and self._is_equal(at, place):
                 found.append((at, place))
-        self._add(found)
+        self._add_pairs(found)
 
     def _is_equal(self, at: int, place: int) -> bool:
         return self.history[at].key == self.log[place].key
 
     def _pair_gaps(self) -> None:
         """Pairs what is equal between two pairs, or before the first; then calls with the same ids."""
-        self._pair_unique(any_key, any_key, with_end=False)
-        self._extend()
-        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_backwards(gap)])
-        self._add([pair for gap in self._gaps(with_end=False) for pair in self._pair_calls(gap)])
+        self._pair_unique(make_element_key, make_element_key, with_end=False)
+        self._pair_equal_neighbours()
+        self._add_pairs(
+            [pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_repeated_messages(gap)]
+        )
+        self._add_pairs([pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_equal_call_ids(gap)])
 
-    def _pair_backwards(self, gap: Gap) -> Iterator[Pair]:
+    def _pair_repeated_messages(self, gap: IndexGap) -> Iterator[IndexPair]:
         """Equal messages that stand there more than once, from the end backwards."""
         at, at_end, place, place_end = gap
         places: dict[Hashable, list[int]] = {}
@@ -255,7 +268,7 @@ class Pairing:
                 limit = candidates[before - 1]
                 yield index, limit
 
-    def _pair_calls(self, gap: Gap) -> Iterator[Pair]:
+    def _pair_equal_call_ids(self, gap: IndexGap) -> Iterator[IndexPair]:
         """Assistants whose calls have the same ids, in order, whatever the arguments say."""
         at, at_end, place, place_end = gap
         places: dict[Hashable, list[int]] = {}
@@ -270,9 +283,9 @@ class Pairing:
                 limit = candidates[before - 1]
                 yield index, limit
 
-    def _drop_strays(self) -> None:
+    def _drop_unmatched_results(self) -> None:
         """Drops pairs of results whose calls are not paired with each other: ids and texts of results repeat."""
-        callers, known_callers = find_callers(self.history), find_callers(self.log)
+        callers, known_callers = find_call_indices(self.history), find_call_indices(self.log)
         paired = dict(self.pairs)
         self.pairs = [
             (at, place)
@@ -280,18 +293,18 @@ class Pairing:
             if self.log[place].kind != "tool" or paired.get(callers[at], -1) == known_callers[place]
         ]
 
-    def _pair_results(self) -> None:
+    def _pair_call_results(self) -> None:
         """Results of a call that is paired, by the call's id. After the last pair only equal results were paired: what
         is told otherwise there is a new beginning, not a version."""
-        found: list[Pair] = []
+        found: list[IndexPair] = []
         paired = dict(self.pairs)
         last = self.pairs[-1][0]
         for at, place in self.pairs:
             if self.log[place].kind != "assistant" or not self.log[place].call_ids:
                 continue
-            run_end = find_run_end(self.history, at + 1)
+            run_end = find_results_end(self.history, at + 1)
             places: dict[Hashable, int] = {
-                self.log[to].call_ids: to for to in range(find_run_end(self.log, place + 1) - 1, place, -1)
+                self.log[to].call_ids: to for to in range(find_results_end(self.log, place + 1) - 1, place, -1)
             }
             for index in range(at + 1, run_end):
                 places.pop(self.history[index].call_ids if index in paired else None, None)
@@ -302,25 +315,25 @@ class Pairing:
                     limit = to
                     if index not in paired:
                         found.append((index, to))
-        self._add(found)
+        self._add_pairs(found)
 
-    def _pair_alike(self, gap: Gap) -> list[Pair]:
+    def _pair_equal_sequences(self, gap: IndexGap) -> list[IndexPair]:
         """Users and final answers one to one, if the gap has the same sequence of them on both sides. Otherwise nobody
         can tell which message is a version of which."""
         at, at_end, place, place_end = gap
-        theirs = [index for index in range(at, at_end) if is_in_skeleton(self.history[index])]
-        ours = [index for index in range(place, place_end) if is_in_skeleton(self.log[index])]
+        theirs = [index for index in range(at, at_end) if is_skeleton_element(self.history[index])]
+        ours = [index for index in range(place, place_end) if is_skeleton_element(self.log[index])]
         if [self.history[index].kind for index in theirs] != [self.log[index].kind for index in ours]:
             return []
         return list(zip(theirs, ours, strict=True))
 
-    def _pair_end_in_step(self) -> None:
+    def _pair_reworded_end(self) -> None:
         """After the last pair: reworded users and results whose answer came back. They are paired through the last such
         answer, message by message, in a log that is known to be meant."""
-        at, place = self.end
-        step: list[Pair] = []
+        at, place = self.end_pair
+        step: list[IndexPair] = []
         length = 0
-        backed = self.is_backed
+        backed = self.is_log_confirmed
         while backed and at < len(self.history) and place < len(self.log):
             element, known = self.history[at], self.log[place]
             if known.call_ids and element.call_ids != known.call_ids:  # the client dropped a call or its result
@@ -330,60 +343,62 @@ class Pairing:
                 break
             step.append((at, place))
             if element.kind == "assistant":
-                if element.digest != known.digest and not is_version(known, element):
+                if element.digest != known.digest and not is_answer_version(known, element):
                     break
                 length = len(step)
             at, place = at + 1, place + 1
-        self._add(step[:length])
+        self._add_pairs(step[:length])
 
-    def _pair_head(self) -> None:
+    def _pair_head_answer(self) -> None:
         """The log's last answer, if it is all that follows and the history has a version of it in its place."""
-        start = [] if self.pairs else [(place, place) for place in range(self._common_prefix())]
-        at, place = (len(start), len(start)) if start else self.end
+        start = [] if self.pairs else [(place, place) for place in range(self._count_common_prefix())]
+        at, place = (len(start), len(start)) if start else self.end_pair
         if place != len(self.log) - 1 or at >= len(self.history) or not place:
             return
         known, element = self.log[place], self.history[at]
         if not known.is_answer or element.kind != "assistant":
             return
-        is_other = known.is_final and element.is_final and self.is_backed and at < len(self.history) - 1
-        if is_version(known, element) or is_other:
-            self._add([*start, (at, place)])
+        is_other = (
+            known.is_final_answer and element.is_final_answer and self.is_log_confirmed and at < len(self.history) - 1
+        )
+        if is_answer_version(known, element) or is_other:
+            self._add_pairs([*start, (at, place)])
 
 
-def is_long_answer(element: Element) -> bool:
+def is_long_answer(element: AlignmentElement) -> bool:
     """Whether a log message is a final answer of ours that is long enough to recognise a conversation by."""
-    return element.is_answer and element.is_final and element.tokens >= MIN_ANCHOR_TOKENS
+    return element.is_answer and element.is_final_answer and element.tokens >= MIN_ANCHOR_TOKENS
 
 
-def is_issued_ids(call_ids: tuple[str, ...]) -> bool:
-    return bool(call_ids) and all(map(is_distinctive, call_ids))
+def are_random_call_ids(call_ids: tuple[str, ...]) -> bool:
+    return bool(call_ids) and all(map(is_random_call_id, call_ids))
 
 
-def is_issued(element: Element) -> bool:
+def has_random_call_ids(element: AlignmentElement) -> bool:
     """Whether a log message is an answer of ours with calls whose ids look random."""
-    return element.is_answer and element.kind == "assistant" and is_issued_ids(element.call_ids)
+    return element.is_answer and element.kind == "assistant" and are_random_call_ids(element.call_ids)
 
 
-def is_in_skeleton(element: Element) -> bool:
-    return element.kind == "user" or element.is_final
+def is_skeleton_element(element: AlignmentElement) -> bool:
+    return element.kind == "user" or element.is_final_answer
 
 
-def user_key(elements: Sequence[Element], index: int) -> Hashable:
+def make_user_key(elements: Sequence[AlignmentElement], index: int) -> Hashable:
     return elements[index].key if elements[index].kind == "user" else None
 
 
-def any_key(elements: Sequence[Element], index: int) -> Hashable:
+def make_element_key(elements: Sequence[AlignmentElement], index: int) -> Hashable:
     return elements[index].key
 
 
-def find_run_end(elements: Sequence[Element], index: int) -> int:
+def find_results_end(elements: Sequence[AlignmentElement], index: int) -> int:
     """Where the run of results that begins at `index` ends."""
     while index < len(elements) and elements[index].kind == "tool":
         index += 1
     return index
 
 
-def find_callers(elements: Sequence[Element]) -> list[int]:
+def find_call_indices(elements: Sequence[AlignmentElement]) -> list[int]:
     """For each message the last one up to it that is no result; -1 before the first such."""
     callers: list[int] = []
     for index, element in enumerate(elements):
@@ -391,7 +406,7 @@ def find_callers(elements: Sequence[Element]) -> list[int]:
     return callers
 
 
-def find_unique(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:
+def find_unique_keys(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:
     """Keys that one index has, and which; None is no key."""
     places: dict[Hashable, int] = {}
     repeated: set[Hashable] = {None}
@@ -404,7 +419,7 @@ def find_unique(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable
     return {value: index for value, index in places.items() if value not in repeated}
 
 
-def find_longest_ascent(pairs: list[Pair]) -> list[Pair]:
+def find_longest_increasing_pairs(pairs: list[IndexPair]) -> list[IndexPair]:
     """The longest sequence of pairs that ascends on both sides; of several, one that stands late in the log."""
     ends: list[int] = []
     chains: list[int] = []
@@ -414,7 +429,7 @@ def find_longest_ascent(pairs: list[Pair]) -> list[Pair]:
         before[number] = chains[depth - 1] if depth else None
         ends[depth : depth + 1] = [-pairs[number][1]]
         chains[depth : depth + 1] = [number]
-    ascent: list[Pair] = []
+    ascent: list[IndexPair] = []
     number_or_none = chains[-1] if chains else None
     while number_or_none is not None:
         ascent.append(pairs[number_or_none])

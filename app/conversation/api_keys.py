@@ -11,7 +11,7 @@ import msgspec
 Scope = Literal["chat", "read", "manage", "admin"]
 """`chat` asks models; `read` looks at conversations; `manage` changes and erases them; `admin` handles keys."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
-END_USER_MARK: Final = "/"
+END_USER_SEPARATOR: Final = "/"
 """In a tenant, between the application's own and what stands for one of its end users."""
 
 
@@ -43,11 +43,11 @@ class ApiKey(msgspec.Struct, frozen=True):
         return self.revoked_at is None and not expired
 
 
-def digest_of(secret: str) -> str:
+def hash_api_key(secret: str) -> str:
     """What a key is found by."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def application_of(tenant: str) -> str:
+def extract_application_tenant(tenant: str) -> str:
     """The tenant of the application that an end user's tenant belongs to; any other is its own."""
-    return tenant.partition(END_USER_MARK)[0]
+    return tenant.partition(END_USER_SEPARATOR)[0]

@@ -19,25 +19,25 @@ import orjson
 
 from app.conversation.json_depth import MAX_JSON_DEPTH
 
-TRANSPARENT_ROLES = ("system", "developer")
-REASONING_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
+ROLES_LEFT_OUT = ("system", "developer")
+REASONING_PART_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
 UNSTABLE_PART_FIELDS = ("cache_control", "prompt_cache_breakpoint", "detail")
 """Fields of a content part that a client changes without meaning another part."""
 
 LARGEST_PLAIN_NUMBER = 1e21
 """ECMAScript writes whole numbers below this without an exponent (ECMA-262, Number::toString)."""
-EXACT_FLOAT = 2**53
+LARGEST_EXACT_FLOAT = 2**53
 LARGEST_PARSED_INTEGER = 2**63
 """Beyond it orjson may round an integer to a float (unsigned ones only beyond 2^64)."""
 
 _JSON_STARTS = frozenset('{["-0123456789tfn')
 _SCALARS = frozenset((str, int, bool, type(None)))
 
-Item = tuple[bytes, bytes]
+CanonicalItem = tuple[bytes, bytes]
 """A one-letter kind and its bytes."""
 
 
-def canonical(body: dict[str, Any]) -> bytes | None:
+def canonicalize_message(body: dict[str, Any]) -> bytes | None:
     """The canonical bytes of a message, or None for one that the chain looks through.
 
     Looked through are system and developer messages wherever they stand, and assistant messages with neither content
@@ -45,44 +45,46 @@ def canonical(body: dict[str, Any]) -> bytes | None:
     """
     role, content = body.get("role"), body.get("content")
     if role == "user":
-        return _framed(b"user", _content_items(content, _text_item))
-    if role in TRANSPARENT_ROLES:
+        return _encode_with_lengths(b"user", _build_content_items(content, _build_text_item))
+    if role in ROLES_LEFT_OUT:
         return None
     if role == "assistant":
-        calls = _calls_of(body)
+        calls = _extract_tool_calls(body)
         if calls:
-            return _framed(b"assistant", [_call_item(call) for call in calls])
-        items = _answer_items(body)
-        return _framed(b"assistant", items) if items else None
+            return _encode_with_lengths(b"assistant", [_build_call_item(call) for call in calls])
+        items = _build_answer_items(body)
+        return _encode_with_lengths(b"assistant", items) if items else None
     if role in ("tool", "function"):
-        return _framed(b"tool", _content_items(content, _result_item))
-    return _framed(_name(role), _content_items(content, _text_item))
+        return _encode_with_lengths(b"tool", _build_content_items(content, _build_result_item))
+    return _encode_with_lengths(_encode_name(role), _build_content_items(content, _build_text_item))
 
 
-def in_skeleton(body: dict[str, Any]) -> bool:
+def is_skeleton_message(body: dict[str, Any]) -> bool:
     """Whether a message that is not looked through is a user's text or an assistant's final text."""
     role = body.get("role")
-    return role == "user" or (role == "assistant" and not _calls_of(body))
+    return role == "user" or (role == "assistant" and not _extract_tool_calls(body))
 
 
-def skeleton_part(body: dict[str, Any]) -> bytes | None:
+def canonicalize_skeleton_message(body: dict[str, Any]) -> bytes | None:
     """What a message adds to the skeleton chain, or None."""
-    return canonical(body) if in_skeleton(body) else None
+    return canonicalize_message(body) if is_skeleton_message(body) else None
 
 
-def answer_text(body: dict[str, Any]) -> str:
+def canonicalize_answer_text(body: dict[str, Any]) -> str:
     """The text of an assistant's final answer in canonical form; empty for an answer with tool calls."""
-    if _calls_of(body):
+    if _extract_tool_calls(body):
         return ""
-    return b"".join([text for kind, text in _answer_items(body) if kind == b"t"]).decode("utf-8", "surrogatepass")
+    return b"".join([text for kind, text in _build_answer_items(body) if kind == b"t"]).decode("utf-8", "surrogatepass")
 
 
-def _answer_items(body: dict[str, Any]) -> list[Item]:
+def _build_answer_items(body: dict[str, Any]) -> list[CanonicalItem]:
     content = body.get("content")
-    return _content_items(_with_refusal(content, body["refusal"]) if "refusal" in body else content, _answer_item)
+    return _build_content_items(
+        _append_refusal(content, body["refusal"]) if "refusal" in body else content, _build_text_item_without_thinking
+    )
 
 
-def _framed(role: bytes, items: Sequence[Item]) -> bytes:
+def _encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
     """Role and items with their lengths, so that no two different messages have the same bytes."""
     if len(items) == 1:
         ((kind, value),) = items
@@ -90,7 +92,7 @@ def _framed(role: bytes, items: Sequence[Item]) -> bytes:
     return b"%d:%b" % (len(role), role) + b"".join([b"%b%d:%b" % (kind, len(value), value) for kind, value in items])
 
 
-def _with_refusal(content: object, refusal: object) -> object:
+def _append_refusal(content: object, refusal: object) -> object:
     """An assistant's content with its refusal, which counts as text, at the end."""
     if not isinstance(refusal, str) or not refusal:
         return content
@@ -99,29 +101,31 @@ def _with_refusal(content: object, refusal: object) -> object:
     return [*content, refusal] if isinstance(content, list) else [content, refusal]
 
 
-def _content_items(content: object, item_of: Callable[[str], Item | None]) -> list[Item]:
-    """Content in order: each run of text joined and passed through `item_of`, other parts by kind and hash."""
+def _build_content_items(
+    content: object, build_text_item: Callable[[str], CanonicalItem | None]
+) -> list[CanonicalItem]:
+    """Content in order: each run of text joined and passed through `build_text_item`, other parts by kind and hash."""
     if isinstance(content, str):
-        item = item_of(content)
+        item = build_text_item(content)
         return [item] if item else []
     if content is None:
         return []
     if not isinstance(content, list):
-        return [(b"p", _json_text(content))]
-    items: list[Item | None] = []
+        return [(b"p", _encode_json(content))]
+    items: list[CanonicalItem | None] = []
     run: list[str] = []
     for part in content:
-        text = _text_of_part(part)
+        text = _extract_part_text(part)
         if text is not None:
             run.append(text)
         else:
-            items += (item_of("".join(run)), _part_item(part))
+            items += (build_text_item("".join(run)), _build_part_item(part))
             run = []
-    items.append(item_of("".join(run)))
+    items.append(build_text_item("".join(run)))
     return [item for item in items if item]
 
 
-def _text_of_part(part: object) -> str | None:
+def _extract_part_text(part: object) -> str | None:
     """The text of a text or refusal part, nothing for reasoning, None for a part of another kind."""
     if isinstance(part, str):
         return part
@@ -132,24 +136,24 @@ def _text_of_part(part: object) -> str | None:
             return text
         case {"type": "refusal", "refusal": str(refusal)}:
             return refusal
-    return "" if part.get("type") in REASONING_PARTS else None
+    return "" if part.get("type") in REASONING_PART_TYPES else None
 
 
-def _part_item(part: object) -> Item:
+def _build_part_item(part: object) -> CanonicalItem:
     """An image, audio or file part by what it holds or points to; an unknown part by its whole JSON."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(source)} | str(source)}:
-            return b"i", _digest(_utf8(source))
+            return b"i", _hash_sha256(_encode_utf8(source))
         case {"type": "input_audio", "input_audio": {"data": str(source)}}:
-            return b"a", _digest(_utf8(source))
+            return b"a", _hash_sha256(_encode_utf8(source))
         case {"type": "file", "file": {"file_id": str(source)} | {"file_data": str(source)}}:
-            return b"f", _digest(_utf8(source))
+            return b"f", _hash_sha256(_encode_utf8(source))
     if isinstance(part, dict):
         part = {key: value for key, value in part.items() if key not in UNSTABLE_PART_FIELDS}
-    return b"p", _digest(_json_text(part))
+    return b"p", _hash_sha256(_encode_json(part))
 
 
-def _calls_of(body: dict[str, Any]) -> list[Any]:
+def _extract_tool_calls(body: dict[str, Any]) -> list[Any]:
     """Tool calls in order; a deprecated `function_call` is one call."""
     if "tool_calls" not in body and "function_call" not in body:
         return []
@@ -160,50 +164,50 @@ def _calls_of(body: dict[str, Any]) -> list[Any]:
     return [{"function": legacy}] if isinstance(legacy, dict) else []
 
 
-def _call_item(call: object) -> Item:
+def _build_call_item(call: object) -> CanonicalItem:
     match call:
         case {"custom": {"name": name, "input": str(text)}}:
-            return b"u", _framed(_name(name), [(b"t", _utf8(_clean(text)))])
+            return b"u", _encode_with_lengths(_encode_name(name), [(b"t", _encode_utf8(_normalize_text(text)))])
         case {"function": {"name": name} as function}:
-            return b"c", _framed(_name(name), [_arguments_item(function.get("arguments"))])
-    return b"p", _json_text(call)
+            return b"c", _encode_with_lengths(_encode_name(name), [_build_arguments_item(function.get("arguments"))])
+    return b"p", _encode_json(call)
 
 
-def _name(name: object) -> bytes:
-    return _utf8(name) if isinstance(name, str) else _json_text(name)
+def _encode_name(name: object) -> bytes:
+    return _encode_utf8(name) if isinstance(name, str) else _encode_json(name)
 
 
-def _arguments_item(arguments: object) -> Item:
+def _build_arguments_item(arguments: object) -> CanonicalItem:
     """Parsed arguments. None at all and an empty object are the same: clients turn one into the other."""
     if isinstance(arguments, str):
-        return _result_item(arguments) or (b"j", b"{}")
-    return b"j", _json_text({} if arguments is None else arguments)
+        return _build_result_item(arguments) or (b"j", b"{}")
+    return b"j", _encode_json({} if arguments is None else arguments)
 
 
-def _text_item(text: str) -> Item | None:
+def _build_text_item(text: str) -> CanonicalItem | None:
     """LF line ends, NFC, no outer white space; None where nothing is left."""
-    cleaned = _clean(text)
+    cleaned = _normalize_text(text)
     return (b"t", cleaned.encode("utf-8", "surrogatepass")) if cleaned else None
 
 
-def _answer_item(text: str) -> Item | None:
+def _build_text_item_without_thinking(text: str) -> CanonicalItem | None:
     """Text after its leading `<think>…</think>` blocks; an unclosed block stays."""
     while (rest := text.lstrip()).startswith("<think>"):
         end = rest.find("</think>")
         if end < 0:
             break
         text = rest[end + len("</think>") :]
-    return _text_item(text)
+    return _build_text_item(text)
 
 
-def _result_item(text: str) -> Item | None:
+def _build_result_item(text: str) -> CanonicalItem | None:
     """Canonical JSON where the text is JSON, else the text. Parsed before cleaning: NFC would tell an escaped
     character from the same one written out."""
-    dumped = _reserialized(text.strip())
-    return _text_item(text) if dumped is None else (b"j", dumped)
+    dumped = _canonicalize_json_text(text.strip())
+    return _build_text_item(text) if dumped is None else (b"j", dumped)
 
 
-def _clean(text: str) -> str:
+def _normalize_text(text: str) -> str:
     if "\r\n" in text:
         text = text.replace("\r\n", "\n")
     if not text.isascii():
@@ -211,27 +215,27 @@ def _clean(text: str) -> str:
     return text.strip()
 
 
-def _reserialized(text: str) -> bytes | None:
+def _canonicalize_json_text(text: str) -> bytes | None:
     """Canonical JSON of a JSON text; None if it is none, or nested too deeply. Integers are exact, and what only
     Python's own parser takes (NaN, infinities, lone surrogates) is left to it."""
     if text[:1] not in _JSON_STARTS:
         return None
     try:
-        return _canonical_json(orjson.loads(text), exact=False)
-    except (orjson.JSONDecodeError, _Rounded):
+        return _encode_canonical_json(orjson.loads(text), exact=False)
+    except (orjson.JSONDecodeError, _NumberRounded):
         pass
     try:
-        return _canonical_json(json.loads(text))
+        return _encode_canonical_json(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
 
-def _json_text(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     """Canonical JSON of a decoded value; of one nested too deeply only that it is."""
-    return _canonical_json(value) or b"too deep"
+    return _encode_canonical_json(value) or b"too deep"
 
 
-def _canonical_json(value: object, *, exact: bool = True) -> bytes | None:
+def _encode_canonical_json(value: object, *, exact: bool = True) -> bytes | None:
     """JSON with sorted keys, no white space and numbers by value (as RFC 8785, but whole numbers are exact beyond
     2^53); None if it is nested too deeply. Which serializer writes it depends on the value alone.
 
@@ -239,16 +243,16 @@ def _canonical_json(value: object, *, exact: bool = True) -> bytes | None:
         _Rounded: not `exact`, and a number may have lost digits when it was parsed.
     """
     try:
-        plain = _by_value(value, 0, exact)
+        plain = _normalize_numbers(value, 0, exact)
     except RecursionError:
         return None
     try:
         return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate, NaN, an infinity
-        return _utf8(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+        return _encode_utf8(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
-class _Rounded(Exception):
+class _NumberRounded(Exception):
     pass
 
 
@@ -256,40 +260,41 @@ class _NotFinite(float):
     """NaN or an infinity: orjson would write null, and refuses this class."""
 
 
-def _by_value(value: object, depth: int, exact: bool) -> object:
+def _normalize_numbers(value: object, depth: int, exact: bool) -> object:
     """The value with its whole floats as integers.
 
     Raises:
         RecursionError: it is nested deeper than `MAX_JSON_DEPTH`.
-        _Rounded: see `_canonical_json`.
+        _Rounded: see `_encode_canonical_json`.
     """
     if isinstance(value, float):
-        return _number(value, exact)
+        return _normalize_number(value, exact)
     if isinstance(value, (list, dict)) and depth >= MAX_JSON_DEPTH:
         raise RecursionError
     if isinstance(value, list):
-        return [item if type(item) in _SCALARS else _by_value(item, depth + 1, exact) for item in value]
+        return [item if type(item) in _SCALARS else _normalize_numbers(item, depth + 1, exact) for item in value]
     if isinstance(value, dict):
         return {
-            key: item if type(item) in _SCALARS else _by_value(item, depth + 1, exact) for key, item in value.items()
+            key: item if type(item) in _SCALARS else _normalize_numbers(item, depth + 1, exact)
+            for key, item in value.items()
         }
     return value
 
 
-def _number(number: float, exact: bool) -> int | float:
+def _normalize_number(number: float, exact: bool) -> int | float:
     """A whole float as the integer that JavaScript prints for it; others as they are."""
     if not math.isfinite(number):
         return _NotFinite(number)
     if not exact and abs(number) >= LARGEST_PARSED_INTEGER:
-        raise _Rounded
+        raise _NumberRounded
     if abs(number) >= LARGEST_PLAIN_NUMBER or not number.is_integer():
         return number
-    return int(number) if abs(number) <= EXACT_FLOAT else int(Decimal(repr(number)))
+    return int(number) if abs(number) <= LARGEST_EXACT_FLOAT else int(Decimal(repr(number)))
 
 
-def _digest(data: bytes) -> bytes:
+def _hash_sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _utf8(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

@@ -6,7 +6,7 @@ from typing import Final
 
 MAX_JSON_DEPTH: Final = 200
 """Below the limits of every parser and serializer that may meet it."""
-TOO_DEEP: Final = f"is nested too deeply: at most {MAX_JSON_DEPTH} levels."
+TOO_DEEP_MESSAGE: Final = f"is nested too deeply: at most {MAX_JSON_DEPTH} levels."
 """What is said of it, after its name."""
 
 

@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from app.conversation.json_depth import TOO_DEEP, is_too_deep, may_be_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.conversation.messages import Message
 from app.errors import InvalidRequest
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+MESSAGE_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 TOOL_ROLES: Final = ("tool", "function")
 INSTRUCTION_ROLES: Final = ("system", "developer")
 
-Fault = tuple[str, str, str]
+MessageFault = tuple[str, str, str]
 """The field and the complaint, to be read after the message's name, and a code."""
-_TOO_DEEP: Final[Fault] = "", f" {TOO_DEEP}", "invalid_value"
+_TOO_DEEP_FAULT: Final[MessageFault] = "", f" {TOO_DEEP_MESSAGE}", "invalid_value"
 
 
 def check_messages(
     messages: Iterable[Message],
     *,
     first_index: int,
-    calls_open: bool,
-    name_of: Callable[[int], str] = "messages[{}]".format,
+    may_begin_with_result: bool,
+    format_position: Callable[[int], str] = "messages[{}]".format,
 ) -> None:
     """Check new messages of a request, or of a file.
 
     Args:
         messages: in order.
         first_index: position of the first of them in the request's `messages`.
-        calls_open: whether the message before them is an assistant message with tool calls, or a tool result, so that
+        may_begin_with_result: whether the message before them is an assistant message with tool calls, or a tool
+        result, so that
             a tool result may follow.
-        name_of: the name of the place with this index, for errors.
+        format_position: the name of the place with this index, for errors.
 
     Raises:
         InvalidRequest: naming the message and the field.
@@ -40,28 +41,28 @@ def check_messages(
     before: Message | None = None
     for index, message in enumerate(messages, start=first_index):
         body = message.body
-        fault = _TOO_DEEP if may_be_too_deep(message.raw) and is_too_deep(body) else _fault(body)
+        fault = _TOO_DEEP_FAULT if may_be_too_deep(message.raw) and is_too_deep(body) else _find_fault(body)
         if fault is None and body["role"] in TOOL_ROLES:
-            may_follow = calls_open if before is None else leaves_calls_open(before)
-            fault = None if may_follow else _without_call(body["role"])
+            may_follow = may_begin_with_result if before is None else may_precede_tool_result(before)
+            fault = None if may_follow else _build_result_without_call_fault(body["role"])
         if fault is not None:
             field, complaint, code = fault
-            where = name_of(index)
+            where = format_position(index)
             raise InvalidRequest(where + complaint, code=code, param=where + field)
         before = message
 
 
-def leaves_calls_open(message: Message) -> bool:
+def may_precede_tool_result(message: Message) -> bool:
     """Whether tool results may follow this message."""
     role = message.body.get("role")
     return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 
-def _fault(body: Mapping[str, Any]) -> Fault | None:
+def _find_fault(body: Mapping[str, Any]) -> MessageFault | None:
     """What is wrong with a message by itself."""
     role = body.get("role")
-    if role not in ROLES:
-        return ".role", f".role must be one of {', '.join(ROLES)}.", "invalid_value"
+    if role not in MESSAGE_ROLES:
+        return ".role", f".role must be one of {', '.join(MESSAGE_ROLES)}.", "invalid_value"
     content = body.get("content")
     if isinstance(content, list):
         for part_index, part in enumerate(content):
@@ -79,5 +80,5 @@ def _fault(body: Mapping[str, Any]) -> Fault | None:
     return None
 
 
-def _without_call(role: str) -> Fault:
+def _build_result_without_call_fault(role: str) -> MessageFault:
     return ".role", f" has role {role!r} but does not follow an assistant message with 'tool_calls'.", "invalid_value"

@@ -13,17 +13,17 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP, is_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.errors import InvalidRequest
 
-Mode = Literal["unknown", "append", "resend"]
-ChunkKind = Literal["model", "mechanical", "edited", "part"]
+HistoryMode = Literal["unknown", "append", "resend"]
+SummaryKind = Literal["model", "mechanical", "edited", "part"]
 """`part`: read by the checkpoints of a long log in place of its messages, shown in no view."""
 
 
-RULE_MARK: Final = "+"
+COUNTER_NAME_SEPARATOR: Final = "+"
 """In the name of a token counter, between its encoding and the rule for its images."""
-IMAGE_RULE: Final = "image_rule"
+IMAGE_RULE_STATE_KEY: Final = "image_rule"
 """`Conversation.state`: the rule by which images are counted, where that is not the default."""
 
 
@@ -40,7 +40,7 @@ class Message:
         self._body = body
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> Message:
+    def from_body(cls, body: dict[str, Any]) -> Message:
         """A message of our own making.
 
         Raises:
@@ -51,7 +51,7 @@ class Message:
         except TypeError as error:
             if not is_too_deep(body):
                 raise
-            raise InvalidRequest(f"A message {TOO_DEEP}", code="invalid_value", param="messages") from error
+            raise InvalidRequest(f"A message {TOO_DEEP_MESSAGE}", code="invalid_value", param="messages") from error
 
     @property
     def body(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Message:
     @property
     def text(self) -> str:
         """All text of the message: a string content, or its text and refusal parts joined."""
-        return text_of(self.body.get("content"))
+        return extract_text(self.body.get("content"))
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
@@ -101,14 +101,14 @@ class Message:
         return f"Message({len(self.raw)} bytes)"
 
 
-def size_of(messages: Sequence[Message]) -> int:
+def count_message_bytes(messages: Sequence[Message]) -> int:
     """Bytes of the JSON text of messages."""
     if len(messages) == 1:
         return len(messages[0].raw)
     return sum([len(message.raw) for message in messages])
 
 
-def text_of(content: object) -> str:
+def extract_text(content: object) -> str:
     """The text of a message content: the string itself, or its text and refusal parts joined."""
     if isinstance(content, str):
         return content
@@ -164,8 +164,8 @@ class ClientVersion(msgspec.Struct, frozen=True):
     """Tokens of `bodies` less those of the original message `seq`."""
 
 
-class Anchor(msgspec.Struct, frozen=True):
-    """A name by which a conversation is found whose client rewrites its history (`identity.anchor_digest`)."""
+class AnswerAnchor(msgspec.Struct, frozen=True):
+    """A name by which a conversation is found whose client rewrites its history (`identity.compute_anchor_digest`)."""
 
     digest: bytes
     root: str
@@ -174,7 +174,7 @@ class Anchor(msgspec.Struct, frozen=True):
     """The message that has the name; -1 where the whole conversation has it."""
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True):
     """A stored summary of the log range `[from_seq, to_seq)`, found by the links at both ends."""
 
     id: str
@@ -198,7 +198,7 @@ class Chunk(msgspec.Struct, frozen=True):
     anchor_tokens: int
     through_turn: int
     """How many turns begin in the log before `to_seq`."""
-    kind: ChunkKind
+    kind: SummaryKind
     model: str
     prompt_version: str
     created_at: datetime
@@ -228,7 +228,7 @@ class Conversation(msgspec.Struct, frozen=True):
     """Ancestors, oldest first: (conversation id, last shared seq). Its own messages follow."""
     external_id: str | None = None
     """The id the client gave it, if it is not one of ours."""
-    mode: Mode = "unknown"
+    mode: HistoryMode = "unknown"
     chunk_count: int = 0
     """How many chunks its view is known to have; 0 saves looking."""
     state: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -243,19 +243,19 @@ class Conversation(msgspec.Struct, frozen=True):
     """Messages before this seq are findable by their words."""
 
     @property
-    def counter(self) -> str:
+    def counter_name(self) -> str:
         """The name of its token counter (`context.count.token_counter.counter_name`). The image rule stands in `state`:
         a replica of a release that knows no image rules reads `encoding`."""
-        rule = self.state.get(IMAGE_RULE)
-        return f"{self.encoding}{RULE_MARK}{rule}" if rule else self.encoding
+        rule = self.state.get(IMAGE_RULE_STATE_KEY)
+        return f"{self.encoding}{COUNTER_NAME_SEPARATOR}{rule}" if rule else self.encoding
 
     @property
-    def redacted(self) -> tuple[int, ...]:
+    def redacted_seqs(self) -> tuple[int, ...]:
         """Seqs of messages that were deleted or erased, ascending."""
         return tuple(self.marks.get("redacted", ()))
 
     @property
-    def path(self) -> tuple[tuple[str, int], ...]:
+    def lineage_with_self(self) -> tuple[tuple[str, int], ...]:
         """The lineage with the conversation itself at the end: where each stretch of the log is kept."""
         return (*self.lineage, (self.id, self.head_seq))
 

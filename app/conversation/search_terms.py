@@ -25,21 +25,21 @@ MAX_MESSAGE_CHARS: Final = 64 * 1024
 """How much of a message is indexed."""
 MAX_QUERY_TERMS: Final = 24
 
-_MARKS: Final = (
+_COMBINING_MARKS: Final = (
     "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
     "\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3"
 )
 """Accents, points and vowel signs that belong to words though they are no letters."""
-_WORD: Final = re.compile(rf"[\w{_MARKS}]++(?:[-./][\w{_MARKS}]++)*+")
+_WORD: Final = re.compile(rf"[\w{_COMBINING_MARKS}]++(?:[-./][\w{_COMBINING_MARKS}]++)*+")
 _ASCII_WORD: Final = re.compile(r"\w++(?:[-./]\w++)*+", re.ASCII)
 """The same of plain text, found in two thirds of the time."""
 _SEPARATORS: Final = re.compile(r"[-./_]+")
-_UNSPACED: Final = re.compile(
+_UNSPACED_SCRIPT: Final = re.compile(
     "([\u0e00-\u0e4f\u0e5a-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+)"
 )
 """Runs of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which set no spaces, and of Korean, whose words change."""
-_HUMP: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_CAMEL_CASE_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ACCENT: Final = re.compile(r"(?<=[a-zA-Z\u0370-\u04ff])[\u0300-\u036f]+")
 _CONTRACTION: Final = re.compile(r"['\u2019](?:s|d|m|t|ll|re|ve)\b", re.IGNORECASE)
 _DIGIT_GROUP: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -58,43 +58,46 @@ COMMON_WORDS: Final = """
 """Words of questions that say nothing of what is asked for, as they are written."""
 
 
-def terms_of(text: str) -> list[str]:
+def extract_terms(text: str) -> list[str]:
     """The terms of a text, in order, as often as they occur."""
-    return list(chain.from_iterable(_terms_by_word(text)))
+    return list(chain.from_iterable(_extract_terms_by_word(text)))
 
 
-def terms_among(text: str, asked: AbstractSet[str]) -> tuple[list[str], int]:
+def extract_matching_terms(text: str, wanted_terms: AbstractSet[str]) -> tuple[list[str], int]:
     """Those of a text's terms that are asked for, in order, as often as they occur; and how many it has altogether."""
-    by_word = _terms_by_word(text)
-    return list(filter(asked.__contains__, chain.from_iterable(by_word))), sum(map(len, by_word))
+    by_word = _extract_terms_by_word(text)
+    return list(filter(wanted_terms.__contains__, chain.from_iterable(by_word))), sum(map(len, by_word))
 
 
-def _terms_by_word(text: str) -> list[tuple[str, ...]]:
-    text = _normal(text)
+def _extract_terms_by_word(text: str) -> list[tuple[str, ...]]:
+    text = _normalize_spelling(text)
     words = (_ASCII_WORD if text.isascii() else _WORD).findall(text)
     if max(map(len, words), default=0) > MAX_TERM_CHARS:
-        return [_known_terms(word) if len(word) <= MAX_TERM_CHARS else tuple(_terms_of_word(word)) for word in words]
-    return list(map(_known_terms, words))
+        return [
+            _split_word_cached(word) if len(word) <= MAX_TERM_CHARS else tuple(_split_word_into_terms(word))
+            for word in words
+        ]
+    return list(map(_split_word_cached, words))
 
 
-def query_terms(text: str) -> list[str]:
+def extract_query_terms(text: str) -> list[str]:
     """What a question asks for: its distinct terms without common words, at most `MAX_QUERY_TERMS`.
 
     Of a long text its beginning and its end: what is asked stands there, and what is pasted between them.
     """
-    asked = list(dict.fromkeys(term for term in terms_of(text) if term not in _COMMON_TERMS))
+    asked = list(dict.fromkeys(term for term in extract_terms(text) if term not in _COMMON_TERMS))
     if len(asked) <= MAX_QUERY_TERMS:
         return asked
     half = MAX_QUERY_TERMS // 2
     return asked[:half] + asked[-half:]
 
 
-def terms_of_message(message: Message) -> list[str]:
+def extract_message_terms(message: Message) -> list[str]:
     """The terms of a message: what it says, the tools it calls with their arguments; a result's text."""
-    return terms_of(searchable_text(message))
+    return extract_terms(extract_searchable_text(message))
 
 
-def searchable_text(message: Message) -> str:
+def extract_searchable_text(message: Message) -> str:
     """The beginning of all text of a message, at most `MAX_MESSAGE_CHARS`."""
     texts = [message.text[:MAX_MESSAGE_CHARS]]
     for call in message.tool_calls:
@@ -103,21 +106,21 @@ def searchable_text(message: Message) -> str:
             if isinstance(called, dict):
                 name = called.get("name")
                 texts += [name] if isinstance(name, str) else []
-                texts.append(_argument_text(called.get("arguments", called.get("input"))))
+                texts.append(_extract_argument_text(called.get("arguments", called.get("input"))))
     return "\n".join(texts)[:MAX_MESSAGE_CHARS]
 
 
-def _argument_text(arguments: object) -> str:
+def _extract_argument_text(arguments: object) -> str:
     """Arguments with what JSON escapes in them read: a line break in a file's text parts words."""
     if not isinstance(arguments, str):
-        return "" if arguments is None else " ".join(_leaves(arguments))
+        return "" if arguments is None else " ".join(_iterate_json_leaves(arguments))
     try:
-        return " ".join(_leaves(orjson.loads(arguments)))
+        return " ".join(_iterate_json_leaves(orjson.loads(arguments)))
     except orjson.JSONDecodeError:
         return arguments
 
 
-def _leaves(document: Any) -> Iterator[str]:
+def _iterate_json_leaves(document: Any) -> Iterator[str]:
     """Keys and values in order, however deep they are nested."""
     waiting = [document]
     while waiting:
@@ -131,21 +134,21 @@ def _leaves(document: Any) -> Iterator[str]:
             yield str(value)
 
 
-def _terms_of_word(word: str) -> Iterator[str]:
+def _split_word_into_terms(word: str) -> Iterator[str]:
     """A word whole if it has parts, and its parts."""
     parts = [part for part in _SEPARATORS.split(word) if part]
     if len(parts) > 1:
         yield word[:MAX_TERM_CHARS].lower()
     for part in parts:
-        yield from _part_terms(part)
+        yield from _split_part_into_terms(part)
 
 
 @lru_cache(maxsize=16_384)
-def _known_terms(word: str) -> tuple[str, ...]:
-    return tuple(_terms_of_word(word))
+def _split_word_cached(word: str) -> tuple[str, ...]:
+    return tuple(_split_word_into_terms(word))
 
 
-def _normal(text: str) -> str:
+def _normalize_spelling(text: str) -> str:
     """One spelling: compatibility forms folded, Latin, Greek and Cyrillic letters without accents, `1,234` as 1234."""
     if not text.isascii():
         text = _ACCENT.sub("", unicodedata.normalize("NFKD", text))
@@ -155,45 +158,45 @@ def _normal(text: str) -> str:
     return _DIGIT_GROUP.sub("", text) if "," in text else text
 
 
-def _part_terms(part: str) -> Iterable[str]:
+def _split_part_into_terms(part: str) -> Iterable[str]:
     if part.isascii():
-        return _word_terms(part) if len(part) <= MAX_TERM_CHARS else (part[:MAX_TERM_CHARS].lower(),)
-    return _unspaced_terms(part)
+        return _stem_word_and_parts(part) if len(part) <= MAX_TERM_CHARS else (part[:MAX_TERM_CHARS].lower(),)
+    return _split_unspaced_into_terms(part)
 
 
-def _unspaced_terms(part: str) -> Iterator[str]:
-    for at, run in enumerate(_UNSPACED.split(part)):
+def _split_unspaced_into_terms(part: str) -> Iterator[str]:
+    for at, run in enumerate(_UNSPACED_SCRIPT.split(part)):
         if at % 2 == 0:
             if run:
-                yield from _word_terms(run[:MAX_TERM_CHARS])
+                yield from _stem_word_and_parts(run[:MAX_TERM_CHARS])
         elif len(run) == 1:
             yield run
         else:
             yield from (run[start : start + 2] for start in range(len(run) - 1))
 
 
-def _word_terms(word: str) -> tuple[str, ...]:
+def _stem_word_and_parts(word: str) -> tuple[str, ...]:
     """A word and, of `camelCase` and `item42`, its parts."""
-    humps = _HUMP.findall(word) if word.isascii() and not word.isdigit() else []
-    return (stem(word.lower()), *(stem(hump.lower()) for hump in humps if len(humps) > 1))
+    humps = _CAMEL_CASE_PART.findall(word) if word.isascii() and not word.isdigit() else []
+    return (stem_word(word.lower()), *(stem_word(hump.lower()) for hump in humps if len(humps) > 1))
 
 
-def stem(word: str) -> str:
+def stem_word(word: str) -> str:
     """A lower-case English word without plural, -ing, -ed and a last e; other words as they are."""
     if len(word) < 4 or not (word.isascii() and word.isalpha()):
         return word
-    word = _singular(word)
+    word = _remove_plural(word)
     for ending in ("ing", "ed"):
         base = word.removesuffix(ending)
         if base != word and len(base) >= 2 and not word.endswith("eed") and _VOWEL.search(base):
-            word = _single_end(base)
+            word = _remove_doubled_consonant(base)
             break
     if len(word) >= 4 and word.endswith("e"):
         return word[:-1]
     return word[:-1] + "i" if len(word) >= 4 and word.endswith("y") else word
 
 
-def _singular(word: str) -> str:
+def _remove_plural(word: str) -> str:
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("sses", "xes", "zes", "ches", "shes")):
@@ -203,10 +206,10 @@ def _singular(word: str) -> str:
     return word
 
 
-def _single_end(base: str) -> str:
+def _remove_doubled_consonant(base: str) -> str:
     """`runn` as `run`; `fall`, `miss` and `buzz` stay."""
     doubled = len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz"
     return base[:-1] if doubled else base
 
 
-_COMMON_TERMS: Final = frozenset(map(stem, COMMON_WORDS.split()))
+_COMMON_TERMS: Final = frozenset(map(stem_word, COMMON_WORDS.split()))

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.conversation.api_keys import SCOPES, ApiKey, Scope, digest_of
+from app.conversation.api_keys import SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InvalidRequest, NotFound
 from app.store.contract import Store
 
@@ -22,7 +22,7 @@ TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 MAX_NAME_CHARS: Final = 100
 
 
-class Wish(msgspec.Struct, frozen=True):
+class NewApiKey(msgspec.Struct, frozen=True):
     """What a key is to be. Without a tenant it gets a new one of its own."""
 
     name: str
@@ -34,7 +34,7 @@ class Wish(msgspec.Struct, frozen=True):
     retention_days: int | None = None
 
 
-class Issuing:
+class ApiKeys:
     """The gateway's own keys.
 
     Args:
@@ -55,7 +55,7 @@ class Issuing:
         self._now = now
         self._random_bytes = random_bytes
 
-    async def issue(self, wish: Wish) -> tuple[str, ApiKey]:
+    async def create_key(self, new_key: NewApiKey) -> tuple[str, ApiKey]:
         """Make a key and keep its digest.
 
         Returns:
@@ -65,57 +65,57 @@ class Issuing:
             InvalidRequest: it could never be used, or not as is wished.
         """
         now = self._now()
-        self._check(wish, now)
+        self._check_new_key(new_key, now)
         secret = KEY_PREFIX + base64.urlsafe_b64encode(self._random_bytes(KEY_BYTES)).decode().rstrip("=")
         key = ApiKey(
             id=f"key_{self._random_bytes(12).hex()}",
-            digest=digest_of(secret),
+            digest=hash_api_key(secret),
             hint=secret[-HINT_CHARS:],
-            name=wish.name.strip(),
-            tenant=wish.tenant or f"ten_{self._random_bytes(12).hex()}",
-            scopes=tuple(scope for scope in SCOPES if scope in wish.scopes),
+            name=new_key.name.strip(),
+            tenant=new_key.tenant or f"ten_{self._random_bytes(12).hex()}",
+            scopes=tuple(scope for scope in SCOPES if scope in new_key.scopes),
             created_at=now,
-            policy=wish.policy,
-            models=wish.models,
-            retention_days=wish.retention_days,
-            expires_at=wish.expires_at,
+            policy=new_key.policy,
+            models=new_key.models,
+            retention_days=new_key.retention_days,
+            expires_at=new_key.expires_at,
         )
-        await self._store.add_key(key)
+        await self._store.add_api_key(key)
         return secret, key
 
-    async def keys(self, tenant: str | None = None) -> list[ApiKey]:
+    async def list_keys(self, tenant: str | None = None) -> list[ApiKey]:
         """What is kept of a tenant's keys, or of everybody's, oldest first; those that are no longer valid too."""
-        return await self._store.keys(tenant=tenant)
+        return await self._store.list_api_keys(tenant=tenant)
 
-    async def revoke(self, key_id: str) -> ApiKey:
+    async def revoke_key(self, key_id: str) -> ApiKey:
         """End a key's validity.
 
         Raises:
             NotFound: there is no such key.
         """
-        key = await self._store.revoke_key(key_id)
+        key = await self._store.revoke_api_key(key_id)
         if key is None:
             raise NotFound(f"There is no API key {key_id!r}.", hint="Keys are listed by `concertina keys list`.")
         return key
 
-    def _check(self, wish: Wish, now: datetime) -> None:
-        if not 0 < len(wish.name.strip()) <= MAX_NAME_CHARS:
+    def _check_new_key(self, new_key: NewApiKey, now: datetime) -> None:
+        if not 0 < len(new_key.name.strip()) <= MAX_NAME_CHARS:
             raise InvalidRequest(f"`name` must have 1 to {MAX_NAME_CHARS} characters.", param="name")
-        if wish.tenant is not None and not re.fullmatch(TENANT_PATTERN, wish.tenant):
+        if new_key.tenant is not None and not re.fullmatch(TENANT_PATTERN, new_key.tenant):
             raise InvalidRequest(
                 "`tenant` must be 1 to 64 letters, digits, '.', '_', ':' and '-', such as the `tenant` of another key.",
                 param="tenant",
             )
-        unknown = [scope for scope in wish.scopes if scope not in SCOPES]
-        if unknown or not wish.scopes:
+        unknown = [scope for scope in new_key.scopes if scope not in SCOPES]
+        if unknown or not new_key.scopes:
             what = f"{unknown[0]!r} is none" if unknown else "a key without any could do nothing"
             raise InvalidRequest(f"`scopes` must be some of {', '.join(SCOPES)}; {what}.", param="scopes")
-        if wish.policy is not None and wish.policy not in self._policies:
+        if new_key.policy is not None and new_key.policy not in self._policies:
             known = ", ".join(sorted(self._policies))
-            raise InvalidRequest(f"There is no policy {wish.policy!r}; known are {known}.", param="policy")
-        if any(not pattern.strip() for pattern in wish.models):
+            raise InvalidRequest(f"There is no policy {new_key.policy!r}; known are {known}.", param="policy")
+        if any(not pattern.strip() for pattern in new_key.models):
             raise InvalidRequest("`models` must be names of models, with '*' and '?' as wildcards.", param="models")
-        if wish.expires_at is not None and wish.expires_at <= now:
+        if new_key.expires_at is not None and new_key.expires_at <= now:
             raise InvalidRequest("`expires_at` must lie in the future.", param="expires_at")
-        if wish.retention_days is not None and wish.retention_days < 1:
+        if new_key.retention_days is not None and new_key.retention_days < 1:
             raise InvalidRequest("`retention_days` must be at least 1.", param="retention_days")

@@ -15,26 +15,26 @@ from typing import Final
 
 import msgspec
 
-from app.context.quote.quote_message import quotable_text
+from app.context.quote.quote_message import extract_quotable_text
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.search_terms import query_terms
+from app.conversation.search_terms import extract_query_terms
 from app.errors import StoreUnavailable
-from app.pipeline.background_tasks import Tasks
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.view.quotations import Finding
-from app.store.contract import ListQuery, Store
+from app.pipeline.view.quotations import MessageSearch
+from app.store.contract import ConversationQuery, Store
 
 INDEXING_SECONDS: Final = 1.0
 """How long a search may spend on making messages findable first."""
-PAGE: Final = 100
+CONVERSATION_PAGE_SIZE: Final = 100
 CLOCK_SKEW: Final = timedelta(seconds=60)
 """A conversation may bear a time that is a little older than when it became visible."""
-REMEMBERED_TENANTS: Final = 10_000
+MAX_CACHED_TENANTS: Final = 10_000
 EXCERPT_CHARS: Final = 240
-LEAD_CHARS: Final = 60
+EXCERPT_LEAD_CHARS: Final = 60
 
 
-class Hit(msgspec.Struct, frozen=True):
+class MessageHit(msgspec.Struct, frozen=True):
     """A message that a search found."""
 
     conversation: Conversation
@@ -42,112 +42,116 @@ class Hit(msgspec.Struct, frozen=True):
     score: float
 
 
-class Hits(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """What a search found, best first."""
 
     terms: Sequence[str]
     """What was looked for: the words of the question that tell something, as they are indexed."""
-    hits: Sequence[Hit]
+    hits: Sequence[MessageHit]
     is_complete: bool
     """Whether every message was looked at; otherwise some are still being made findable."""
     is_limited: bool
     """Whether only the newest messages are ever searched, because what is stored is encrypted."""
 
 
-class Searching:
+class ConversationSearch:
     """Searches by words: lightly stemmed, identifiers whole and in parts, rarest words first."""
 
-    def __init__(self, *, store: Store, finding: Finding, tasks: Tasks, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, *, store: Store, message_search: MessageSearch, tasks: BackgroundTasks, clock: Callable[[], datetime]
+    ) -> None:
         self._store = store
-        self._finding = finding
+        self._message_search = message_search
         self._tasks = tasks
         self._clock = clock
-        self._complete_until: OrderedDict[str, datetime] = OrderedDict()
-        self._at_work: set[str] = set()
+        self._indexed_until: OrderedDict[str, datetime] = OrderedDict()
+        self._running_index_jobs: set[str] = set()
 
-    async def within(self, conversation: Conversation, query: str, *, limit: int) -> Hits:
+    async def search_conversation(self, conversation: Conversation, query: str, *, limit: int) -> SearchResult:
         """The messages of a conversation that hold the words of `query`."""
-        terms = query_terms(query)
-        is_complete = await self._catch_up(conversation, time.monotonic() + INDEXING_SECONDS)
+        terms = extract_query_terms(query)
+        is_complete = await self._index_conversation(conversation, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._continue(conversation.id, self._finish(conversation))
+            self._index_in_background(conversation.id, self._finish_conversation_index(conversation))
         end = conversation.head_seq + 1
-        found = await self._store.search(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
-        hits = [Hit(conversation, one.message, one.score) for one in found if one.score is not None]
-        return Hits(terms, hits, is_complete, not self._store.searches_all)
+        found = await self._store.search_log(conversation, terms=terms, from_seq=0, before_seq=end, limit=limit)
+        hits = [MessageHit(conversation, one.message, one.score) for one in found if one.score is not None]
+        return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
-    async def everywhere(self, caller: Caller, query: str, *, limit: int) -> Hits:
+    async def search_tenant(self, caller: Caller, query: str, *, limit: int) -> SearchResult:
         """The caller's conversations that hold the words of `query`, each with its best message."""
-        terms = query_terms(query)
-        is_complete = await self._catch_up_all(caller.tenant, time.monotonic() + INDEXING_SECONDS)
+        terms = extract_query_terms(query)
+        is_complete = await self._index_tenant(caller.tenant, time.monotonic() + INDEXING_SECONDS)
         if not is_complete:
-            self._continue(caller.tenant, self._finish_all(caller.tenant))
-        found = await self._store.search_all(tenant=caller.tenant, terms=terms, limit=limit)
-        hits = [Hit(one.conversation, one.message, one.score) for one in found]
-        return Hits(terms, hits, is_complete, not self._store.searches_all)
+            self._index_in_background(caller.tenant, self._finish_tenant_index(caller.tenant))
+        found = await self._store.search_tenant(tenant=caller.tenant, terms=terms, limit=limit)
+        hits = [MessageHit(one.conversation, one.message, one.score) for one in found]
+        return SearchResult(terms, hits, is_complete, not self._store.is_fully_searchable)
 
-    def _continue(self, name: str, work: AsyncIterator[None]) -> None:
+    def _index_in_background(self, name: str, work: AsyncIterator[None]) -> None:
         """Go on in the background, once for each name at a time."""
-        if name in self._at_work:
+        if name in self._running_index_jobs:
             return
-        self._at_work.add(name)
-        self._tasks.spawn(self._run(name, work))
+        self._running_index_jobs.add(name)
+        self._tasks.spawn(self._run_index_job(name, work))
 
-    async def _run(self, name: str, work: AsyncIterator[None]) -> None:
+    async def _run_index_job(self, name: str, work: AsyncIterator[None]) -> None:
         try:
             async for _ in work:
                 pass
         except StoreUnavailable:
             return
         finally:
-            self._at_work.discard(name)
+            self._running_index_jobs.discard(name)
 
-    async def _finish(self, conversation: Conversation) -> AsyncIterator[None]:
-        await self._finding.catch_up(conversation, conversation.head_seq + 1)
+    async def _finish_conversation_index(self, conversation: Conversation) -> AsyncIterator[None]:
+        await self._message_search.index_messages(conversation, conversation.head_seq + 1)
         yield
 
-    async def _finish_all(self, tenant: str) -> AsyncIterator[None]:
-        while not await self._catch_up_all(tenant, time.monotonic() + INDEXING_SECONDS):
+    async def _finish_tenant_index(self, tenant: str) -> AsyncIterator[None]:
+        while not await self._index_tenant(tenant, time.monotonic() + INDEXING_SECONDS):
             yield
 
-    async def _catch_up(self, conversation: Conversation, deadline: float) -> bool:
+    async def _index_conversation(self, conversation: Conversation, deadline: float) -> bool:
         """Make a conversation findable, as far as there is time. Whether all of it is."""
-        if not self._store.searches_all:
+        if not self._store.is_fully_searchable:
             return True
-        return await self._finding.catch_up_until(conversation, conversation.head_seq + 1, deadline)
+        return await self._message_search.index_messages_until(conversation, conversation.head_seq + 1, deadline)
 
-    async def _catch_up_all(self, tenant: str, deadline: float) -> bool:
+    async def _index_tenant(self, tenant: str, deadline: float) -> bool:
         """Make a tenant's conversations findable that changed since all of them were, as far as there is time."""
-        if not self._store.searches_all:
+        if not self._store.is_fully_searchable:
             return True
-        began = self._clock()
+        started_at = self._clock()
         after: tuple[datetime, str] | None = None
         while True:
-            query = ListQuery(limit=PAGE, after=after, updated_after=self._complete_until.get(tenant))
-            page = await self._store.conversations(tenant=tenant, query=query)
+            query = ConversationQuery(
+                limit=CONVERSATION_PAGE_SIZE, after=after, updated_after=self._indexed_until.get(tenant)
+            )
+            page = await self._store.list_conversations(tenant=tenant, query=query)
             for conversation in page:
-                if not await self._catch_up(conversation, deadline):
+                if not await self._index_conversation(conversation, deadline):
                     return False
-            if len(page) < PAGE:
-                self._remember(tenant, began - CLOCK_SKEW)
+            if len(page) < CONVERSATION_PAGE_SIZE:
+                self._cache_indexed_until(tenant, started_at - CLOCK_SKEW)
                 return True
             last = page[-1]
             assert last.created_at is not None
             after = (last.created_at, last.id)
 
-    def _remember(self, tenant: str, until: datetime) -> None:
-        self._complete_until[tenant] = until
-        self._complete_until.move_to_end(tenant)
-        while len(self._complete_until) > REMEMBERED_TENANTS:
-            self._complete_until.popitem(last=False)
+    def _cache_indexed_until(self, tenant: str, until: datetime) -> None:
+        self._indexed_until[tenant] = until
+        self._indexed_until.move_to_end(tenant)
+        while len(self._indexed_until) > MAX_CACHED_TENANTS:
+            self._indexed_until.popitem(last=False)
 
 
-def excerpt(message: LogMessage, query: str) -> str:
+def build_search_excerpt(message: LogMessage, query: str) -> str:
     """The part of a message's text that a person who searched wants to see: around the first of the words, on one
     line."""
-    text = " ".join(quotable_text(message.message).split())
+    text = " ".join(extract_quotable_text(message.message).split())
     words = [re.escape(word) for word in re.findall(r"\w+", query) if len(word) > 1]
     match = re.search("|".join(sorted(words, key=len, reverse=True)), text, re.IGNORECASE) if words else None
-    start = max(0, match.start() - LEAD_CHARS) if match else 0
+    start = max(0, match.start() - EXCERPT_LEAD_CHARS) if match else 0
     end = start + EXCERPT_CHARS
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion, text_of
+from app.conversation.messages import Conversation, LogMessage, Message, StoredCompletion, extract_text
 from app.conversations.items.items import DELETED
 from app.errors import CompletionNotFound, NotFound
-from app.pipeline.admission.answer_replay import completion_of
+from app.pipeline.admission.answer_replay import build_stored_completion
 from app.pipeline.chat_request import Caller
 from app.store.contract import CompletionQuery, Store
 
-READS_AT_ONCE: Final = 8
+MAX_CONCURRENT_READS: Final = 8
 """How many answers of a page are read at the same time."""
 NUL: Final = "\0"
 """No id or name that is stored holds it: PostgreSQL could not keep it."""
@@ -38,17 +38,17 @@ PARAMETERS: Final = (
 )
 """What OpenAI's object repeats of the request, null where it was not said."""
 
-Page = tuple[list[dict[str, Any]], bool]
+CompletionPageResult = tuple[list[dict[str, Any]], bool]
 """Objects, and whether there are more."""
 
 
-class Completions:
+class StoredCompletions:
     """A caller's stored completions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def page(self, caller: Caller, query: CompletionQuery, after: str | None) -> Page:
+    async def list_completions(self, caller: Caller, query: CompletionQuery, after: str | None) -> CompletionPageResult:
         """Stored completions, as objects.
 
         Args:
@@ -60,101 +60,109 @@ class Completions:
         if NUL in (query.model or ""):
             return [], False
         if after is not None:
-            last = await self._of(caller, after, "after")
+            last = await self._find_completion(caller, after, "after")
             query = replace(query, after=(last.created_at, last.id))
-        found = await self._store.completions(tenant=caller.tenant, query=replace(query, limit=query.limit + 1))
-        reading = asyncio.Semaphore(READS_AT_ONCE)
+        found = await self._store.list_completions(tenant=caller.tenant, query=replace(query, limit=query.limit + 1))
+        reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def shown(completion: StoredCompletion) -> dict[str, Any] | None:
             async with reading:
-                return await self._shown(completion)
+                return await self._build_object(completion)
 
         objects = await asyncio.gather(*(shown(completion) for completion in found[: query.limit]))
         return [one for one in objects if one is not None], len(found) > query.limit
 
-    async def get(self, caller: Caller, completion_id: str) -> dict[str, Any]:
+    async def read_completion(self, caller: Caller, completion_id: str) -> dict[str, Any]:
         """A stored completion as an object.
 
         Raises:
             CompletionNotFound: there is none.
         """
-        shown = await self._shown(await self._of(caller, completion_id))
+        shown = await self._build_object(await self._find_completion(caller, completion_id))
         if shown is None:
-            raise _not_found(completion_id)
+            raise _not_found_error(completion_id)
         return shown
 
-    async def describe(self, caller: Caller, completion_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+    async def replace_metadata(self, caller: Caller, completion_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Replace a completion's metadata; the object as it then is.
 
         Raises:
             CompletionNotFound: there is none.
         """
-        completion = await self._of(caller, completion_id)
-        await self._store.describe_completion(tenant=caller.tenant, completion_id=completion.id, metadata=metadata)
-        return await self.get(caller, completion.id)
+        completion = await self._find_completion(caller, completion_id)
+        await self._store.replace_completion_metadata(
+            tenant=caller.tenant, completion_id=completion.id, metadata=metadata
+        )
+        return await self.read_completion(caller, completion.id)
 
-    async def delete(self, caller: Caller, completion_id: str) -> None:
+    async def delete_completion(self, caller: Caller, completion_id: str) -> None:
         """Forget a completion; its conversation stays.
 
         Raises:
             CompletionNotFound: there is none.
         """
-        completion = await self._of(caller, completion_id)
+        completion = await self._find_completion(caller, completion_id)
         if not await self._store.delete_completion(tenant=caller.tenant, completion_id=completion.id):
-            raise _not_found(completion_id)
+            raise _not_found_error(completion_id)
 
-    async def messages(
+    async def list_messages(
         self, caller: Caller, completion_id: str, *, after: str | None, limit: int, descending: bool
-    ) -> Page:
+    ) -> CompletionPageResult:
         """What was asked: instructions, then the log before the answer. One read of the log, of a page's length.
 
         Raises:
             CompletionNotFound, NotFound: there is no such completion, or it has no message `after`.
         """
-        completion = await self._of(caller, completion_id)
-        conversation = await self._conversation(completion)
+        completion = await self._find_completion(caller, completion_id)
+        conversation = await self._find_conversation(completion)
         if conversation is None:
-            raise _not_found(completion_id)
+            raise _not_found_error(completion_id)
         ahead = len(completion.instructions)
         count = ahead + completion.seq
         step = -1 if descending else 1
-        first = (count - 1 if descending else 0) if after is None else _index(completion_id, after, count) + step
+        first = (
+            (count - 1 if descending else 0)
+            if after is None
+            else _parse_message_index(completion_id, after, count) + step
+        )
         numbers = range(first, -1 if descending else count, step)[:limit]
-        stored = await self._between(conversation, [number - ahead for number in numbers if number >= ahead])
+        stored = await self._read_messages(conversation, [number - ahead for number in numbers if number >= ahead])
         items = [
-            _item(completion, number, completion.instructions[number] if number < ahead else stored[number - ahead])
+            _build_message_object(
+                completion, number, completion.instructions[number] if number < ahead else stored[number - ahead]
+            )
             for number in numbers
             if number < ahead or number - ahead in stored
         ]
         return items, len(range(first, -1 if descending else count, step)) > limit
 
-    async def _between(self, conversation: Conversation, seqs: Sequence[int]) -> dict[int, Message]:
+    async def _read_messages(self, conversation: Conversation, seqs: Sequence[int]) -> dict[int, Message]:
         if not seqs:
             return {}
-        entries = await self._store.read(conversation, min(seqs), max(seqs) + 1)
+        entries = await self._store.read_log(conversation, min(seqs), max(seqs) + 1)
         return {entry.seq: entry.message for entry in entries}
 
-    async def _of(self, caller: Caller, completion_id: str, param: str | None = None) -> StoredCompletion:
+    async def _find_completion(self, caller: Caller, completion_id: str, param: str | None = None) -> StoredCompletion:
         if NUL not in completion_id:
-            found = await self._store.completion(tenant=caller.tenant, completion_id=completion_id)
+            found = await self._store.find_completion(tenant=caller.tenant, completion_id=completion_id)
             if found is not None:
                 return found
-        raise _not_found(completion_id, param)
+        raise _not_found_error(completion_id, param)
 
-    async def _conversation(self, completion: StoredCompletion) -> Conversation | None:
-        return await self._store.get(tenant=completion.tenant, conversation_id=completion.conversation_id)
+    async def _find_conversation(self, completion: StoredCompletion) -> Conversation | None:
+        return await self._store.find_conversation(tenant=completion.tenant, conversation_id=completion.conversation_id)
 
-    async def _shown(self, completion: StoredCompletion) -> dict[str, Any] | None:
+    async def _build_object(self, completion: StoredCompletion) -> dict[str, Any] | None:
         """A completion as OpenAI's object; None if its conversation was deleted meanwhile."""
-        conversation = await self._conversation(completion)
+        conversation = await self._find_conversation(completion)
         if conversation is None:
             return None
-        answers = await self._store.read(conversation, completion.seq, completion.seq + 1)
-        return _object(completion, answers[0]) if answers else None
+        answers = await self._store.read_log(conversation, completion.seq, completion.seq + 1)
+        return _build_completion_object(completion, answers[0]) if answers else None
 
 
-def _object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
-    told = completion_of(answer, completion.model)
+def _build_completion_object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
+    told = build_stored_completion(answer, completion.model)
     choices = told["choices"][:1] if DELETED in (answer.meta or {}) else told["choices"]
     return {
         **told,
@@ -171,21 +179,21 @@ def _object(completion: StoredCompletion, answer: LogMessage) -> dict[str, Any]:
     }
 
 
-def _item(completion: StoredCompletion, number: int, said: str | Message) -> dict[str, Any]:
+def _build_message_object(completion: StoredCompletion, number: int, message: str | Message) -> dict[str, Any]:
     """A message as OpenAI lists it: content that came in parts is told as text, and the parts beside it."""
-    body = Message(said.encode()).body if isinstance(said, str) else said.body
+    body = Message(message.encode()).body if isinstance(message, str) else message.body
     content = body.get("content")
     parts = content if isinstance(content, list) else None
     return {
         **body,
         "id": f"{completion.id}-{number}",
-        "content": content if parts is None else text_of(parts) or None,
+        "content": content if parts is None else extract_text(parts) or None,
         "content_parts": parts,
         "name": body.get("name"),
     }
 
 
-def _index(completion_id: str, message_id: str, count: int) -> int:
+def _parse_message_index(completion_id: str, message_id: str, count: int) -> int:
     """The number in the id of a message."""
     prefix, _, number = message_id.rpartition("-")
     if prefix != completion_id or not number.isdecimal() or len(number) > len(str(count)) or int(number) >= count:
@@ -193,7 +201,7 @@ def _index(completion_id: str, message_id: str, count: int) -> int:
     return int(number)
 
 
-def _not_found(completion_id: str, param: str | None = None) -> CompletionNotFound:
+def _not_found_error(completion_id: str, param: str | None = None) -> CompletionNotFound:
     return CompletionNotFound(
         f"Chat completion with id {completion_id!r} not found.",
         param=param,

@@ -12,231 +12,239 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.context.count.token_counter import TokenCounter
-from app.conversation.identity import Position, root_of_conversation, seed, start_of, walk
+from app.conversation.identity import (
+    LinkPosition,
+    compute_first_link,
+    compute_start_position,
+    extract_family_root,
+    iterate_link_positions,
+)
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.items.items import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
-from app.store.audit import Audit, KeptChunk
-from app.store.encryption.sealed_fields import Sealing
-from app.store.lineage import own_from, stretches
+from app.store.audit import DatabaseScan, SummaryRow
+from app.store.encryption.sealed_fields import FieldSealer
+from app.store.lineage import find_segments, first_own_seq
 
-TOLD_OF_A_KIND: Final = 100
+MAX_LISTED_PER_KIND: Final = 100
 """So many of each kind are listed; the others are counted."""
-DRIFT_SHARE: Final = 0.05
+MAX_DRIFT_SHARE: Final = 0.05
 """How far, on average, our count of prompts may be from what providers report before it is told."""
-DRIFT_ANSWERS: Final = 20
+MIN_DRIFT_REPORTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerificationFinding:
     """Something that is not as it must be, or a notice."""
 
     kind: str
-    where: str
+    subject_id: str
     """A conversation's id or that of what refers to one."""
-    told: str
+    description: str
 
 
 @dataclass(slots=True)
-class Found:
+class VerificationReport:
     """What a verification came to, so far."""
 
     conversations: int = 0
     messages: int = 0
     chunks: int = 0
-    unreadable: int = 0
+    unreadable_messages: int = 0
     """Messages under a key that is not configured: their links and tokens could not be recomputed."""
-    redacted: int = 0
+    redacted_messages: int = 0
     """Messages that were erased: their links stand for what is gone."""
     recounted_tokens: int = 0
-    miscounted: int = 0
+    miscounted_messages: int = 0
     """Messages whose stored token count is not what is counted now."""
-    reports: int = 0
+    usage_reports: int = 0
     """Answers for whose prompt the provider reported a number of tokens."""
     reported_tokens: int = 0
     drift_tokens: int = 0
     """How far our calibrated counts of those prompts were off, summed up regardless of the sign."""
-    findings: list[Finding] = field(default_factory=list)
-    notices: list[Finding] = field(default_factory=list)
-    kinds: dict[str, int] = field(default_factory=dict)
+    faults: list[VerificationFinding] = field(default_factory=list)
+    notices: list[VerificationFinding] = field(default_factory=list)
+    counts_by_kind: dict[str, int] = field(default_factory=dict)
     """How often each kind was found, those that are not listed included."""
 
     @property
-    def drift(self) -> float:
+    def drift_share(self) -> float:
         """Of what was reported, the share that our counts were off by."""
         return self.drift_tokens / self.reported_tokens if self.reported_tokens else 0.0
 
 
-class Verifying:
+class DatabaseVerifier:
     """Goes over a whole database once.
 
     Args:
         counter_for: the token counter of an encoding.
-        tell: is called after each message and each summary that was looked at.
+        on_progress: is called after each message and each summary that was looked at.
     """
 
     def __init__(
         self,
-        audit: Audit,
-        sealing: Sealing,
+        audit: DatabaseScan,
+        sealing: FieldSealer,
         *,
         counter_for: Callable[[str], TokenCounter],
         now: datetime,
-        tell: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._audit = audit
         self._sealing = sealing
         self._counter_for = counter_for
         self._now = now
-        self._tell = tell
-        self.found = Found()
+        self._on_progress = on_progress
+        self.report = VerificationReport()
 
-    async def run(self) -> Found:
+    async def run(self) -> VerificationReport:
         """
         Raises:
             StoreUnavailable: the database went away.
         """
-        async for conversation in self._audit.conversations():
-            await self._conversation(conversation)
-            self.found.conversations += 1
-        async for kept in self._audit.chunks():
-            for told in await faults_of_chunk(self._audit, kept):
-                self._fault("chunk", kept.chunk.id, told)
-            if await is_ahead(self._audit, kept):
-                self._notice("chunk", kept.chunk.id, "it stands for messages that are not stored, yet")
-            self.found.chunks += 1
-            self._tell()
-        async for one in self._audit.dangling(self._now):
-            (self._fault if one.is_fault else self._notice)(one.kind, one.where, one.told)
-        self._tell_sums()
-        return self.found
+        async for conversation in self._audit.stream_conversations():
+            await self._verify_conversation(conversation)
+            self.report.conversations += 1
+        async for kept in self._audit.stream_summaries():
+            for told in await check_summary(self._audit, kept):
+                self._record_fault("chunk", kept.summary.id, told)
+            if await is_ahead_of_log(self._audit, kept):
+                self._record_notice("chunk", kept.summary.id, "it stands for messages that are not stored, yet")
+            self.report.chunks += 1
+            self._on_progress()
+        async for one in self._audit.stream_dangling_rows(self._now):
+            (self._record_fault if one.is_fault else self._record_notice)(one.kind, one.where, one.description)
+        self._report_totals()
+        return self.report
 
-    async def _conversation(self, conversation: Conversation) -> None:
-        if root_of_conversation(conversation.id) != conversation.root:
-            self._fault("conversation", conversation.id, f"stands under the root {conversation.root!r}")
-        log = _Log(conversation, self._counter_for(conversation.counter))
+    async def _verify_conversation(self, conversation: Conversation) -> None:
+        if extract_family_root(conversation.id) != conversation.root:
+            self._record_fault("conversation", conversation.id, f"stands under the root {conversation.root!r}")
+        log = _LogWalk(conversation, self._counter_for(conversation.counter_name))
         if conversation.lineage:
-            shared = await self._shared(conversation)
+            shared = await self._find_shared_message(conversation)
             if shared is None:
                 return
-            log.begin_behind(shared)
-        async for stored in self._audit.own_messages(conversation):
-            for kind, told in log.faults_of(stored, self._opened(conversation, stored)):
-                (self._notice if kind == "tokens" else self._fault)(kind, conversation.id, told)
-            self._add_up(stored, log)
-            self._tell()
-        for told in log.faults_of_head():
-            self._fault("head", conversation.id, told)
+            log.start_after(shared)
+        async for stored in self._audit.stream_own_messages(conversation):
+            for kind, told in log.check_message(stored, self._decrypt_message(conversation, stored)):
+                (self._record_notice if kind == "tokens" else self._record_fault)(kind, conversation.id, told)
+            self._add_to_report(stored, log)
+            self._on_progress()
+        for told in log.check_head():
+            self._record_fault("head", conversation.id, told)
 
-    async def _shared(self, conversation: Conversation) -> LogMessage | None:
+    async def _find_shared_message(self, conversation: Conversation) -> LogMessage | None:
         """The last message that a branch shares; None where its lineage is at fault."""
         before, shared = -1, None
         for ancestor_id, upto_seq in conversation.lineage:
-            ancestor = await self._audit.conversation(conversation.root, ancestor_id)
+            ancestor = await self._audit.find_conversation(conversation.root, ancestor_id)
             if ancestor is None or ancestor.tenant != conversation.tenant:
-                self._fault("lineage", conversation.id, f"branches off {ancestor_id}, which is not there")
+                self._record_fault("lineage", conversation.id, f"branches off {ancestor_id}, which is not there")
                 return None
-            shared = await self._audit.message(conversation.root, ancestor_id, upto_seq)
+            shared = await self._audit.find_message(conversation.root, ancestor_id, upto_seq)
             if upto_seq <= before or shared is None:
                 told = f"shares {ancestor_id} through message {upto_seq}, which that does not keep"
-                self._fault("lineage", conversation.id, told)
+                self._record_fault("lineage", conversation.id, told)
                 return None
             before = upto_seq
         return shared
 
-    def _opened(self, conversation: Conversation, stored: LogMessage) -> LogMessage | None:
+    def _decrypt_message(self, conversation: Conversation, stored: LogMessage) -> LogMessage | None:
         """A message with its body readable; None where it cannot be read."""
         try:
-            return self._sealing.open_message(conversation.tenant, stored)
+            return self._sealing.unseal_message(conversation.tenant, stored)
         except StoreUnreadable:
             return None
 
-    def _add_up(self, stored: LogMessage, log: _Log) -> None:
-        found = self.found
+    def _add_to_report(self, stored: LogMessage, log: _LogWalk) -> None:
+        found = self.report
         found.messages += 1
-        found.unreadable += log.was_unreadable
-        found.redacted += log.was_redacted
+        found.unreadable_messages += log.was_unreadable
+        found.redacted_messages += log.was_redacted
         found.recounted_tokens += log.recounted_tokens
-        found.miscounted += log.was_miscounted
-        calibration = _calibration_in(log.opened)
+        found.miscounted_messages += log.was_miscounted
+        calibration = _read_calibration(log.decrypted_message)
         if calibration is not None:
-            found.reports += 1
+            found.usage_reports += 1
             found.reported_tokens += calibration[1]
             found.drift_tokens += abs(calibration[0] - calibration[1])
 
-    def _tell_sums(self) -> None:
-        found = self.found
-        if found.unreadable:
-            told = f"{found.unreadable} messages are under keys that are not configured: their links were not checked"
-            self._notice("encryption", "-", told)
-        if found.reports >= DRIFT_ANSWERS and found.drift > DRIFT_SHARE:
-            told = f"our counts of prompts are off by {found.drift:.1%} of what providers report, on average"
-            self._notice("drift", "-", told)
+    def _report_totals(self) -> None:
+        found = self.report
+        if found.unreadable_messages:
+            told = f"{found.unreadable_messages} messages are encrypted with missing keys: their links were not checked"
+            self._record_notice("encryption", "-", told)
+        if found.usage_reports >= MIN_DRIFT_REPORTS and found.drift_share > MAX_DRIFT_SHARE:
+            told = f"our counts of prompts are off by {found.drift_share:.1%} of what providers report, on average"
+            self._record_notice("drift", "-", told)
 
-    def _fault(self, kind: str, where: str, told: str) -> None:
-        self._note(self.found.findings, Finding(kind, where, told))
+    def _record_fault(self, kind: str, subject_id: str, description: str) -> None:
+        self._record_finding(self.report.faults, VerificationFinding(kind, subject_id, description))
 
-    def _notice(self, kind: str, where: str, told: str) -> None:
-        self._note(self.found.notices, Finding(kind, where, told))
+    def _record_notice(self, kind: str, subject_id: str, description: str) -> None:
+        self._record_finding(self.report.notices, VerificationFinding(kind, subject_id, description))
 
-    def _note(self, listed: list[Finding], one: Finding) -> None:
-        count = self.found.kinds.get(one.kind, 0) + 1
-        self.found.kinds[one.kind] = count
-        if count <= TOLD_OF_A_KIND:
-            listed.append(one)
+    def _record_finding(self, listed: list[VerificationFinding], finding: VerificationFinding) -> None:
+        count = self.report.counts_by_kind.get(finding.kind, 0) + 1
+        self.report.counts_by_kind[finding.kind] = count
+        if count <= MAX_LISTED_PER_KIND:
+            listed.append(finding)
 
 
-class _Log:
+class _LogWalk:
     """One conversation's own messages, walked from the first to the last."""
 
     def __init__(self, conversation: Conversation, counter: TokenCounter) -> None:
         self._conversation = conversation
         self._counter = counter
-        self._redacted = frozenset(conversation.redacted)
-        self._position = start_of(conversation.tenant)
-        self._total = 0
-        self._answered = False
-        self._next_seq = own_from(conversation)
-        self.opened: LogMessage | None = None
+        self._redacted = frozenset(conversation.redacted_seqs)
+        self._position = compute_start_position(conversation.tenant)
+        self._tokens_total = 0
+        self._is_answered = False
+        self._next_seq = first_own_seq(conversation)
+        self.decrypted_message: LogMessage | None = None
         self.was_unreadable = self.was_redacted = self.was_miscounted = False
         self.recounted_tokens = 0
 
-    def begin_behind(self, shared: LogMessage) -> None:
+    def start_after(self, shared_message: LogMessage) -> None:
         """Its own messages follow this one of an ancestor."""
-        self._position = Position(shared.link, shared.skeleton, False)
-        self._total, self._answered = shared.tokens_total, shared.answered
+        self._position = LinkPosition(shared_message.link, shared_message.skeleton, False)
+        self._tokens_total, self._is_answered = shared_message.tokens_total, shared_message.answered
 
-    def faults_of(self, stored: LogMessage, opened: LogMessage | None) -> list[tuple[str, str]]:
+    def check_message(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
         """What is wrong with the next message, as (kind, what).
 
         Args:
-            opened: the same, decrypted; None where that is not possible.
+            decrypted: the same, decrypted; None where that is not possible.
         """
-        self.opened = opened
+        self.decrypted_message = decrypted
         seq, found = stored.seq, []
         if seq != self._next_seq:
             found.append(("sequence", f"message {seq} follows {self._next_seq - 1}"))
-        if stored.tokens_total != self._total + stored.tokens:
-            told = f"tokens through message {seq} are {stored.tokens_total}, expected {self._total + stored.tokens}"
+        if stored.tokens_total != self._tokens_total + stored.tokens:
+            told = (
+                f"tokens through message {seq} are {stored.tokens_total}, expected {self._tokens_total + stored.tokens}"
+            )
             found.append(("totals", told))
-        if self._answered and not stored.answered:
+        if self._is_answered and not stored.answered:
             found.append(("answered", f"message {seq} counts as unanswered behind an answer"))
-        found += self._faults_of_body(stored, opened)
-        self._next_seq, self._total, self._answered = seq + 1, stored.tokens_total, stored.answered
-        self._position = Position(stored.link, stored.skeleton, stored.in_skeleton)
+        found += self._check_message_body(stored, decrypted)
+        self._next_seq, self._tokens_total, self._is_answered = seq + 1, stored.tokens_total, stored.answered
+        self._position = LinkPosition(stored.link, stored.skeleton, stored.in_skeleton)
         return found
 
-    def _faults_of_body(self, stored: LogMessage, opened: LogMessage | None) -> list[tuple[str, str]]:
-        self.was_unreadable, self.was_redacted = opened is None, stored.seq in self._redacted
+    def _check_message_body(self, stored: LogMessage, decrypted: LogMessage | None) -> list[tuple[str, str]]:
+        self.was_unreadable, self.was_redacted = decrypted is None, stored.seq in self._redacted
         self.was_miscounted, self.recounted_tokens = False, 0
-        if opened is None:
+        if decrypted is None:
             return []
         found = []
         try:
-            told = self._chain_fault(stored, opened)
+            told = self._find_link_fault(stored, decrypted)
             if told is not None:
                 found.append(("link", told))
-            self.recounted_tokens = self._counter.message(opened.message.body)
+            self.recounted_tokens = self._counter.count_message(decrypted.message.body)
         except InvalidRequest as error:
             return [("body", f"message {stored.seq} cannot be read: {error.message}")]
         if self.recounted_tokens != stored.tokens:
@@ -246,39 +254,41 @@ class _Log:
             )
         return found
 
-    def _chain_fault(self, stored: LogMessage, opened: LogMessage) -> str | None:
-        message = self._as_linked(opened)
+    def _find_link_fault(self, stored: LogMessage, decrypted: LogMessage) -> str | None:
+        message = self._find_linked_message(decrypted)
         if message is None:
             return None
-        (expected,) = walk((message,), self._position)
+        (expected,) = iterate_link_positions((message,), self._position)
         if (stored.link, stored.skeleton, stored.in_skeleton) == (
             expected.link,
-            expected.skeleton,
-            expected.in_skeleton,
+            expected.skeleton_link,
+            expected.is_in_skeleton,
         ):
             return None
         which = "link" if stored.link != expected.link else "skeleton"
         return f"the {which} of message {stored.seq} is not that of its body and what comes before"
 
-    def _as_linked(self, opened: LogMessage) -> Message | None:
+    def _find_linked_message(self, decrypted: LogMessage) -> Message | None:
         """The message that its link was made of; None where that is gone for good."""
         if not self.was_redacted:
-            return opened.message
-        deleted: dict[str, Any] = (opened.meta or {}).get(DELETED) or {}
+            return decrypted.message
+        deleted: dict[str, Any] = (decrypted.meta or {}).get(DELETED) or {}
         return Message(deleted["body"].encode()) if deleted.get("body") and not deleted.get("erased") else None
 
-    def faults_of_head(self) -> list[str]:
+    def check_head(self) -> list[str]:
         """What the conversation's row says otherwise than its last message."""
         one, last = self._conversation, self._position
         pairs = (
             ("ends with message", one.head_seq, self._next_seq - 1),
             ("has the link of its end", one.head_link, last.link),
-            ("has the skeleton of its end", one.head_skeleton, last.skeleton),
-            ("counts tokens", one.head_tokens_total, self._total),
-            ("counts as answered", one.answered, self._answered),
+            ("has the skeleton of its end", one.head_skeleton, last.skeleton_link),
+            ("counts tokens", one.head_tokens_total, self._tokens_total),
+            ("counts as answered", one.answered, self._is_answered),
         )
         found = [
-            f"{what}: {_shown(said)}, its log says {_shown(there)}" for what, said, there in pairs if said != there
+            f"{what}: {_format_value(said)}, its log says {_format_value(there)}"
+            for what, said, there in pairs
+            if said != there
         ]
         if one.indexed_before > one.head_seq + 1:
             found.append(f"is indexed before {one.indexed_before}, which is beyond its end")
@@ -287,13 +297,13 @@ class _Log:
         return found
 
 
-def _shown(value: object) -> object:
+def _format_value(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _calibration_in(opened: LogMessage | None) -> tuple[int, int] | None:
+def _read_calibration(answer: LogMessage | None) -> tuple[int, int] | None:
     """Of an answer: our count of its prompt, and the provider's."""
-    told = ((opened.meta if opened is not None else None) or {}).get("context") or {}
+    told = ((answer.meta if answer is not None else None) or {}).get("context") or {}
     calibration = told.get("calibration") or {}
     estimated, reported = calibration.get("estimated_tokens"), calibration.get("reported_tokens")
     if not isinstance(estimated, int) or not isinstance(reported, int):
@@ -301,50 +311,58 @@ def _calibration_in(opened: LogMessage | None) -> tuple[int, int] | None:
     return estimated, reported
 
 
-async def faults_of_chunk(audit: Audit, kept: KeptChunk) -> list[str]:
+async def check_summary(audit: DatabaseScan, stored_summary: SummaryRow) -> list[str]:
     """What is wrong with a chunk. A log that ends with its `to_link` is one that it may stand for: whatever leads there
     begins with the same messages. There may be none: then `is_ahead`."""
-    chunk = kept.chunk
+    chunk = stored_summary.summary
     found = []
     if not 0 <= chunk.from_seq < chunk.to_seq:
         return [f"its range is {chunk.from_seq} to {chunk.to_seq}"]
-    if kept.is_fold != bool(chunk.folds):
+    if stored_summary.is_fold != bool(chunk.folds):
         found.append("its row does not say whether it folds others")
-    found += [f"it folds {one}, which is not there" for one in chunk.folds if not await audit.has_chunk(kept, one)]
-    places = await audit.keepers(kept.root, chunk.to_link)
+    found += [
+        f"it folds {one}, which is not there" for one in chunk.folds if not await audit.has_summary(stored_summary, one)
+    ]
+    places = await audit.find_link_locations(stored_summary.root, chunk.to_link)
     if not places:
         return found
     keepers = [keeper for keeper, seq in places if seq == chunk.to_seq - 1]
-    logs = [log for keeper in keepers if (log := await audit.conversation(kept.root, keeper)) is not None]
-    logs = [log for log in logs if log.tenant == kept.tenant]
+    logs = [
+        log for keeper in keepers if (log := await audit.find_conversation(stored_summary.root, keeper)) is not None
+    ]
+    logs = [log for log in logs if log.tenant == stored_summary.tenant]
     if not logs:
         return [*found, f"no log has its end, message {chunk.to_seq - 1}"]
-    if not await _begins(audit, kept, logs):
+    if not await _has_range_start(audit, stored_summary, logs):
         found.append(f"no log that has its end has its beginning, message {chunk.from_seq}")
-    totals = {await _total(audit, log, chunk.to_seq - 1) for log in logs}
+    totals = {await _read_tokens_total(audit, log, chunk.to_seq - 1) for log in logs}
     if chunk.tokens_total not in totals:
         found.append(f"tokens through its end are {chunk.tokens_total}, its log says {sorted(totals)}")
     return found
 
 
-async def is_ahead(audit: Audit, kept: KeptChunk) -> bool:
+async def is_ahead_of_log(audit: DatabaseScan, stored_summary: SummaryRow) -> bool:
     """Whether no log has its end: the request that brought these messages failed after they were summarized. It is used
     when they come again."""
-    return not await audit.keepers(kept.root, kept.chunk.to_link)
+    return not await audit.find_link_locations(stored_summary.root, stored_summary.summary.to_link)
 
 
-async def _begins(audit: Audit, kept: KeptChunk, logs: list[Conversation]) -> bool:
-    chunk = kept.chunk
+async def _has_range_start(audit: DatabaseScan, stored_summary: SummaryRow, logs: list[Conversation]) -> bool:
+    chunk = stored_summary.summary
     if chunk.from_seq == 0:
-        return chunk.from_link == seed(kept.tenant)
+        return chunk.from_link == compute_first_link(stored_summary.tenant)
     for log in logs:
-        places = stretches(log.path, chunk.from_seq - 1, chunk.from_seq)
-        before = await audit.message(kept.root, places[0].conversation_id, chunk.from_seq - 1) if places else None
+        places = find_segments(log.lineage_with_self, chunk.from_seq - 1, chunk.from_seq)
+        before = (
+            await audit.find_message(stored_summary.root, places[0].conversation_id, chunk.from_seq - 1)
+            if places
+            else None
+        )
         if before is not None and before.link == chunk.from_link:
             return True
     return False
 
 
-async def _total(audit: Audit, log: Conversation, seq: int) -> int:
-    entry = await audit.message(log.root, log.id, seq)
+async def _read_tokens_total(audit: DatabaseScan, log: Conversation, seq: int) -> int:
+    entry = await audit.find_message(log.root, log.id, seq)
     return -1 if entry is None else entry.tokens_total

@@ -19,27 +19,27 @@ from typing import BinaryIO, Final, NamedTuple
 
 import orjson
 
-from app.observability.metric_families import FAMILIES, Family
+from app.observability.metric_families import FAMILIES, MetricFamily
 
 log = logging.getLogger(__name__)
 
-CELLS: Final = 1 << 16
+CELL_COUNT: Final = 1 << 16
 CELL_BYTES: Final = 8
 SPILL_CELLS: Final = 64
 """At the beginning: where what finds no place any more is counted and never read."""
-MOST_PROCESSES: Final = 4096
+MAX_PROCESSES: Final = 4096
 
 _BY_NAME: Final = {family.name: family for family in FAMILIES}
 
 
-class Key(NamedTuple):
+class SeriesKey(NamedTuple):
     """A series: a family, and a value for each of its labels."""
 
-    family: Family
+    family: MetricFamily
     labels: tuple[str, ...]
 
 
-class Cells:
+class CounterCells:
     """The numbers of one process.
 
     Args:
@@ -51,26 +51,26 @@ class Cells:
         self._memory = memory
         self.values: memoryview[float] = memoryview(memory).cast("d")
         self._journal = journal
-        self._is_stuck = False
+        self._has_journal_failed = False
         self._next = SPILL_CELLS
-        self.places: dict[Key, int] = {}
+        self.cells_by_series: dict[SeriesKey, int] = {}
         if journal is not None:
-            self.refresh(journal)
+            self.read_new_series(journal)
 
-    def refresh(self, journal: BinaryIO) -> None:
+    def read_new_series(self, journal: BinaryIO) -> None:
         """Take note of series that were written down since."""
         for key in read_journal(journal):
-            self._take(key)
+            self._allocate_cells(key)
 
-    def place(self, family: Family, labels: tuple[str, ...]) -> int:
+    def find_cell(self, family: MetricFamily, labels: tuple[str, ...]) -> int:
         """Where a series begins; a place of its own from the first time on, as long as there are any."""
-        key = Key(family, labels)
-        place = self.places.get(key)
+        key = SeriesKey(family, labels)
+        place = self.cells_by_series.get(key)
         if place is not None:
             return place
-        if self._next + family.width > CELLS or not self._written_down(key):
+        if self._next + family.width > CELL_COUNT or not self._write_to_journal(key):
             return 0
-        return self._take(key)
+        return self._allocate_cells(key)
 
     def close(self) -> None:
         """Let others go on in these files."""
@@ -78,25 +78,25 @@ class Cells:
             with contextlib.suppress(OSError):
                 self._journal.close()
 
-    def _written_down(self, key: Key) -> bool:
+    def _write_to_journal(self, key: SeriesKey) -> bool:
         """Whether others can know of a series. Nothing is written behind a line that may have broken off."""
-        if self._journal is None or self._is_stuck:
-            return not self._is_stuck
+        if self._journal is None or self._has_journal_failed:
+            return not self._has_journal_failed
         try:
             self._journal.write(orjson.dumps([key.family.name, key.labels]) + b"\n")
             self._journal.flush()
         except OSError as error:
-            self._is_stuck = True
+            self._has_journal_failed = True
             log.error("what this process has not counted before is not counted: %s", error)
-        return not self._is_stuck
+        return not self._has_journal_failed
 
-    def _take(self, key: Key) -> int:
-        place = self.places[key] = self._next
+    def _allocate_cells(self, key: SeriesKey) -> int:
+        place = self.cells_by_series[key] = self._next
         self._next += key.family.width
         return place
 
 
-def read_journal(journal: BinaryIO) -> Iterator[Key]:
+def read_journal(journal: BinaryIO) -> Iterator[SeriesKey]:
     """Series in the order of their places, from where the file was read to before; half a line waits for its rest."""
     while True:
         start = journal.tell()
@@ -105,22 +105,22 @@ def read_journal(journal: BinaryIO) -> Iterator[Key]:
             journal.seek(start)
             return
         name, labels = orjson.loads(line)
-        yield Key(_BY_NAME[name], tuple(labels))
+        yield SeriesKey(_BY_NAME[name], tuple(labels))
 
 
-def own_cells() -> Cells:
+def create_private_cells() -> CounterCells:
     """For a process that serves alone."""
-    return Cells(mmap.mmap(-1, CELLS * CELL_BYTES))
+    return CounterCells(mmap.mmap(-1, CELL_COUNT * CELL_BYTES))
 
 
-def shared_cells(folder: Path) -> Cells:
+def open_shared_cells(folder: Path) -> CounterCells:
     """For one of several processes: files that nobody counts in now, those of a process that has ended before new ones.
 
     Raises:
         OSError: the folder cannot be used.
     """
-    for number in range(MOST_PROCESSES):
-        journal = _journal_of(folder, number).open("a+b")
+    for number in range(MAX_PROCESSES):
+        journal = _journal_path(folder, number).open("a+b")
         try:
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,26 +128,26 @@ def shared_cells(folder: Path) -> Cells:
             continue
         try:
             journal.seek(0)
-            cells = Cells(_mapped(folder, number), journal)
+            cells = CounterCells(_map_cells(folder, number), journal)
             journal.truncate(journal.tell())
         except OSError:
             journal.close()
             raise
-        _forget_gauges(cells)
+        _reset_gauges(cells)
         return cells
-    raise OSError(f"more than {MOST_PROCESSES} processes count in {str(folder)!r}")
+    raise OSError(f"more than {MAX_PROCESSES} processes count in {str(folder)!r}")
 
 
-class Peer:
+class PeerCells:
     """The numbers of a process beside this one, or of one that has ended."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._journal = _journal_of(folder, number).open("rb")
-        self.cells = Cells(_mapped(folder, number), self._journal)
+        self._journal = _journal_path(folder, number).open("rb")
+        self.cells = CounterCells(_map_cells(folder, number), self._journal)
 
-    def refresh(self) -> None:
+    def read_new_series(self) -> None:
         """Take note of series that are new."""
-        self.cells.refresh(self._journal)
+        self.cells.read_new_series(self._journal)
 
     def close(self) -> None:
         self._journal.close()
@@ -163,39 +163,39 @@ class Peer:
         return False
 
 
-def peers_in(folder: Path, known: dict[int, Peer]) -> dict[int, Peer]:
+def find_peers(folder: Path, known: dict[int, PeerCells]) -> dict[int, PeerCells]:
     """All processes that have counted in a folder, by number."""
     number = 0
-    while number in known or _is_there(folder, number):
+    while number in known or _has_files(folder, number):
         if number not in known:
-            known[number] = Peer(folder, number)
+            known[number] = PeerCells(folder, number)
         number += 1
     return known
 
 
-def _is_there(folder: Path, number: int) -> bool:
-    cells = _cells_of(folder, number)
-    return cells.exists() and cells.stat().st_size >= CELLS * CELL_BYTES and _journal_of(folder, number).exists()
+def _has_files(folder: Path, number: int) -> bool:
+    cells = _cells_path(folder, number)
+    return cells.exists() and cells.stat().st_size >= CELL_COUNT * CELL_BYTES and _journal_path(folder, number).exists()
 
 
-def _forget_gauges(cells: Cells) -> None:
+def _reset_gauges(cells: CounterCells) -> None:
     """What stood at the end of the process before this one; when it all began is no such thing."""
-    for (family, _), place in cells.places.items():
+    for (family, _), place in cells.cells_by_series.items():
         if family.kind == "gauge" and family.merging != "min":
             cells.values[place] = 0.0
 
 
-def _mapped(folder: Path, number: int) -> mmap.mmap:
-    with _cells_of(folder, number).open("a+b") as file:
+def _map_cells(folder: Path, number: int) -> mmap.mmap:
+    with _cells_path(folder, number).open("a+b") as file:
         # Written in full: where the disk is full this fails, and a number that is counted later would kill the process.
-        file.write(bytes(max(0, CELLS * CELL_BYTES - file.seek(0, io.SEEK_END))))
+        file.write(bytes(max(0, CELL_COUNT * CELL_BYTES - file.seek(0, io.SEEK_END))))
         file.flush()
-        return mmap.mmap(file.fileno(), CELLS * CELL_BYTES)
+        return mmap.mmap(file.fileno(), CELL_COUNT * CELL_BYTES)
 
 
-def _journal_of(folder: Path, number: int) -> Path:
+def _journal_path(folder: Path, number: int) -> Path:
     return folder / f"{number}.names"
 
 
-def _cells_of(folder: Path, number: int) -> Path:
+def _cells_path(folder: Path, number: int) -> Path:
     return folder / f"{number}.cells"

@@ -11,13 +11,47 @@ from typing import Final, Literal
 
 PREFIX: Final = "concertina_"
 Kind = Literal["counter", "gauge", "histogram"]
-Merging = Literal["sum", "max", "min"]
+GaugeMerge = Literal["sum", "max", "min"]
 
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-SHORT_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-LONG_WAITS: Final = (*SHORT_SECONDS, 30.0, 300.0)
-SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-BY_MODEL: Final = ("provider", "model")
+SECONDS_BOUNDS: Final = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
+SHORT_SECONDS_BOUNDS: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+)
+LONG_WAIT_BOUNDS: Final = (*SHORT_SECONDS_BOUNDS, 30.0, 300.0)
+SHARE_BOUNDS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+MODEL_LABELS: Final = ("provider", "model")
 
 CONSOLE: Final = "console"
 """The `endpoint` of what the console's pages read."""
@@ -36,7 +70,7 @@ def is_application_endpoint(endpoint: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Family:
+class MetricFamily:
     """A metric. `bounds` are the upper ends of a histogram's buckets, without infinity."""
 
     name: str
@@ -44,7 +78,7 @@ class Family:
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
-    merging: Merging = "sum"
+    merging: GaugeMerge = "sum"
     """What a gauge's values of several processes come to."""
 
     @property
@@ -58,16 +92,16 @@ class Family:
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
-def _counter(name: str, told: str, *labels: str) -> Family:
-    return Family(name, "counter", told, labels)
+def _counter(name: str, told: str, *labels: str) -> MetricFamily:
+    return MetricFamily(name, "counter", told, labels)
 
 
-def _gauge(name: str, told: str, *labels: str, merging: Merging = "sum") -> Family:
-    return Family(name, "gauge", told, labels, merging=merging)
+def _gauge(name: str, told: str, *labels: str, merging: GaugeMerge = "sum") -> MetricFamily:
+    return MetricFamily(name, "gauge", told, labels, merging=merging)
 
 
-def _histogram(name: str, told: str, *labels: str, bounds: tuple[float, ...] = SECONDS) -> Family:
-    return Family(name, "histogram", told, labels, bounds)
+def _histogram(name: str, told: str, *labels: str, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> MetricFamily:
+    return MetricFamily(name, "histogram", told, labels, bounds)
 
 
 REQUESTS: Final = _counter("requests_total", "Requests, by path and status of the answer.", "endpoint", "code")
@@ -106,14 +140,14 @@ PROMPT_TOKENS: Final = _counter(
     "Tokens of prompts: `estimated` is our count of what was sent, `reported` the provider's, `cached` what of that it"
     " read from its cache, `log` the whole histories, `saved` what of them was not sent.",
     "kind",
-    *BY_MODEL,
+    *MODEL_LABELS,
 )
-COMPLETION_TOKENS: Final = _counter("completion_tokens_total", "Tokens of answers, as reported.", *BY_MODEL)
-PRESSURE: Final = _histogram("context_pressure", "Prompt as a share of its limit.", bounds=SHARES)
+COMPLETION_TOKENS: Final = _counter("completion_tokens_total", "Tokens of answers, as reported.", *MODEL_LABELS)
+PRESSURE: Final = _histogram("context_pressure", "Prompt as a share of its limit.", bounds=SHARE_BOUNDS)
 COST: Final = _counter(
-    "cost_usd_total", "What answers and summaries cost by list price, as far as that is known.", "kind", *BY_MODEL
+    "cost_usd_total", "What answers and summaries cost by list price, as far as that is known.", "kind", *MODEL_LABELS
 )
-SAVED_COST: Final = _counter("saved_usd_total", "What unsent tokens would have cost, by list price.", *BY_MODEL)
+SAVED_COST: Final = _counter("saved_usd_total", "What unsent tokens would have cost, by list price.", *MODEL_LABELS)
 UNPRICED: Final = _counter(
     "unpriced_calls_total", "Calls whose cost is not known: no `price` of the model, or no `usage` reported.", "reason"
 )
@@ -121,32 +155,34 @@ UNPRICED: Final = _counter(
 COMPACTIONS: Final = _counter("compactions_total", "Ranges that were to be summarized.", "outcome", "trigger")
 COMPACTION_SECONDS: Final = _histogram("compaction_seconds", "How long a range took.", "outcome")
 COMPACTING: Final = _gauge("compactions_running", "Ranges that are being summarized.")
-SUMMARY_TOKENS: Final = _counter("summary_tokens_total", "Tokens of summary calls, as reported.", "kind", *BY_MODEL)
+SUMMARY_TOKENS: Final = _counter("summary_tokens_total", "Tokens of summary calls, as reported.", "kind", *MODEL_LABELS)
 
 LEASE_WAIT_SECONDS: Final = _histogram(
     "lease_wait_seconds",
     "How long a conversation or a range was waited for.",
     "of",
     "outcome",
-    bounds=LONG_WAITS,
+    bounds=LONG_WAIT_BOUNDS,
 )
-STORE_SECONDS: Final = _histogram("store_seconds", "What the store took.", "operation", bounds=SHORT_SECONDS)
+STORE_SECONDS: Final = _histogram("store_seconds", "What the store took.", "operation", bounds=SHORT_SECONDS_BOUNDS)
 STORE_ERRORS: Final = _counter("store_errors_total", "Operations that found the store away.", "operation")
 STORE_QUEUE: Final = _gauge("store_queue_depth", "Operations of the store that wait or run.")
 
 UPSTREAM_REQUESTS: Final = _counter(
-    "upstream_requests_total", "Calls of providers, tries that failed included.", *BY_MODEL, "purpose", "outcome"
+    "upstream_requests_total", "Calls of providers, tries that failed included.", *MODEL_LABELS, "purpose", "outcome"
 )
-UPSTREAM_SECONDS: Final = _histogram("upstream_seconds", "From a call to its answer's end.", *BY_MODEL, "purpose")
+UPSTREAM_SECONDS: Final = _histogram("upstream_seconds", "From a call to its answer's end.", *MODEL_LABELS, "purpose")
 UPSTREAM_FIRST_BYTE_SECONDS: Final = _histogram(
-    "upstream_first_byte_seconds", "From a call to the first byte of its answer's body.", *BY_MODEL, "purpose"
+    "upstream_first_byte_seconds", "From a call to the first byte of its answer's body.", *MODEL_LABELS, "purpose"
 )
-UPSTREAM_RETRIES: Final = _counter("upstream_retries_total", "Calls of a deployment that had just failed.", *BY_MODEL)
+UPSTREAM_RETRIES: Final = _counter(
+    "upstream_retries_total", "Calls of a deployment that had just failed.", *MODEL_LABELS
+)
 UPSTREAM_FALLBACKS: Final = _counter(
-    "upstream_fallbacks_total", "Answers of a deployment that is not the first for its model.", *BY_MODEL
+    "upstream_fallbacks_total", "Answers of a deployment that is not the first for its model.", *MODEL_LABELS
 )
 BREAKER_OPEN: Final = _gauge(
-    "upstream_breaker_open", "1 while a deployment is left alone, or on trial.", *BY_MODEL, "purpose", merging="max"
+    "upstream_breaker_open", "1 while a deployment is left alone, or on trial.", *MODEL_LABELS, "purpose", merging="max"
 )
 
 TASKS: Final = _gauge("background_tasks", "Work that goes on behind requests.")
@@ -154,5 +190,7 @@ WORKERS: Final = _gauge("workers", "Processes that serve.")
 STARTED: Final = _gauge("start_time_seconds", "When the first of them started, Unix time.", merging="min")
 BUILD: Final = _gauge("build_info", "1, with what is running.", "version", "database", merging="max")
 
-FAMILIES: Final[tuple[Family, ...]] = tuple(one for one in list(globals().values()) if isinstance(one, Family))
+FAMILIES: Final[tuple[MetricFamily, ...]] = tuple(
+    one for one in list(globals().values()) if isinstance(one, MetricFamily)
+)
 """All of them, in the order in which they are told."""

@@ -5,67 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from app.observability.counter_cells import Cells, Key, Peer, peers_in
-from app.observability.metric_families import Family
+from app.observability.counter_cells import CounterCells, PeerCells, SeriesKey, find_peers
+from app.observability.metric_families import MetricFamily
 
 Series = Sequence[float]
 """One number; of a histogram its sum, then how often each bucket was hit, the last without an upper end."""
 
 
-class Numbers:
+class MetricsSnapshot:
     """A reading: every series with its numbers."""
 
-    def __init__(self, series: dict[Key, list[float]]) -> None:
+    def __init__(self, series: dict[SeriesKey, list[float]]) -> None:
         self._series = series
 
-    def of(self, family: Family) -> Iterator[tuple[dict[str, str], Series]]:
+    def iter_series(self, family: MetricFamily) -> Iterator[tuple[dict[str, str], Series]]:
         """The family's series, each with its labels by name."""
         for key, numbers in self._series.items():
             if key.family is family:
                 yield dict(zip(family.labels, key.labels, strict=True)), numbers
 
-    def total(self, family: Family, **labels: str) -> float:
+    def sum_series(self, family: MetricFamily, **labels: str) -> float:
         """Of a counter or gauge, over all series that have these labels."""
-        return sum(numbers[0] for told, numbers in self.of(family) if labels.items() <= told.items())
+        return sum(numbers[0] for told, numbers in self.iter_series(family) if labels.items() <= told.items())
 
-    def summed(self, family: Family, **labels: str) -> list[float]:
+    def sum_histogram(self, family: MetricFamily, **labels: str) -> list[float]:
         """A histogram over all series that have these labels."""
         total = [0.0] * family.width
-        for told, numbers in self.of(family):
+        for told, numbers in self.iter_series(family):
             if labels.items() <= told.items():
                 total = [one + other for one, other in zip(total, numbers, strict=True)]
         return total
 
-    def by(self, family: Family, label: str) -> dict[str, float]:
+    def sum_by_label(self, family: MetricFamily, label: str) -> dict[str, float]:
         """Totals of a counter by the values of one label."""
         totals: dict[str, float] = {}
-        for told, numbers in self.of(family):
+        for told, numbers in self.iter_series(family):
             totals[told[label]] = totals.get(told[label], 0.0) + numbers[0]
         return totals
 
 
-class Reading:
+class MetricsReader:
     """Reads the numbers of this process, and of those beside it if there are any.
 
     Args:
         folder: where several processes count; None: this one is alone.
     """
 
-    def __init__(self, own: Cells, folder: Path | None) -> None:
+    def __init__(self, own: CounterCells, folder: Path | None) -> None:
         self._own = own
         self._folder = folder
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, PeerCells] = {}
 
-    def read(self) -> Numbers:
+    def read_snapshot(self) -> MetricsSnapshot:
         """Counters of everybody who ever counted, gauges of those who live."""
-        series: dict[Key, list[float]] = {}
+        series: dict[SeriesKey, list[float]] = {}
         if self._folder is None:
-            _merge(series, self._own, is_alive=True)
-            return Numbers(series)
-        for peer in peers_in(self._folder, self._peers).values():
-            peer.refresh()
-            _merge(series, peer.cells, is_alive=peer.is_alive)
-        return Numbers(series)
+            _merge_cells(series, self._own, is_alive=True)
+            return MetricsSnapshot(series)
+        for peer in find_peers(self._folder, self._peers).values():
+            peer.read_new_series()
+            _merge_cells(series, peer.cells, is_alive=peer.is_alive)
+        return MetricsSnapshot(series)
 
     def close(self) -> None:
         """Nothing more is read."""
@@ -74,7 +74,7 @@ class Reading:
         self._peers.clear()
 
 
-def quantile(share: float, family: Family, series: Series) -> float | None:
+def estimate_quantile(share: float, family: MetricFamily, series: Series) -> float | None:
     """An estimate from a histogram, between the ends of the bucket that it falls in; None where nothing was seen.
 
     What lies above the last end is told as that end, as Prometheus' `histogram_quantile` does.
@@ -94,8 +94,8 @@ def quantile(share: float, family: Family, series: Series) -> float | None:
     return family.bounds[-1]
 
 
-def _merge(series: dict[Key, list[float]], cells: Cells, *, is_alive: bool) -> None:
-    for key, place in list(cells.places.items()):
+def _merge_cells(series: dict[SeriesKey, list[float]], cells: CounterCells, *, is_alive: bool) -> None:
+    for key, place in list(cells.cells_by_series.items()):
         family = key.family
         if family.kind == "gauge" and not is_alive and family.merging != "min":
             continue

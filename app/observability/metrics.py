@@ -16,18 +16,18 @@ from typing import Final
 import msgspec
 
 from app.observability import metric_families as f
-from app.observability.counter_cells import Cells, own_cells, shared_cells
-from app.observability.metric_families import OTHER, Family
-from app.observability.metric_readings import Numbers, Reading
+from app.observability.counter_cells import CounterCells, create_private_cells, open_shared_cells
+from app.observability.metric_families import OTHER, MetricFamily
+from app.observability.metric_readings import MetricsReader, MetricsSnapshot
 
 log = logging.getLogger(__name__)
 
-MOST_MODELS: Final = 100
-MOST_KEPT: Final = 500
+MAX_MODEL_LABELS: Final = 100
+MAX_CACHED_MODEL_SERIES: Final = 500
 """Of places that are found once: models, by how their answers may end."""
 
 
-class Counted:
+class CounterSeries:
     """One series of a counter or gauge.
 
     Attributes:
@@ -47,7 +47,7 @@ class Counted:
         self._values[self.place] = number
 
 
-class Observed:
+class HistogramSeries:
     """One series of a histogram."""
 
     __slots__ = ("_bounds", "_place", "_values")
@@ -57,7 +57,7 @@ class Observed:
         self._place = place
         self._bounds = bounds
 
-    def add(self, number: float) -> None:
+    def observe(self, number: float) -> None:
         place = self._place
         self._values[place] += number
         self._values[place + 1 + bisect_left(self._bounds, number)] += 1
@@ -116,57 +116,57 @@ class Metrics:
         clock: Callable[[], float] = time.perf_counter,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
-        cells = None if folder is None else _shared_with_others(folder)
-        self._cells = cells or own_cells()
-        self._reading = Reading(self._cells, None if cells is None else folder)
-        self._counted: dict[tuple[Family, tuple[str, ...]], Counted] = {}
-        self._observed: dict[tuple[Family, tuple[str, ...]], Observed] = {}
+        cells = None if folder is None else _open_shared_cells(folder)
+        self._cells = cells or create_private_cells()
+        self._reading = MetricsReader(self._cells, None if cells is None else folder)
+        self._counter_cache: dict[tuple[MetricFamily, tuple[str, ...]], CounterSeries] = {}
+        self._histogram_cache: dict[tuple[MetricFamily, tuple[str, ...]], HistogramSeries] = {}
         self._models: dict[str, str] = {name: name for name in models}
-        self._by_model: dict[tuple[str, str, str, str], _OfModel] = {}
-        self._watched: list[tuple[Counted, Callable[[], float]]] = []
+        self._by_model: dict[tuple[str, str, str, str], _ModelSeries] = {}
+        self._watched: list[tuple[CounterSeries, Callable[[], float]]] = []
         self.now = clock
-        self.in_flight = self.counted(f.IN_FLIGHT)
-        self.streams = self.counted(f.STREAMS)
-        self.compacting = self.counted(f.COMPACTING)
-        self.store_queue = self.counted(f.STORE_QUEUE)
-        self._pressure = self.observed(f.PRESSURE)
-        self.counted(f.WORKERS).set(1)
+        self.in_flight = self.counter_series(f.IN_FLIGHT)
+        self.streams = self.counter_series(f.STREAMS)
+        self.compacting = self.counter_series(f.COMPACTING)
+        self.store_queue = self.counter_series(f.STORE_QUEUE)
+        self._pressure = self.histogram_series(f.PRESSURE)
+        self.counter_series(f.WORKERS).set(1)
         for family in f.FAMILIES:
             if family.kind == "counter" and not family.labels:
-                self.counted(family)
-        _begin(self._cells, unix_seconds())
+                self.counter_series(family)
+        _set_start_time(self._cells, unix_seconds())
 
-    def counted(self, family: Family, *labels: str) -> Counted:
+    def counter_series(self, family: MetricFamily, *labels: str) -> CounterSeries:
         """A series of a counter or gauge; from the first time on it is told."""
         key = (family, labels)
-        found = self._counted.get(key)
+        found = self._counter_cache.get(key)
         if found is None:
-            found = self._counted[key] = Counted(self._cells.values, self._cells.place(family, labels))
+            found = self._counter_cache[key] = CounterSeries(self._cells.values, self._cells.find_cell(family, labels))
         return found
 
-    def observed(self, family: Family, *labels: str) -> Observed:
+    def histogram_series(self, family: MetricFamily, *labels: str) -> HistogramSeries:
         """A series of a histogram."""
         key = (family, labels)
-        found = self._observed.get(key)
+        found = self._histogram_cache.get(key)
         if found is None:
-            place = self._cells.place(family, labels)
-            found = self._observed[key] = Observed(self._cells.values, place, family.bounds)
+            place = self._cells.find_cell(family, labels)
+            found = self._histogram_cache[key] = HistogramSeries(self._cells.values, place, family.bounds)
         return found
 
-    def watch(self, family: Family, value: Callable[[], float], *labels: str) -> None:
+    def watch_gauge(self, family: MetricFamily, value: Callable[[], float], *labels: str) -> None:
         """A number that is looked up whenever numbers are read."""
-        self._watched.append((self.counted(family, *labels), value))
+        self._watched.append((self.counter_series(family, *labels), value))
 
-    def describe(self, *, version: str, database: str) -> None:
+    def set_build_info(self, *, version: str, database: str) -> None:
         """Say what is running."""
-        self.counted(f.BUILD, version, database).set(1)
+        self.counter_series(f.BUILD, version, database).set(1)
 
-    def numbers(self) -> Numbers:
+    def read_snapshot(self) -> MetricsSnapshot:
         """Everything that was counted until now, by all processes."""
-        self.refresh()
-        return self._reading.read()
+        self.refresh_gauges()
+        return self._reading.read_snapshot()
 
-    def refresh(self) -> None:
+    def refresh_gauges(self) -> None:
         """Look up what is watched, so that others who read see it as it is."""
         for gauge, value in self._watched:
             gauge.set(value())
@@ -176,7 +176,7 @@ class Metrics:
         self._reading.close()
         self._cells.close()
 
-    def model(self, name: str, *, is_served: bool = True) -> str:
+    def model_label(self, name: str, *, is_served: bool = True) -> str:
         """A model's name as a label.
 
         Args:
@@ -185,28 +185,28 @@ class Metrics:
         known = self._models.get(name)
         if known is not None:
             return known
-        if not is_served or len(self._models) >= MOST_MODELS:
+        if not is_served or len(self._models) >= MAX_MODEL_LABELS:
             return OTHER
         self._models[name] = name
         return name
 
-    def error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
+    def count_error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
         """Count an error that a client is told.
 
         Args:
             is_of_application: False: a probe, a scraper, the console or an operator is told.
         """
-        self.counted(f.ERRORS, code or OTHER, str(status)).add()
+        self.counter_series(f.ERRORS, code or OTHER, str(status)).add()
         if not is_of_application:
-            self.counted(f.OPERATOR_ERRORS, code or OTHER, str(status)).add()
+            self.counter_series(f.OPERATOR_ERRORS, code or OTHER, str(status)).add()
 
-    def answered(self, facts: TurnFacts) -> None:
+    def count_turn(self, facts: TurnFacts) -> None:
         """A model has answered."""
         key = (facts.provider, facts.model, facts.status, facts.policy)
-        of = self._by_model.get(key) or self._of_model(key)
+        of = self._by_model.get(key) or self._find_model_series(key)
         values = self._cells.values
         values[of.turns] += 1
-        self._pressure.add(facts.pressure)
+        self._pressure.observe(facts.pressure)
         values[of.estimated] += facts.prompt_tokens
         values[of.log] += facts.log_tokens
         if facts.log_tokens > facts.prompt_tokens:
@@ -219,89 +219,89 @@ class Metrics:
         if facts.cost_usd is not None:
             of.cost.add(facts.cost_usd)
         else:
-            self.counted(f.UNPRICED, "usage" if facts.reported_tokens is None else "price").add()
+            self.counter_series(f.UNPRICED, "usage" if facts.reported_tokens is None else "price").add()
         if facts.saved_usd is not None:
             of.saved_cost.add(facts.saved_usd)
         if not facts.is_whole:
-            self.counted(f.INTERRUPTED).add()
+            self.counter_series(f.INTERRUPTED).add()
         if facts.recovered:
-            self.counted(f.RECOVERIES).add()
+            self.counter_series(f.RECOVERIES).add()
 
-    def summarized(self, facts: SummaryFacts) -> None:
+    def count_summary_call(self, facts: SummaryFacts) -> None:
         """A model was asked for a summary and answered, whatever became of that."""
-        model = self.model(facts.model)
-        self.counted(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
-        self.counted(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
+        model = self.model_label(facts.model)
+        self.counter_series(f.SUMMARY_TOKENS, "prompt", facts.provider, model).add(facts.prompt_tokens)
+        self.counter_series(f.SUMMARY_TOKENS, "completion", facts.provider, model).add(facts.completion_tokens)
         if facts.cost_usd is not None:
-            self.counted(f.COST, "summary", facts.provider, model).add(facts.cost_usd)
+            self.counter_series(f.COST, "summary", facts.provider, model).add(facts.cost_usd)
         else:
-            self.counted(f.UNPRICED, "price" if facts.is_reported else "usage").add()
+            self.counter_series(f.UNPRICED, "price" if facts.is_reported else "usage").add()
 
-    def _of_model(self, key: tuple[str, str, str, str]) -> _OfModel:
+    def _find_model_series(self, key: tuple[str, str, str, str]) -> _ModelSeries:
         """Series of a model that are not looked up yet."""
         provider, model, status, policy = key
-        found = _OfModel(self, provider, self.model(model), (status, policy))
-        if len(self._by_model) < MOST_KEPT:
+        found = _ModelSeries(self, provider, self.model_label(model), (status, policy))
+        if len(self._by_model) < MAX_CACHED_MODEL_SERIES:
             self._by_model[key] = found
         return found
 
 
-class _OfModel:
+class _ModelSeries:
     """Where each answer of one model that ended alike is counted: places of cells, found once."""
 
     def __init__(self, metrics: Metrics, provider: str, model: str, ended: tuple[str, str]) -> None:
         self._metrics = metrics
         self._of = of = (provider, model)
-        self.turns = metrics.counted(f.TURNS, *ended).place
-        self.estimated = metrics.counted(f.PROMPT_TOKENS, "estimated", *of).place
-        self.reported = metrics.counted(f.PROMPT_TOKENS, "reported", *of).place
-        self.log = metrics.counted(f.PROMPT_TOKENS, "log", *of).place
-        self.saved = metrics.counted(f.PROMPT_TOKENS, "saved", *of).place
-        self.cached = metrics.counted(f.PROMPT_TOKENS, "cached", *of).place
-        self.completion = metrics.counted(f.COMPLETION_TOKENS, *of).place
+        self.turns = metrics.counter_series(f.TURNS, *ended).place
+        self.estimated = metrics.counter_series(f.PROMPT_TOKENS, "estimated", *of).place
+        self.reported = metrics.counter_series(f.PROMPT_TOKENS, "reported", *of).place
+        self.log = metrics.counter_series(f.PROMPT_TOKENS, "log", *of).place
+        self.saved = metrics.counter_series(f.PROMPT_TOKENS, "saved", *of).place
+        self.cached = metrics.counter_series(f.PROMPT_TOKENS, "cached", *of).place
+        self.completion = metrics.counter_series(f.COMPLETION_TOKENS, *of).place
 
     @functools.cached_property
-    def cost(self) -> Counted:
+    def cost(self) -> CounterSeries:
         """Told from the first priced answer on: what is not known is no zero."""
-        return self._metrics.counted(f.COST, "answer", *self._of)
+        return self._metrics.counter_series(f.COST, "answer", *self._of)
 
     @functools.cached_property
-    def saved_cost(self) -> Counted:
-        return self._metrics.counted(f.SAVED_COST, *self._of)
+    def saved_cost(self) -> CounterSeries:
+        return self._metrics.counter_series(f.SAVED_COST, *self._of)
 
 
-def _shared_with_others(folder: Path) -> Cells | None:
+def _open_shared_cells(folder: Path) -> CounterCells | None:
     try:
-        return shared_cells(folder)
+        return open_shared_cells(folder)
     except OSError as error:
         log.warning("this process counts for itself alone, and others do not tell its numbers: %s", error)
         return None
 
 
-def _begin(cells: Cells, unix_seconds: float) -> None:
+def _set_start_time(cells: CounterCells, unix_seconds: float) -> None:
     """When it all began: a process that goes on counting for another one leaves that as it is."""
-    place = cells.place(f.STARTED, ())
+    place = cells.find_cell(f.STARTED, ())
     if not cells.values[place]:
         cells.values[place] = unix_seconds
 
 
-class _Silent(Metrics):
+class _NoMetrics(Metrics):
     """Counts nothing."""
 
     is_on = False
 
-    def watch(self, family: Family, value: Callable[[], float], *labels: str) -> None:
+    def watch_gauge(self, family: MetricFamily, value: Callable[[], float], *labels: str) -> None:
         return None
 
-    def answered(self, facts: TurnFacts) -> None:
+    def count_turn(self, facts: TurnFacts) -> None:
         return None
 
-    def summarized(self, facts: SummaryFacts) -> None:
+    def count_summary_call(self, facts: SummaryFacts) -> None:
         return None
 
-    def error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
+    def count_error(self, code: str | None, status: int, *, is_of_application: bool = True) -> None:
         return None
 
 
-SILENT: Final[Metrics] = _Silent()
+NO_METRICS: Final[Metrics] = _NoMetrics()
 """For those whom nobody watches. What is counted one by one is counted into numbers that nobody reads."""

@@ -32,9 +32,9 @@ from app.observability.tracing import (
     Kind,
     RawHeaders,
     Span,
-    error_type_of,
-    leave,
+    error_type_name,
     make_current,
+    restore_span,
 )
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _EMPTY: Final = Context()
 _W3C: Final = TraceContextTextMapPropagator()
 
 
-def exporter_to(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
+def build_exporter(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
     """An exporter to an OTLP/HTTP collector.
 
     Args:
@@ -56,7 +56,7 @@ def exporter_to(endpoint: str, headers: Mapping[str, str]) -> SpanExporter:
     """
     address = endpoint.rstrip("/")
     url = address if address.endswith(TRACES_PATH) else address + TRACES_PATH
-    return Quiet(OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=EXPORT_SECONDS))
+    return QuietSpanExporter(OTLPSpanExporter(endpoint=url, headers=dict(headers), timeout=EXPORT_SECONDS))
 
 
 class OtelTracing:
@@ -89,13 +89,13 @@ class OtelTracing:
         self._tracer = self._provider.get_tracer("concertina", version)
         self._drain_seconds = drain_seconds
 
-    def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
+    def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         """See `tracing.Tracing`. A request that is not sampled gets a span that only passes the trace on."""
-        parent = _parent_in(headers)
+        parent = _extract_parent(headers)
         span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, record_exception=False)
         if span.is_recording():
             return _OtelSpan(self._tracer, span, {})
-        return _Unsampled(span.get_span_context()) if span.get_span_context().is_valid else NO_SPAN
+        return _UnsampledSpan(span.get_span_context()) if span.get_span_context().is_valid else NO_SPAN
 
     async def aclose(self) -> None:
         """Export what is left; what a collector does not take in time is lost."""
@@ -115,7 +115,7 @@ class OtelTracing:
             log.warning("the trace collector did not take the last spans within %g s", self._drain_seconds)
 
 
-class _Unsampled(Span):
+class _UnsampledSpan(Span):
     """A request that nothing is recorded of; what it calls is told so."""
 
     __slots__ = ("_context",)
@@ -123,8 +123,8 @@ class _Unsampled(Span):
     def __init__(self, context: trace.SpanContext) -> None:
         self._context = context
 
-    def headers(self) -> Mapping[str, str]:
-        return _headers_of(trace.NonRecordingSpan(self._context))
+    def trace_headers(self) -> Mapping[str, str]:
+        return _build_trace_headers(trace.NonRecordingSpan(self._context))
 
     def __enter__(self) -> Span:
         make_current(self)
@@ -147,13 +147,13 @@ class _OtelSpan(Span):
         context = span.get_span_context()
         self.ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
-    def child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+    def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
         parent = trace.set_span_in_context(self._span, _EMPTY)
         told: OtelAttributes = {**self._shared, **(attributes or {})} if kind == "client" else attributes  # type: ignore[dict-item]
         span = self._tracer.start_span(name, parent, _KINDS[kind], told, record_exception=False)
         return _OtelSpan(self._tracer, span, self._shared)
 
-    def follower(self, name: str) -> Span:
+    def start_linked_trace(self, name: str) -> Span:
         links = [trace.Link(self._span.get_span_context())]
         span = self._tracer.start_span(name, _EMPTY, links=links, record_exception=False)
         known = {name: value for name, value in self._shared.items() if name == CONVERSATION}
@@ -162,14 +162,14 @@ class _OtelSpan(Span):
     def set(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
 
-    def share(self, attributes: Attributes) -> None:
+    def set_shared(self, attributes: Attributes) -> None:
         self._shared.update(attributes)
         self._span.set_attributes(attributes)
 
     def rename(self, name: str) -> None:
         self._span.update_name(name)
 
-    def event(self, name: str, attributes: Attributes | None = None) -> None:
+    def add_event(self, name: str, attributes: Attributes | None = None) -> None:
         self._span.add_event(name, attributes)
 
     def fail(self, error_type: str) -> None:
@@ -178,8 +178,8 @@ class _OtelSpan(Span):
             self._span.set_attribute("error.type", error_type)
             self._span.set_status(trace.StatusCode.ERROR)
 
-    def headers(self) -> Mapping[str, str]:
-        return _headers_of(self._span)
+    def trace_headers(self) -> Mapping[str, str]:
+        return _build_trace_headers(self._span)
 
     def end(self) -> None:
         if self._span.is_recording():
@@ -191,10 +191,10 @@ class _OtelSpan(Span):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._token is not None:
-            leave(self._token)
+            restore_span(self._token)
             self._token = None
         if error is not None:
-            self.fail(error_type_of(error))
+            self.fail(error_type_name(error))
         self.end()
 
 
@@ -202,7 +202,7 @@ class _Sampler(Sampler):
     """As the client decided; where it did not, by the trace's id. What a recorded request caused is recorded too."""
 
     def __init__(self, ratio: float) -> None:
-        self._of_requests = ParentBased(TraceIdRatioBased(ratio))
+        self._request_sampler = ParentBased(TraceIdRatioBased(ratio))
 
     def should_sample(
         self,
@@ -214,14 +214,14 @@ class _Sampler(Sampler):
         links: Sequence[trace.Link] | None = None,
         trace_state: trace.TraceState | None = None,
     ) -> SamplingResult:
-        sampler = ALWAYS_ON if links else self._of_requests
+        sampler = ALWAYS_ON if links else self._request_sampler
         return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
     def get_description(self) -> str:
         return "requests as their clients decide, by ratio where they do not; what those cause"
 
 
-class Quiet(SpanExporter):
+class QuietSpanExporter(SpanExporter):
     """An exporter that says once that its collector is away, and once that it is back.
 
     The library's own lines, several for each batch, are left out.
@@ -250,7 +250,7 @@ class Quiet(SpanExporter):
         return self._exporter.force_flush(timeout_millis)
 
 
-def _parent_in(headers: RawHeaders) -> Context:
+def _extract_parent(headers: RawHeaders) -> Context:
     carrier: dict[str, str] = {}
     for name, value in headers:
         if name in CONTEXT_HEADERS:
@@ -259,7 +259,7 @@ def _parent_in(headers: RawHeaders) -> Context:
     return _W3C.extract(carrier, _EMPTY) if carrier else _EMPTY
 
 
-def _headers_of(span: trace.Span) -> dict[str, str]:
+def _build_trace_headers(span: trace.Span) -> dict[str, str]:
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, trace.set_span_in_context(span, _EMPTY))
     return carrier

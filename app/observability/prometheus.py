@@ -11,35 +11,35 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from app.observability.metric_families import FAMILIES, Family
-from app.observability.metric_readings import Numbers, Series
+from app.observability.metric_families import FAMILIES, MetricFamily
+from app.observability.metric_readings import MetricsSnapshot, Series
 
 
-class Told(NamedTuple):
+class MetricsResponse(NamedTuple):
     """An answer to `/metrics`."""
 
     body: bytes
     content_type: str
 
 
-class Exposition:
+class PrometheusExposition:
     """Tells what `read` gives, in the form that is asked for."""
 
-    def __init__(self, read: Callable[[], Numbers]) -> None:
+    def __init__(self, read: Callable[[], MetricsSnapshot]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collecting(read))
+        self._registry.register(_SnapshotCollector(read))
 
-    def told(self, accept: str) -> Told:
+    def render(self, accept: str) -> MetricsResponse:
         """
         Args:
             accept: the header: OpenMetrics where it names that, else Prometheus' text format.
         """
         encode, content_type = choose_encoder(accept)
-        return Told(encode(self._registry), content_type)
+        return MetricsResponse(encode(self._registry), content_type)
 
 
-class _Collecting(Collector):
-    def __init__(self, read: Callable[[], Numbers]) -> None:
+class _SnapshotCollector(Collector):
+    def __init__(self, read: Callable[[], MetricsSnapshot]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
@@ -48,23 +48,23 @@ class _Collecting(Collector):
     def collect(self) -> Iterator[Metric]:
         numbers = self._read()
         for family in FAMILIES:
-            yield _metric(family, numbers)
+            yield _build_metric(family, numbers)
 
 
-def _metric(family: Family, numbers: Numbers) -> Metric:
+def _build_metric(family: MetricFamily, numbers: MetricsSnapshot) -> Metric:
     name, labels = family.full_name, family.labels
     if family.kind == "histogram":
         histogram = HistogramMetricFamily(name, family.help, labels=labels)
-        for told, series in numbers.of(family):
-            histogram.add_metric([*told.values()], _buckets(family, series), series[0])
+        for told, series in numbers.iter_series(family):
+            histogram.add_metric([*told.values()], _cumulative_buckets(family, series), series[0])
         return histogram
     metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(name, family.help, labels=labels)
-    for told, series in numbers.of(family):
+    for told, series in numbers.iter_series(family):
         metric.add_metric([*told.values()], series[0])
     return metric
 
 
-def _buckets(family: Family, series: Series) -> list[tuple[str, float]]:
+def _cumulative_buckets(family: MetricFamily, series: Series) -> list[tuple[str, float]]:
     """Prometheus wants each bucket with all that lies below it."""
     ends = [*map(str, family.bounds), "+Inf"]
     return list(zip(ends, accumulate(series[1:]), strict=True))

@@ -14,19 +14,19 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from app.observability.log import MAX_FIELD_CHARS, TOLD, json_lines
+from app.observability.log import MAX_FIELD_CHARS, PRERENDERED_FIELDS, find_json_handler
 
 LOGGER: Final = "concertina.requests"
-MESSAGE: Final = "request"
+LOG_MESSAGE: Final = "request"
 _log = logging.getLogger(LOGGER)
 _TEMPLATES: Final = {
-    level: vars(logging.LogRecord(LOGGER, level, "", 0, MESSAGE, None, None))
+    level: vars(logging.LogRecord(LOGGER, level, "", 0, LOG_MESSAGE, None, None))
     for level in (logging.INFO, logging.WARNING)
 }
 """What records of requests have in common. To find out thread and process takes longer than to write the line."""
 
 
-class ToldError(Protocol):
+class ReportableError(Protocol):
     """An error that a client is told; `errors.GatewayError`."""
 
     @property
@@ -39,7 +39,7 @@ class ToldError(Protocol):
     def status(self) -> int: ...
 
 
-class NotedError(msgspec.Struct, frozen=True):
+class ErrorFacts(msgspec.Struct, frozen=True):
     """What is kept of an error that a client is told. The error itself would keep its traceback, and so the request:
     facts live as long as any timer that the request set, the one of its idle connection included."""
 
@@ -56,7 +56,7 @@ class RequestFacts(msgspec.Struct):
         compaction_ms: how long it waited for summaries.
     """
 
-    error: NotedError | None = None
+    error: ErrorFacts | None = None
     compaction_ms: int | None = None
     context_status: str | None = None
     conversation_id: str | None = None
@@ -78,34 +78,34 @@ def begin_facts() -> RequestFacts:
     return facts
 
 
-request_facts: Final[Callable[[], RequestFacts | None]] = _current.get
+current_request_facts: Final[Callable[[], RequestFacts | None]] = _current.get
 """The facts of the request that this task works for; None where nobody wants to know."""
 
 
-def note_request(model: str, *, stream: bool) -> None:
+def record_request(model: str, *, stream: bool) -> None:
     """What the request asks for."""
     facts = _current.get()
     if facts is not None:
-        facts.model, facts.stream = short(model), stream
+        facts.model, facts.stream = shorten_name(model), stream
 
 
-def short(text: str) -> str | None:
+def shorten_name(text: str) -> str | None:
     """A name that a client or a provider chose; None where it is too long to be one."""
     return text if len(text) <= MAX_FIELD_CHARS else None
 
 
-def note_error(error: ToldError, *, instead: bool = False) -> None:
+def record_error(error: ReportableError, *, replaces: bool = False) -> None:
     """The client is told of an error, by a status or within a stream. The first one stands.
 
     Args:
-        instead: what was noted before is not told after all.
+        replaces: what was noted before is not told after all.
     """
     facts = _current.get()
-    if facts is not None and (facts.error is None or instead):
-        facts.error = NotedError(error.code, error.name, error.status)
+    if facts is not None and (facts.error is None or replaces):
+        facts.error = ErrorFacts(error.code, error.name, error.status)
 
 
-def tell(facts: RequestFacts, level: int, told: dict[str, Any]) -> None:
+def log_request(facts: RequestFacts, level: int, fields: dict[str, Any]) -> None:
     """Write the line of a request that is over.
 
     It is made without looking for the place in the code that it comes from, and written as it is: none of its fields
@@ -113,18 +113,18 @@ def tell(facts: RequestFacts, level: int, told: dict[str, Any]) -> None:
 
     Args:
         level: info or warning.
-        told: the fields that come first; the facts are added to it.
+        fields: the fields that come first; the facts are added to it.
     """
     if not _log.isEnabledFor(level):
         return
     values = zip(_NAMES, msgspec.structs.astuple(facts), strict=True)
-    told |= {name: value for name, value in values if value is not None}
+    fields |= {name: value for name, value in values if value is not None}
     if facts.error is not None:
-        told["error"] = facts.error.name
-    if (lines := json_lines()) is not None:
-        lines.tell(level, LOGGER, MESSAGE, told)
+        fields["error"] = facts.error.name
+    if (lines := find_json_handler()) is not None:
+        lines.write_line(level, LOGGER, LOG_MESSAGE, fields)
         return
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
-    record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, TOLD: told}
+    record.__dict__ = {**_TEMPLATES[level], "created": now, "msecs": now % 1 * 1000, PRERENDERED_FIELDS: fields}
     _log.handle(record)

@@ -45,30 +45,30 @@ class Span:
     is_recording: bool = False
     ids: Mapping[str, str] = {}
 
-    def child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
+    def start_child(self, name: str, kind: Kind = "internal", attributes: Attributes | None = None) -> Span:
         """A span beneath this one, begun now."""
         return self
 
-    def follower(self, name: str) -> Span:
+    def start_linked_trace(self, name: str) -> Span:
         """The first span of a trace of its own, for work that this one caused and does not wait for."""
         return self
 
     def set(self, attributes: Attributes) -> None:
         """Say something of this span; after its end nothing is heard."""
 
-    def share(self, attributes: Attributes) -> None:
+    def set_shared(self, attributes: Attributes) -> None:
         """Say something of this span and of every model call of its trace that begins from now on."""
 
     def rename(self, name: str) -> None:
         """Call it by what it turned out to be."""
 
-    def event(self, name: str, attributes: Attributes | None = None) -> None:
+    def add_event(self, name: str, attributes: Attributes | None = None) -> None:
         """Something that happened just now."""
 
     def fail(self, error_type: str) -> None:
         """It has not come to what it was begun for. The first reason stands."""
 
-    def headers(self) -> Mapping[str, str]:
+    def trace_headers(self) -> Mapping[str, str]:
         """W3C trace context for what is called within this span."""
         return {}
 
@@ -95,17 +95,17 @@ def make_current(span: Span) -> Token[Span]:
     return _current.set(span)
 
 
-def leave(token: Token[Span]) -> None:
+def restore_span(token: Token[Span]) -> None:
     """Work in the span before again."""
     _current.reset(token)
 
 
-def error_type_of(error: BaseException) -> str:
+def error_type_name(error: BaseException) -> str:
     """The name of an error's class; messages stay out of spans."""
     return CANCELLED if isinstance(error, asyncio.CancelledError) else type(error).__name__
 
 
-def traced(
+def trace_span(
     name: str,
 ) -> Callable[[Callable[Parameters, Coroutine[Any, Any, Result]]], Callable[Parameters, Coroutine[Any, Any, Result]]]:
     """Give each run of a coroutine function a span beneath the current one."""
@@ -116,15 +116,15 @@ def traced(
         @functools.wraps(function)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
             work = function(*args, **kwargs)
-            return _within(name, work) if _current.get().is_recording else work
+            return _run_in_span(name, work) if _current.get().is_recording else work
 
         return run
 
     return decorate
 
 
-async def _within(name: str, work: Coroutine[Any, Any, Result]) -> Result:
-    with _current.get().child(name):
+async def _run_in_span(name: str, work: Coroutine[Any, Any, Result]) -> Result:
+    with _current.get().start_child(name):
         return await work
 
 
@@ -137,7 +137,7 @@ class Tracing(Protocol):
 
     is_on: bool
 
-    def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
+    def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         """The span of a request, beneath the client's own where its headers name one.
 
         Args:
@@ -153,7 +153,7 @@ class NoTracing:
 
     is_on = False
 
-    def request(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
+    def start_request_span(self, name: str, headers: RawHeaders, attributes: Attributes) -> Span:
         return NO_SPAN
 
     async def aclose(self) -> None:

@@ -9,55 +9,55 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Tasks:
+class BackgroundTasks:
     """Owns tasks from their start to their end."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running_tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         """How many there are."""
-        return len(self._running)
+        return len(self._running_tasks)
 
     def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Start work whose caller may go away."""
         task = asyncio.create_task(work)  # noqa: TID251 - owned until aclose
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running_tasks.add(task)
+        task.add_done_callback(self._running_tasks.discard)
         return task
 
-    def begun(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
+    def ensure_future(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
         """Work whose caller may go away: a future comes to its end by itself, a coroutine is given a task."""
         return work if isinstance(work, asyncio.Future) else self.spawn(work)
 
-    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def run_shielded(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run work to its end even when the caller is cancelled meanwhile."""
         return await asyncio.shield(self.spawn(work))
 
-    async def seen_through(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def run_shielded_to_end(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run work to its end; a caller that is cancelled meanwhile is so when it has ended."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await ended(task)
+            await wait_until_done(task)
             raise
 
     async def aclose(self, timeout_seconds: float) -> None:
         """Wait for what is running, then cancel what is left."""
-        if self._running:
-            _, late = await asyncio.wait(self._running, timeout=timeout_seconds)
+        if self._running_tasks:
+            _, late = await asyncio.wait(self._running_tasks, timeout=timeout_seconds)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
 
 
-async def ended(work: asyncio.Future[Any]) -> None:
+async def wait_until_done(future: asyncio.Future[Any]) -> None:
     """Wait until work has ended, whatever came of it. Who waits may be cancelled; the work goes on."""
-    if work.done():
+    if future.done():
         return
-    waiting = asyncio.get_running_loop().create_future()
-    work.add_done_callback(lambda _: None if waiting.done() else waiting.set_result(None))
-    await waiting
+    waiter = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+    await waiter

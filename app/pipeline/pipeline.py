@@ -11,31 +11,31 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import compaction_line
-from app.context.plan.outline import Summarize
-from app.errors import GatewayError, StoreUnavailable, release_frames
-from app.observability.log import name_conversation
-from app.observability.request_facts import note_error
-from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, traced
-from app.pipeline.admission.answer_replay import replayed
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.call.search_tool_loop import Recalling
-from app.pipeline.call.upstream_call import Asked
+from app.context.plan.budget import compute_compaction_threshold
+from app.context.plan.outline import SummarizeMode
+from app.errors import GatewayError, StoreUnavailable, drop_tracebacks
+from app.observability.log import set_log_conversation
+from app.observability.request_facts import record_error
+from app.observability.tracing import COMPACTED, CONVERSATION, STREAMED, current_span, trace_span
+from app.pipeline.admission.answer_replay import render_stored_answer
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.call.search_tool_loop import SearchToolLoop
+from app.pipeline.call.upstream_call import UpstreamAnswer
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.compact.turn_compaction import Compacting, Running, may_compact, without_store
-from app.pipeline.persist.turn_writer import Remember
-from app.pipeline.resolve.conversation_resolver import Recall
-from app.pipeline.resolve.held_leases import Held
-from app.pipeline.resolve.model_context import Turns
-from app.pipeline.resolve.resolved_request import Writing, unkept
+from app.pipeline.compact.turn_compaction import TurnCompactionTask, TurnCompactor, may_compact, resolve_without_store
+from app.pipeline.persist.turn_writer import TurnWriter
+from app.pipeline.resolve.conversation_resolver import ConversationResolver
+from app.pipeline.resolve.held_leases import HeldLeases
+from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer import Answer, StreamedAnswer
-from app.pipeline.respond.context_status import Report, passed_on
-from app.pipeline.respond.response import Delivery, report_of
-from app.pipeline.respond.stream_frames import EarlyStream, error_frames
-from app.pipeline.respond.turn_metrics import note_view
-from app.pipeline.view.pins import Pinning, check_pins
-from app.pipeline.view.quotations import Quoting
-from app.pipeline.view.view_builder import Turn, View, Views
+from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
+from app.pipeline.respond.response import ResponseDelivery, build_context_report
+from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
+from app.pipeline.respond.turn_metrics import record_view_facts
+from app.pipeline.view.pins import PinUpdater, check_request_pins
+from app.pipeline.view.quotations import QuotationBuilder
+from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 
 log = logging.getLogger(__name__)
 
@@ -51,33 +51,33 @@ class Clocks:
     new_completion_id: Callable[[], str]
 
 
-class Exchange:
+class Pipeline:
     """The one verb of the gateway. Holds no state of its own between requests."""
 
     def __init__(
         self,
         *,
-        recall: Recall,
-        views: Views,
-        compacting: Compacting,
-        remember: Remember,
-        delivery: Delivery,
-        recalling: Recalling,
-        quoting: Quoting,
-        pinning: Pinning,
-        turns: Turns,
-        tasks: Tasks,
+        conversation_resolver: ConversationResolver,
+        view_builder: ViewBuilder,
+        turn_compactor: TurnCompactor,
+        turn_writer: TurnWriter,
+        response_delivery: ResponseDelivery,
+        search_tool_loop: SearchToolLoop,
+        quotation_builder: QuotationBuilder,
+        pin_updater: PinUpdater,
+        model_contexts: ModelContexts,
+        tasks: BackgroundTasks,
         clocks: Clocks,
     ) -> None:
-        self._recall = recall
-        self._views = views
-        self._compacting = compacting
-        self._remember = remember
-        self._delivery = delivery
-        self._recalling = recalling
-        self._quoting = quoting
-        self._pinning = pinning
-        self._turns = turns
+        self._conversation_resolver = conversation_resolver
+        self._view_builder = view_builder
+        self._turn_compactor = turn_compactor
+        self._turn_writer = turn_writer
+        self._response_delivery = response_delivery
+        self._search_tool_loop = search_tool_loop
+        self._quotation_builder = quotation_builder
+        self._pin_updater = pin_updater
+        self._model_contexts = model_contexts
         self._tasks = tasks
         self._clocks = clocks
 
@@ -90,186 +90,210 @@ class Exchange:
         Raises:
             GatewayError: as the tree in `errors` says.
         """
-        held = Held()
+        held_leases = HeldLeases()
         turn: Turn | None = None
         view: View | None = None
         try:
-            turn = await self._begin(request, held)
-            if turn.place.keeps:
-                name_conversation(turn.place.conversation.id)
+            turn = await self._resolve_turn(request, held_leases)
+            if turn.resolved_request.is_stored:
+                set_log_conversation(turn.resolved_request.conversation.id)
                 if (span := current_span()).is_recording:
-                    span.share({CONVERSATION: turn.place.conversation.id})
-            if turn.place.replays is not None:
-                await held.let_go()
+                    span.set_shared({CONVERSATION: turn.resolved_request.conversation.id})
+            if turn.resolved_request.stored_answer is not None:
+                await held_leases.release()
                 if request.on_answer is not None:
-                    await request.on_answer(turn.place.conversation)
-                return replayed(turn.place.replays, turn.place.conversation.id, request)
-            turn, view = await self._first_view(turn)
+                    await request.on_answer(turn.resolved_request.conversation)
+                return render_stored_answer(
+                    turn.resolved_request.stored_answer, turn.resolved_request.conversation.id, request
+                )
+            turn, view = await self._plan_first_view(turn)
             if view.plan.to_summarize and may_compact(turn):
-                compaction = self._compacting.start(turn, view)
-                if request.stream and request.events != "off" and await compaction.really_runs():
-                    return self._begin_early(turn, view, compaction, held)
-                view = await compaction.view()
-            return await self._deliver(turn, view, held)
+                compaction = self._turn_compactor.start_compaction(turn, view)
+                if request.stream and request.event_style != "off" and await compaction.wait_for_start():
+                    return self._start_early_stream(turn, view, compaction, held_leases)
+                view = await compaction.wait_for_view()
+            return await self._deliver_answer(turn, view, held_leases)
         except BaseException as error:
             if isinstance(error, GatewayError) and turn is not None:
-                error.context_headers.update(self._known(turn, view))
-            await held.let_go()
+                error.context_headers.update(self._build_error_headers(turn, view))
+            await held_leases.release()
             raise
 
-    @traced("plan")
-    async def _first_view(self, turn: Turn) -> tuple[Turn, View]:
+    @trace_span("plan")
+    async def _plan_first_view(self, turn: Turn) -> tuple[Turn, View]:
         """What to send as things stand; where the store went away, from what the client sent alone."""
-        budget = self._views.budget(turn)
-        check_pins(turn.request, turn.place, turn.policy, budget)
+        budget = self._view_builder.compute_budget(turn)
+        check_request_pins(turn.request, turn.resolved_request, turn.policy, budget)
         try:
-            return await self._recalling.plan(turn, budget, _summarize(turn))
+            return await self._search_tool_loop.plan_view(turn, budget, _choose_summarize(turn))
         except StoreUnavailable:
-            if turn.place.needs_store:
+            if turn.resolved_request.needs_store:
                 raise
-            turn = await without_store(self._recall, turn)
-            return turn, await self._views.make(turn, budget, summarize="never")
+            turn = await resolve_without_store(self._conversation_resolver, turn)
+            return turn, await self._view_builder.build_view(turn, budget, summarize="never")
 
-    def _known(self, turn: Turn, view: View | None) -> dict[str, str]:
+    def _build_error_headers(self, turn: Turn, view: View | None) -> dict[str, str]:
         """What an error's headers can say of the context. A conversation that was still to begin is not named."""
-        told = {}
+        headers = {}
         if view is not None:
-            report = report_of(turn, view)
-            note_view(turn.request, report)
-            told = report.headers(turn.request.request_id)
-        if turn.place.keeps and not turn.place.creates:
-            return {**told, "x-conversation-id": turn.place.conversation.id}
-        return {name: value for name, value in told.items() if name != "x-conversation-id"}
+            context_report = build_context_report(turn, view)
+            record_view_facts(turn.request, context_report)
+            headers = context_report.build_headers(turn.request.request_id)
+        if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
+            return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
+        return {name: value for name, value in headers.items() if name != "x-conversation-id"}
 
-    async def _begin(self, request: ChatRequest, held: Held) -> Turn:
+    async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
         """Everything there is to know before planning; nothing is written yet."""
-        means = await self._turns.means(request)
-        place = await self._pinning.of(request, await self._recall.of(request, means.encoding, held))
-        return self._turns.turn(request, means, place)
+        model_context = await self._model_contexts.find_model_context(request)
+        resolved_request = await self._pin_updater.apply_request_pins(
+            request, await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
+        )
+        return self._model_contexts.build_turn(request, model_context, resolved_request)
 
-    async def measure(self, request: ChatRequest) -> dict[str, Any]:
+    async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
         """What a request would weigh, history as sent: tokens by our count, window and pressure. Nothing is stored."""
-        async with Held() as held:
-            turn = await self._begin(replace(request, mode="stateless"), held)
-        budget = self._views.budget(turn)
-        tokens = budget.calibrated(turn.instructions_tokens + turn.place.log_tokens)
+        async with HeldLeases() as held_leases:
+            turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
+        budget = self._view_builder.compute_budget(turn)
+        tokens = budget.calibrate_tokens(turn.instructions_tokens + turn.resolved_request.log_tokens)
         return {
             "object": "context.count",
             "model": request.model,
             "prompt_tokens": tokens,
             "window": budget.window,
-            "limit": budget.hard,
-            "pressure": round(budget.limit_pressure(tokens), 4),
-            "compacts_above": compaction_line(turn.policy, budget, folded=False),
+            "limit": budget.limit,
+            "pressure": round(budget.compute_limit_pressure(tokens), 4),
+            "compacts_above": compute_compaction_threshold(turn.policy, budget, has_summaries=False),
         }
 
-    def _begin_early(self, turn: Turn, view: View, compaction: Running, held: Held) -> StreamedAnswer:
-        report = report_of(turn, view)
-        frames = self._stream_with_compaction(turn, view, compaction, held, report)
-        return StreamedAnswer(report.headers(turn.request.request_id, summarizing=True), frames)
+    def _start_early_stream(
+        self, turn: Turn, view: View, compaction: TurnCompactionTask, held_leases: HeldLeases
+    ) -> StreamedAnswer:
+        context_report = build_context_report(turn, view)
+        frames = self._stream_with_compaction(turn, view, compaction, held_leases, context_report)
+        return StreamedAnswer(context_report.build_headers(turn.request.request_id, is_summarizing=True), frames)
 
     async def _stream_with_compaction(
-        self, turn: Turn, view: View, compaction: Running, held: Held, report: Report
+        self,
+        turn: Turn,
+        view: View,
+        compaction: TurnCompactionTask,
+        held_leases: HeldLeases,
+        context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
         """Progress while the compaction runs, then the answer as if it had begun just now."""
-        early = EarlyStream(
+        progress_stream = CompactionProgressStream(
             completion_id=self._clocks.new_completion_id(),
             created=int(self._clocks.unix_seconds()),
             model=turn.request.model,
-            style=turn.request.events,
-            fields=report.fields(),
+            style=turn.request.event_style,
+            fields=context_report.render_status_fields(),
         )
         try:
-            current_span().event("compaction_started")
-            yield early.started(
+            current_span().add_event("compaction_started")
+            yield progress_stream.render_start(
                 {
                     "type": "compaction_started",
                     "input_tokens": view.uncompacted_tokens,
                     "context_window": view.budget.window,
                 }
             )
-            while not await compaction.done_within(HEARTBEAT_SECONDS):
-                yield early.waiting()
-            view = await compaction.view()
+            while not await compaction.finishes_within(HEARTBEAT_SECONDS):
+                yield progress_stream.render_heartbeat()
+            view = await compaction.wait_for_view()
             outcome = "compaction_failed" if view.compaction.get("outcome") == "failed" else "compaction_completed"
-            current_span().event(outcome)
+            current_span().add_event(outcome)
             event = {"type": outcome, "duration_ms": view.compaction["duration_ms"]}
-            yield early.ended(event, report_of(turn, view).fields())
-            asked, turn, view = await self._put(turn, view)
+            yield progress_stream.render_end(event, build_context_report(turn, view).render_status_fields())
+            upstream_answer, turn, view = await self._call_upstream(turn, view)
         except GatewayError as error:
-            await held.let_go()
-            note_error(error)
-            release_frames(error)
-            yield error_frames(error)
+            await held_leases.release()
+            record_error(error)
+            drop_tracebacks(error)
+            yield render_error_frames(error)
             return
         except BaseException:
-            await held.let_go()
+            await held_leases.release()
             raise
-        report = report_of(turn, asked.shown)
-        async with aclosing(self._delivery.stream(turn, view, asked, held, report, early)) as frames:
+        context_report = build_context_report(turn, upstream_answer.sent_view)
+        async with aclosing(
+            self._response_delivery.deliver_stream(
+                turn, view, upstream_answer, held_leases, context_report, progress_stream
+            )
+        ) as frames:
             async for frame in frames:
                 yield frame
 
-    async def _deliver(self, turn: Turn, view: View, held: Held) -> Answer:
+    async def _deliver_answer(self, turn: Turn, view: View, held_leases: HeldLeases) -> Answer:
         """Ask the upstream; a stream begins once it has answered."""
-        asked, turn, view = await self._put(turn, view)
+        upstream_answer, turn, view = await self._call_upstream(turn, view)
         if not turn.request.stream:
-            return await self._delivery.whole(turn, view, asked, held)
-        report = report_of(turn, asked.shown)
-        headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
-        return StreamedAnswer(headers, self._delivery.stream(turn, view, asked, held, report))
+            return await self._response_delivery.deliver_whole(turn, view, upstream_answer, held_leases)
+        context_report = build_context_report(turn, upstream_answer.sent_view)
+        headers = {
+            **select_forwarded_headers(upstream_answer.reply.headers),
+            **context_report.build_headers(turn.request.request_id),
+        }
+        return StreamedAnswer(
+            headers, self._response_delivery.deliver_stream(turn, view, upstream_answer, held_leases, context_report)
+        )
 
-    async def _put(self, turn: Turn, view: View) -> tuple[Asked, Turn, View]:
+    async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
         """Put the question to the upstream while the user's messages are stored."""
-        view = await self._quoting.of(turn, view)
-        turn = self._recalling.settled(turn, view)
+        view = await self._quotation_builder.add_quotations(turn, view)
+        turn = self._search_tool_loop.remove_unneeded_tool(turn, view)
         if (span := current_span()).is_recording:
-            span.share({COMPACTED: bool(view.plan.chunks), STREAMED: turn.request.stream})
+            span.set_shared({COMPACTED: bool(view.plan.summaries), STREAMED: turn.request.stream})
         request = turn.request
-        has_one_answer = not request.stream and turn.recalled is None and request.on_answer is None
-        question = self._remember.question(turn.place, may_be_kept_back=has_one_answer)
+        has_one_answer = not request.stream and turn.search_tool_state is None and request.on_answer is None
+        question_write = self._turn_writer.start_question_write(turn.resolved_request, may_delay=has_one_answer)
         try:
-            asked, turn, view = await self._recalling.put(turn, view, self._compacting)
+            upstream_answer, turn, view = await self._search_tool_loop.call_upstream(turn, view, self._turn_compactor)
         except BaseException:
-            await self._tasks.finish(self._take_back(question))
+            await self._tasks.run_shielded(self._withdraw_question(question_write))
             raise
         try:
-            place = self._remember.to_be_taken_along(question) or await self._remember.asked(question)
+            resolved_request = self._turn_writer.join_delayed_question(
+                question_write
+            ) or await self._turn_writer.finish_question_write(question_write)
         except asyncio.CancelledError:
-            await asked.reply.aclose()
-            await self._tasks.finish(self._take_back(question))
+            await upstream_answer.reply.aclose()
+            await self._tasks.run_shielded(self._withdraw_question(question_write))
             raise
         except StoreUnavailable as error:
-            if turn.place.needs_store:
-                await asked.reply.aclose()
+            if turn.resolved_request.needs_store:
+                await upstream_answer.reply.aclose()
                 raise
-            release_frames(error)
-            place = unkept(turn.place)
+            drop_tracebacks(error)
+            resolved_request = mark_unstored(turn.resolved_request)
         except BaseException:
-            await asked.reply.aclose()
+            await upstream_answer.reply.aclose()
             raise
-        if (instructions_tokens := turn.place.instructions_tokens) != place.instructions_tokens:
-            place = replace(place, instructions_tokens=instructions_tokens)
-        turn = replace(turn, place=place)
+        if (instructions_tokens := turn.resolved_request.instructions_tokens) != resolved_request.instructions_tokens:
+            resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
+        turn = replace(turn, resolved_request=resolved_request)
         if turn.request.stream:
-            asked = await self._begun(turn, asked)
-        return asked, turn, view
+            upstream_answer = await self._read_first_event(turn, upstream_answer)
+        return upstream_answer, turn, view
 
-    async def _begun(self, turn: Turn, asked: Asked) -> Asked:
+    async def _read_first_event(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """A stream with something to show: its model may search first, and may fail in that."""
         try:
-            return await self._recalling.begun(turn, asked)
+            return await self._search_tool_loop.start_stream(turn, upstream_answer)
         except BaseException:
-            await self._tasks.finish(self._remember.nothing(turn.place))
+            await self._tasks.run_shielded(self._turn_writer.remove_unanswered_question(turn.resolved_request))
             raise
 
-    async def _take_back(self, question: Writing) -> None:
+    async def _withdraw_question(self, question_write: PendingWrite) -> None:
         try:
-            await self._remember.nothing(await self._remember.asked(question))
+            await self._turn_writer.remove_unanswered_question(
+                await self._turn_writer.finish_question_write(question_write)
+            )
         except GatewayError as error:
-            release_frames(error)
+            drop_tracebacks(error)
             log.warning("an unanswered question could not be taken back: %s", error.message)
 
 
-def _summarize(turn: Turn) -> Summarize:
+def _choose_summarize(turn: Turn) -> SummarizeMode:
     return turn.request.summarize if may_compact(turn) else "never"

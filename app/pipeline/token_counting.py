@@ -7,53 +7,53 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.context.count.token_counter import PRIMING, TokenCounter, is_long
-from app.conversation.messages import Message, size_of
+from app.context.count.token_counter import PRIMING_TOKENS, TokenCounter, must_count_off_event_loop
+from app.conversation.messages import Message, count_message_bytes
 from app.pipeline.chat_request import ChatRequest
 
-INSTRUCTIONS_REMEMBERED: Final = 1024
+MAX_CACHED_INSTRUCTIONS: Final = 1024
 SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 
 
-class Counting:
+class MessageCounter:
     """Counts messages with the tokenizer of an encoding.
 
     Instructions and tool schemas come again with every request of an application, so their counts are remembered.
     """
 
-    def __init__(self, counter_for: Callable[[str], TokenCounter]) -> None:
-        self._counter_for = counter_for
-        self._instructions: OrderedDict[tuple[object, ...], int] = OrderedDict()
+    def __init__(self, find_counter: Callable[[str], TokenCounter]) -> None:
+        self._find_token_counter = find_counter
+        self._instructions_cache: OrderedDict[tuple[object, ...], int] = OrderedDict()
 
-    def counter(self, encoding: str) -> TokenCounter:
-        return self._counter_for(encoding)
+    def find_token_counter(self, encoding: str) -> TokenCounter:
+        return self._find_token_counter(encoding)
 
-    async def messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
         """Tokens of each message."""
-        count = self._counter_for(encoding).message
-        if is_long(size_of(messages)):
+        count = self._find_token_counter(encoding).count_message
+        if must_count_off_event_loop(count_message_bytes(messages)):
             return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
         return [count(message.body) for message in messages]
 
-    async def instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
+    async def count_instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
         """Tokens of the leading system messages, the tool schemas and the fixed overhead of a request."""
-        fields = request.fields
+        fields = request.raw_fields
         if not instructions and SCHEMA_FIELDS.isdisjoint(fields):
-            return PRIMING
+            return PRIMING_TOKENS
         schemas = {name: bytes(fields[name]) for name in sorted(SCHEMA_FIELDS & fields.keys())}
         key = (encoding, *[message.raw for message in instructions], *schemas.items())
-        known = self._instructions.get(key)
-        if known is not None:
-            self._instructions.move_to_end(key)
-            return known
+        cached_tokens = self._instructions_cache.get(key)
+        if cached_tokens is not None:
+            self._instructions_cache.move_to_end(key)
+            return cached_tokens
         bodies = [message.body for message in instructions]
-        arguments: dict[str, Any] = {name: request.value(name) for name in schemas}
-        counter = self._counter_for(encoding)
-        if is_long(sum(len(raw) for raw in schemas.values()) + size_of(instructions)):
-            tokens = await asyncio.to_thread(counter.request, bodies, **arguments)
+        arguments: dict[str, Any] = {name: request.decode_field(name) for name in schemas}
+        counter = self._find_token_counter(encoding)
+        if must_count_off_event_loop(sum(len(raw) for raw in schemas.values()) + count_message_bytes(instructions)):
+            tokens = await asyncio.to_thread(counter.count_request, bodies, **arguments)
         else:
-            tokens = counter.request(bodies, **arguments)
-        self._instructions[key] = tokens
-        if len(self._instructions) > INSTRUCTIONS_REMEMBERED:
-            self._instructions.popitem(last=False)
+            tokens = counter.count_request(bodies, **arguments)
+        self._instructions_cache[key] = tokens
+        if len(self._instructions_cache) > MAX_CACHED_INSTRUCTIONS:
+            self._instructions_cache.popitem(last=False)
         return tokens

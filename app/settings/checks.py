@@ -11,10 +11,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings.configuration_errors import Path, nearest, suggestion
+from app.settings.configuration_errors import SettingPath, find_nearest_name, suggest_names
 from app.settings.sections import EVERY_MODEL, SAME_MODEL, Deployment, Model, Policy, Price, Provider, Settings, Traces
 
-Contradiction = tuple[Path, str]
+Contradiction = tuple[SettingPath, str]
 """Where, and what to change."""
 
 MIN_PEPPER_CHARS = 16
@@ -22,49 +22,49 @@ TRACING_MODULES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto
 _DATABASE_SCHEMES = ("sqlite+aiosqlite", "sqlite", "postgresql+asyncpg", "postgresql", "postgres", "memory")
 
 
-def contradictions(settings: Settings) -> Iterator[Contradiction]:
+def find_contradictions(settings: Settings) -> Iterator[Contradiction]:
     """Everything that can never work, in the order of the sections."""
-    yield from _database(settings)
-    yield from _pepper(settings.auth.pepper)
+    yield from _check_database(settings)
+    yield from _check_pepper(settings.auth.pepper)
     active = settings.encryption.active
     if active is not None and active not in settings.encryption.keys:
-        yield ("encryption", "active"), f"there is no key {active!r}; {suggestion(active, settings.encryption.keys)}"
+        yield ("encryption", "active"), f"there is no key {active!r}; {suggest_names(active, settings.encryption.keys)}"
     for name, provider in settings.providers.items():
-        unusable = list(_base_url(("providers", name, "base_url"), provider.base_url))
-        yield from unusable or _own_key(("providers", name, "api_key"), provider, settings.auth.mode)
+        unusable = list(_check_base_url(("providers", name, "base_url"), provider.base_url))
+        yield from unusable or _check_own_key(("providers", name, "api_key"), provider, settings.auth.mode)
         if not provider.auth_header.strip():
             yield ("providers", name, "auth_header"), "expected the name of a header, such as 'authorization'"
         if provider.proxy:
-            yield from _proxy(("providers", name, "proxy"), provider.proxy.get_secret_value())
+            yield from _check_proxy(("providers", name, "proxy"), provider.proxy.get_secret_value())
         if provider.ca_file:
-            yield from _ca_file(("providers", name, "ca_file"), provider.ca_file)
-    yield from _traces(settings.telemetry.traces)
-    yield from _models(settings)
-    yield from _policy_name(("policy",), settings.policy, settings)
+            yield from _check_ca_file(("providers", name, "ca_file"), provider.ca_file)
+    yield from _check_traces(settings.telemetry.traces)
+    yield from _check_models(settings)
+    yield from _check_policy_name(("policy",), settings.policy, settings)
     for name, policy in settings.policies.items():
-        yield from _policy(("policies", name), policy, settings)
+        yield from _check_policy(("policies", name), policy, settings)
 
 
-def _database(settings: Settings) -> Iterator[Contradiction]:
+def _check_database(settings: Settings) -> Iterator[Contradiction]:
     scheme, _, rest = settings.database.url.get_secret_value().partition("://")
-    path: Path = ("database", "url")
+    path: SettingPath = ("database", "url")
     if scheme not in _DATABASE_SCHEMES:
-        near = nearest(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
-        meant = f"; did you mean '{near}://…'?" if near else ""
-        yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{meant}"
+        nearest_scheme = find_nearest_name(scheme, _DATABASE_SCHEMES) if len(scheme) < 32 else None
+        suggestion_text = f"; did you mean '{nearest_scheme}://…'?" if nearest_scheme else ""
+        yield path, f"expected 'sqlite+aiosqlite:///FILE', 'postgresql+asyncpg://…' or 'memory://'{suggestion_text}"
     elif scheme.startswith("sqlite") and not re.match(r"/(?!:memory:|\?)[^?]", rest):
         yield path, "expected a file after three slashes, or four for an absolute path; in memory is 'memory://'"
     elif scheme == "memory" and settings.server.workers > 1:
         yield ("server", "workers"), "several workers cannot share memory://; use 1, or a database that is shared"
 
 
-def _pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
+def _check_pepper(pepper: SecretStr | None) -> Iterator[Contradiction]:
     if pepper is not None and 0 < len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
         expected = f"expected at least {MIN_PEPPER_CHARS} characters that nobody can guess"
         yield ("auth", "pepper"), f"{expected}, such as `openssl rand -hex 32` prints; or leave it out, and one is made"
 
 
-def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
+def _check_base_url(path: SettingPath, url: str) -> Iterator[Contradiction]:
     parts = _split_address(url)
     if parts is None:
         yield path, "expected the address of an API, such as 'https://api.openai.com/v1'"
@@ -72,7 +72,7 @@ def _base_url(path: Path, url: str) -> Iterator[Contradiction]:
         yield path, "expected the part before '/chat/completions', such as 'http://localhost:8080/v1'"
 
 
-def _proxy(path: Path, url: str) -> Iterator[Contradiction]:
+def _check_proxy(path: SettingPath, url: str) -> Iterator[Contradiction]:
     """The address itself is not told: it may hold a password."""
     parts = _split_address(url)
     if parts is None or parts.path.strip("/") or parts.query or parts.fragment or re.search(r"\s", url):
@@ -80,7 +80,7 @@ def _proxy(path: Path, url: str) -> Iterator[Contradiction]:
         yield path, f"expected the address of an HTTP proxy, such as 'http://proxy.internal:3128', {encoding}"
 
 
-def _ca_file(path: Path, file: str) -> Iterator[Contradiction]:
+def _check_ca_file(path: SettingPath, file: str) -> Iterator[Contradiction]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=file)
@@ -93,18 +93,18 @@ def _ca_file(path: Path, file: str) -> Iterator[Contradiction]:
         yield path, f"{file!r} holds no certificate in PEM form, which begins with '-----BEGIN CERTIFICATE-----'"
 
 
-def _own_key(path: Path, provider: Provider, mode: str) -> Iterator[Contradiction]:
+def _check_own_key(path: SettingPath, provider: Provider, mode: str) -> Iterator[Contradiction]:
     """In mode `keys` there is no client's key that a provider could be called with."""
-    if mode == "keys" and not provider.has_own_key and not provider.is_nearby:
+    if mode == "keys" and not provider.has_own_key and not provider.has_private_address:
         where = "this provider is neither on this machine nor in a private network"
         missing = f"missing: in mode 'keys' no client's key is passed on, and {where}"
         yield path, f"{missing}; if it asks for no key, write any word, such as 'none'"
 
 
-def _traces(traces: Traces) -> Iterator[Contradiction]:
+def _check_traces(traces: Traces) -> Iterator[Contradiction]:
     if not traces.endpoint:
         return
-    path: Path = ("telemetry", "traces", "endpoint")
+    path: SettingPath = ("telemetry", "traces", "endpoint")
     parts = _split_address(traces.endpoint)
     if parts is None:
         yield path, "expected the address of a collector, such as 'http://localhost:4318'"
@@ -131,77 +131,77 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _models(settings: Settings) -> Iterator[Contradiction]:
+def _check_models(settings: Settings) -> Iterator[Contradiction]:
     if not settings.models and len(settings.providers) > 1:
         yield ("models",), f"several providers: say which has what; '{EVERY_MODEL}: {{provider: …}}' takes the rest"
     for name, model in settings.models.items():
-        path: Path = ("models", name)
+        path: SettingPath = ("models", name)
         if not name.strip():
             yield path, "expected the name of a model"
         if "model" in model.model_fields_set and EVERY_MODEL in (name, model.model):
             yield (*path, "model"), f"'{EVERY_MODEL}' passes the requested name on: leave 'model' out"
         if model.policy is not None:
-            yield from _policy_name((*path, "policy"), model.policy, settings)
-        yield from _price(path, model.price)
+            yield from _check_policy_name((*path, "policy"), model.policy, settings)
+        yield from _check_price(path, model.price)
         for index, deployment in enumerate(model.deployments):
-            yield from _price((*path, "deployments", index), deployment.price)
-        yield from _deployments(path, model, settings)
-        yield from _fallbacks(path, name, model, settings)
+            yield from _check_price((*path, "deployments", index), deployment.price)
+        yield from _check_deployments(path, model, settings)
+        yield from _check_fallbacks(path, name, model, settings)
 
 
-def _price(path: Path, price: Price) -> Iterator[Contradiction]:
+def _check_price(path: SettingPath, price: Price) -> Iterator[Contradiction]:
     for name in ("input", "output"):
         if price != Price() and getattr(price, name) is None:
             yield (*path, "price", name), "missing: a price needs both 'input' and 'output'"
 
 
-def _deployments(path: Path, model: Model, settings: Settings) -> Iterator[Contradiction]:
+def _check_deployments(path: SettingPath, model: Model, settings: Settings) -> Iterator[Contradiction]:
     if model.provider or not model.deployments:
-        yield from _provider((*path, "provider"), model, settings)
+        yield from _check_provider((*path, "provider"), model, settings)
     for index, deployment in enumerate(model.deployments):
         if deployment.provider or not model.provider:
-            yield from _provider((*path, "deployments", index, "provider"), deployment, settings)
+            yield from _check_provider((*path, "deployments", index, "provider"), deployment, settings)
 
 
-def _provider(path: Path, deployment: Deployment, settings: Settings) -> Iterator[Contradiction]:
+def _check_provider(path: SettingPath, deployment: Deployment, settings: Settings) -> Iterator[Contradiction]:
     if not settings.providers:
         yield path, "no provider is configured; add one under 'providers'"
     elif deployment.provider not in settings.providers:
         problem = f"there is no provider {deployment.provider!r}" if deployment.provider else "missing: name a provider"
-        yield path, f"{problem}; {suggestion(deployment.provider, settings.providers)}"
+        yield path, f"{problem}; {suggest_names(deployment.provider, settings.providers)}"
 
 
-def _fallbacks(path: Path, name: str, model: Model, settings: Settings) -> Iterator[Contradiction]:
+def _check_fallbacks(path: SettingPath, name: str, model: Model, settings: Settings) -> Iterator[Contradiction]:
     for index, fallback in enumerate(model.fallbacks):
         if fallback == EVERY_MODEL:
             yield (*path, "fallbacks", index), f"'{EVERY_MODEL}' is no model that could be asked"
         elif not _is_served(fallback, settings):
-            named = sorted(set(settings.models) - {EVERY_MODEL, name})
-            yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggestion(fallback, named)}"
+            model_names = sorted(set(settings.models) - {EVERY_MODEL, name})
+            yield (*path, "fallbacks", index), f"there is no model {fallback!r}; {suggest_names(fallback, model_names)}"
         elif fallback in model.fallbacks[:index]:
             yield (*path, "fallbacks", index), f"{fallback!r} is named twice"
-    circle = _circle(name, settings)
-    if circle and name == min(_entry(member, settings) for member in circle):
-        yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, circle))}"
+    cycle = _find_fallback_cycle(name, settings)
+    if cycle and name == min(_find_model_entry(member, settings) for member in cycle):
+        yield (*path, "fallbacks"), f"goes round in a circle: {' → '.join(map(repr, cycle))}"
 
 
-def _circle(start: str, settings: Settings) -> list[str]:
+def _find_fallback_cycle(start: str, settings: Settings) -> list[str]:
     """The way from a model along fallbacks back to itself; empty if there is none."""
-    ways = [[start]]
+    paths = [[start]]
     visited: set[str] = set()
-    while ways:
-        way = ways.pop()
-        model = settings.models.get(_entry(way[-1], settings))
+    while paths:
+        path = paths.pop()
+        model = settings.models.get(_find_model_entry(path[-1], settings))
         for fallback in model.fallbacks if model else ():
-            if _entry(fallback, settings) == start:
-                return [*way, fallback]
+            if _find_model_entry(fallback, settings) == start:
+                return [*path, fallback]
             if fallback not in visited:
                 visited.add(fallback)
-                ways.append([*way, fallback])
+                paths.append([*path, fallback])
     return []
 
 
-def _entry(model: str, settings: Settings) -> str:
+def _find_model_entry(model: str, settings: Settings) -> str:
     return model if model in settings.models else EVERY_MODEL
 
 
@@ -211,12 +211,12 @@ def _is_served(model: str, settings: Settings) -> bool:
     return model in settings.models or EVERY_MODEL in settings.models or not settings.models
 
 
-def _policy_name(path: Path, name: str, settings: Settings) -> Iterator[Contradiction]:
+def _check_policy_name(path: SettingPath, name: str, settings: Settings) -> Iterator[Contradiction]:
     if name not in settings.policies:
-        yield path, f"there is no policy {name!r}; {suggestion(name, settings.policies)}"
+        yield path, f"there is no policy {name!r}; {suggest_names(name, settings.policies)}"
 
 
-def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradiction]:
+def _check_policy(path: SettingPath, policy: Policy, settings: Settings) -> Iterator[Contradiction]:
     usable = 1 - policy.reserve_ratio
     if policy.threshold_ratio >= usable:
         yield (
@@ -227,17 +227,17 @@ def _policy(path: Path, policy: Policy, settings: Settings) -> Iterator[Contradi
         if getattr(policy, name) >= policy.threshold_ratio:
             trigger = f"threshold_ratio ({policy.threshold_ratio:g})"
             yield (*path, name), f"expected less than {trigger}: a new view may not be above it again at once"
-    yield from _trigger((*path, "trigger"), policy)
+    yield from _check_trigger((*path, "trigger"), policy)
     if policy.hard_clear_ratio < policy.soft_trim_ratio:
         yield (*path, "hard_clear_ratio"), f"expected at least soft_trim_ratio ({policy.soft_trim_ratio:g})"
-    writers = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
-    for where, writer in zip(writers, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
-        if writer != SAME_MODEL and (writer == EVERY_MODEL or not _is_served(writer, settings)):
-            named = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
-            yield (*path, "summarizer", *where), f"there is no model {writer!r}; {suggestion(writer, named)}"
+    model_paths = [("model",), *(("fallbacks", index) for index in range(len(policy.summarizer.fallbacks)))]
+    for where, model in zip(model_paths, (policy.summarizer.model, *policy.summarizer.fallbacks), strict=True):
+        if model != SAME_MODEL and (model == EVERY_MODEL or not _is_served(model, settings)):
+            model_names = {SAME_MODEL, *settings.models} - {EVERY_MODEL}
+            yield (*path, "summarizer", *where), f"there is no model {model!r}; {suggest_names(model, model_names)}"
 
 
-def _trigger(path: Path, policy: Policy) -> Iterator[Contradiction]:
+def _check_trigger(path: SettingPath, policy: Policy) -> Iterator[Contradiction]:
     trigger = policy.trigger
     if trigger.type is not None and trigger.value is None:
         yield (*path, "value"), f"missing: the number that type {trigger.type!r} compares with"

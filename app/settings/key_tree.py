@@ -16,35 +16,35 @@ ANY_NAME = "<name>"
 ANY_POSITION = "[]"
 
 
-def children(node: Any) -> tuple[str, ...]:
+def child_keys(node: Any) -> tuple[str, ...]:
     """The fixed keys below a type: a section's settings; nothing for other types."""
     return tuple(node.model_fields) if _is_section(node) else ()
 
 
-def child(node: Any, key: str | int) -> Any:
+def child_type(node: Any, key: str | int) -> Any:
     """The type below `node` at `key`, None where there is none."""
     if _is_section(node):
         field = node.model_fields.get(str(key))
-        return _bare(field.annotation) if field else None
+        return _unwrap_annotation(field.annotation) if field else None
     if get_origin(node) is dict:
-        return _bare(get_args(node)[1])
+        return _unwrap_annotation(get_args(node)[1])
     if get_origin(node) is tuple:
-        return _bare(get_args(node)[0])
+        return _unwrap_annotation(get_args(node)[0])
     return None
 
 
-def node_at(path: tuple[str | int, ...]) -> Any:
+def find_type(path: tuple[str | int, ...]) -> Any:
     """The type of the setting at `path`, None where there is none."""
     node: Any = Settings
     for key in path:
-        node = child(node, key)
+        node = child_type(node, key)
     return node
 
 
 @cache
-def known_paths() -> tuple[tuple[str, ...], ...]:
+def list_setting_paths() -> tuple[tuple[str, ...], ...]:
     """Every setting that holds a value, in the order of declaration; names are `<name>`, list positions `[]`."""
-    return tuple(_leaves(Settings, ()))
+    return tuple(_walk_setting_paths(Settings, ()))
 
 
 def is_map(node: Any) -> bool:
@@ -57,23 +57,23 @@ def is_scalar(node: Any) -> bool:
     return not (_is_section(node) or is_map(node) or get_origin(node) is tuple)
 
 
-def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _walk_setting_paths(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if _is_section(node):
         for name in node.model_fields:
-            yield from _leaves(child(node, name), (*path, name))
-    elif is_map(node) and _is_section(child(node, ANY_NAME)):
-        yield from _leaves(child(node, ANY_NAME), (*path, ANY_NAME))
-    elif get_origin(node) is tuple and _is_section(child(node, 0)):
-        yield from _leaves(child(node, 0), (*path, ANY_POSITION))
+            yield from _walk_setting_paths(child_type(node, name), (*path, name))
+    elif is_map(node) and _is_section(child_type(node, ANY_NAME)):
+        yield from _walk_setting_paths(child_type(node, ANY_NAME), (*path, ANY_NAME))
+    elif get_origin(node) is tuple and _is_section(child_type(node, 0)):
+        yield from _walk_setting_paths(child_type(node, 0), (*path, ANY_POSITION))
     else:
         yield path
 
 
-def _bare(annotation: Any) -> Any:
+def _unwrap_annotation(annotation: Any) -> Any:
     """A type without `Annotated` and `| None`."""
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(option for option in get_args(annotation) if option is not types.NoneType)
-    return _bare(annotation.__origin__) if hasattr(annotation, "__metadata__") else annotation
+    return _unwrap_annotation(annotation.__origin__) if hasattr(annotation, "__metadata__") else annotation
 
 
 def _is_section(node: Any) -> bool:

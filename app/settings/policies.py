@@ -31,19 +31,19 @@ Stage = Literal[
 ]
 
 
-def _recall_word(value: object) -> object:
+def _parse_recall(value: object) -> object:
     """YAML reads a bare `off` as false."""
     return {False: "off", True: "quote"}[value] if isinstance(value, bool) else value
 
 
-Recall = Annotated[Literal["off", "quote", "tool"], BeforeValidator(_recall_word)]
+Recall = Annotated[Literal["off", "quote", "tool"], BeforeValidator(_parse_recall)]
 
 
 class Trigger(Section):
-    """When policy `checkpoint` writes one."""
+    """When policy `aligned_prefix` writes one."""
 
     type: Literal["token_ratio", "remaining_tokens", "messages_to_refine"] | None = None
-    """`checkpoint`: when one is written. `token_ratio`: the used share of the window is at least `value`;
+    """`aligned_prefix`: when one is written. `token_ratio`: the used share of the window is at least `value`;
     `remaining_tokens`: at most `value` are left; `messages_to_refine`: at least `value` messages overflow. Empty:
     whenever messages overflow."""
     value: Annotated[float, Field(gt=0)] | None = None
@@ -79,13 +79,13 @@ class Summarizer(Section):
     fallbacks: tuple[str, ...] = ()
     """Models that are asked, in order, when that one fails or rests after failures."""
     max_summary_tokens: Tokens | None = None
-    """The longest summary. Empty: 4,096; 2,048 for kind `checkpoint`. Never more than 1/16 of the window (or 256
+    """The longest summary. Empty: 4,096; 2,048 for kind `aligned_prefix`. Never more than 1/16 of the window (or 256
     tokens, if that is more), nor than 1/20 of what the summary stands for (or 1,024 tokens)."""
     prompt: Instruction | None = None
     """An instruction in place of the built-in one: what a summary must keep in your domain. Folds keep the built-in
     one."""
     update_prompt: Instruction | None = None
-    """`checkpoint`: the instruction for each one after the first. Empty: `prompt`, or the built-in one."""
+    """`aligned_prefix`: the instruction for each one after the first. Empty: `prompt`, or the built-in one."""
     form: Literal["auto", "conversation", "transcript"] = "auto"
     """`auto`: the request's own model gets the messages of the last prompt again, and the instruction after them,
     so that the provider's prompt cache is hit; other models, and what does not fit, a fenced transcript.
@@ -103,7 +103,7 @@ class Policy(Section):
     """
 
     kind: PolicyKind = "additive"
-    """How the view is made: `additive` summarizes old turns, each once. `checkpoint` shortens tool results, then
+    """How the view is made: `additive` summarizes old turns, each once. `aligned_prefix` shortens tool results, then
     writes one summary of everything. `fade` shortens tool results as the window fills, without a model. `prune`
     cuts tool results before messages once the window is full, without a model. `window` keeps the last turns. Left
     out: the name of the policy where that is a kind, else `additive`."""
@@ -138,7 +138,7 @@ class Policy(Section):
     buffer_turns: Annotated[int, Field(ge=0)] = 4
     """How many of the last turns stay verbatim, if they fit."""
     buffer_max_ratio: Share = 0.3
-    """The most that they may take. `checkpoint`: the most that the turns after one may take."""
+    """The most that they may take. `aligned_prefix`: the most that the turns after one may take."""
     fold_ratio: Share = 0.3
     """`additive`: summaries that weigh more than this together are folded into one."""
     prepare_ratio: Annotated[float, Field(gt=0, le=1)] = 0.6
@@ -152,7 +152,7 @@ class Policy(Section):
     For kind `additive`."""
 
     keep_turns: Annotated[int, Field(ge=0)] | None = None
-    """`checkpoint`: turns that stay verbatim after one (empty: 2). `keep_last`: the most turns that are shown
+    """`aligned_prefix`: turns that stay verbatim after one (empty: 2). `keep_last`: the most turns that are shown
     (empty: all that fit)."""
     keep_tokens: Tokens | None = None
     """`keep_last`: the most tokens that messages may take (empty: all that fit)."""
@@ -204,6 +204,6 @@ class Policy(Section):
     summarizer: Summarizer = Summarizer()
 
 
-def built_in_policies() -> dict[str, Policy]:
+def build_default_policies() -> dict[str, Policy]:
     """One of each kind, by its name."""
     return {kind: Policy(kind=kind) for kind in POLICY_KINDS}

@@ -84,7 +84,7 @@ class Quirks(Section):
     """Where they are restored: since the newest user message (`tool_loop`), or also in every earlier turn that
     called a tool (`tool_turns`)."""
 
-    def over(self, base: Quirks) -> Quirks:
+    def merge_over(self, base: Quirks) -> Quirks:
         """`base`, with what was set here in its place."""
         return base.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
@@ -135,7 +135,7 @@ class Provider(Section):
         return "never" if self.has_own_key else "if_meant"
 
     @property
-    def is_nearby(self) -> bool:
+    def has_private_address(self) -> bool:
         """Whether its address is this machine's or in a private network, by what the address itself says: names are
         not looked up."""
         host = (urlsplit(self.base_url).hostname or "").rstrip(".")
@@ -189,15 +189,15 @@ class Model(Deployment):
     """Several places with the same model, tried in order. Where a deployment leaves a field out, the entry's own holds;
     one that sets any price sets all of them."""
 
-    def expanded(self) -> tuple[Deployment, ...]:
+    def expand_deployments(self) -> tuple[Deployment, ...]:
         """The deployments in order, each with the entry's own fields where it leaves them out."""
-        own = Deployment(**{name: getattr(self, name) for name in Deployment.model_fields})
-        return tuple(_over(deployment, own) for deployment in self.deployments) or (own,)
+        defaults = Deployment(**{name: getattr(self, name) for name in Deployment.model_fields})
+        return tuple(_apply_defaults(deployment, defaults) for deployment in self.deployments) or (defaults,)
 
 
-def _over(deployment: Deployment, own: Deployment) -> Deployment:
+def _apply_defaults(deployment: Deployment, defaults: Deployment) -> Deployment:
     written = {name: getattr(deployment, name) for name in deployment.model_fields_set}
-    return own.model_copy(update=written | {"quirks": deployment.quirks.over(own.quirks)})
+    return defaults.model_copy(update=written | {"quirks": deployment.quirks.merge_over(defaults.quirks)})
 
 
 class Retries(Section):

@@ -13,17 +13,30 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints
 
-from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, built_in_policies
+from app.settings.policies import POLICY_KINDS, SAME_MODEL, Policy, Stage, build_default_policies
 from app.settings.providers import EVERY_MODEL, Deployment, Encoding, Model, Price, Provider, Quirks, Retries
-from app.settings.value_types import HeaderName, HeaderValue, HostName, Name, Seconds, Section, Tokens, place_of
+from app.settings.value_types import (
+    HeaderName,
+    HeaderValue,
+    HostName,
+    Name,
+    Seconds,
+    Section,
+    Tokens,
+    strip_credentials,
+)
 
 KEY_BYTES = 32
 
 
-def _in_hex(secret: SecretStr) -> SecretStr:
+def _parse_encryption_key(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value().strip()
     try:
-        key = bytes.fromhex(text) if re.fullmatch(r"[0-9A-Fa-f]{64}", text) else b64decode(_padded(text), validate=True)
+        key = (
+            bytes.fromhex(text)
+            if re.fullmatch(r"[0-9A-Fa-f]{64}", text)
+            else b64decode(_normalize_base64(text), validate=True)
+        )
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
@@ -33,40 +46,40 @@ def _in_hex(secret: SecretStr) -> SecretStr:
     return SecretStr(key.hex())
 
 
-def _padded(text: str) -> str:
+def _normalize_base64(text: str) -> str:
     bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     return bare + "=" * (-len(bare) % 4)
 
 
-EncryptionKey = Annotated[SecretStr, AfterValidator(_in_hex)]
+EncryptionKey = Annotated[SecretStr, AfterValidator(_parse_encryption_key)]
 """In hex, however it was written."""
 
 
-Bound = Annotated[int, Field(ge=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 class Limits(Section):
     """What one process takes on at once and what it takes in; several workers have each their own."""
 
-    max_concurrent_requests: Bound = 2000
+    max_concurrent_requests: NonNegativeInt = 2000
     """How many requests that ask a model run at once: chat completions until their answer's end, compactions on
     request, summaries written anew, and what is passed through. `0`: as many as come."""
-    max_concurrent_per_tenant: Bound = 1000
+    max_concurrent_per_tenant: NonNegativeInt = 1000
     """How many of them one tenant may have running: half of all by default, so that one tenant's requests never take
     every place. `0`: as many as there is room for; when there is none left, tenants take turns all the same."""
-    max_waiting: Bound = 1000
+    max_waiting: NonNegativeInt = 1000
     """How many requests wait for a place, all tenants together. Where that many wait, the newest of whoever has most
     of them makes room for a tenant that has fewer. `0`: nobody waits, and what finds no place is refused at once."""
     max_wait_seconds: Seconds = 20.0
     """How long a request waits for a place before it is refused."""
-    max_connections: Bound = 10_000
+    max_connections: NonNegativeInt = 10_000
     """Connections beyond that are answered with 503 and closed. `0`: as many as come."""
     max_head_bytes: Annotated[int, Field(ge=4096)] = 65_536
     """The address and all headers of a request. Larger ones are answered with 431."""
     slow_client_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """How long a request's head may take, its body may rest, and a client may leave unread what is sent to it. Then
     the connection is cut; an answer that has begun is finished and stored all the same. `0`: for ever."""
-    min_bytes_per_second: Bound = 500
+    min_bytes_per_second: NonNegativeInt = 500
     """A client that sends or reads more slowly than this, once `limits.slow_client_seconds` have passed, counts as
     one that rests."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
@@ -145,7 +158,7 @@ class Database(Section):
     @property
     def location(self) -> str:
         """The URL without user, password and query, for logs."""
-        return place_of(self.url.get_secret_value())
+        return strip_credentials(self.url.get_secret_value())
 
 
 class Auth(Section):
@@ -250,7 +263,7 @@ class Settings(Section):
     retries: Retries = Retries()
     policy: str = "additive"
     """The policy of requests that name none (`X-Context-Policy`, `context.plan.policy`) for models that name none."""
-    policies: dict[Name, Policy] = Field(default_factory=built_in_policies)
+    policies: dict[Name, Policy] = Field(default_factory=build_default_policies)
     compaction: Compaction = Compaction()
     degraded_mode: Literal["serve", "refuse"] = "serve"
     """While the database is away, requests that bring their whole history along are served without it
@@ -265,7 +278,7 @@ class Settings(Section):
         return not self.providers
 
     @property
-    def policy_of_every_model(self) -> str:
+    def default_policy(self) -> str:
         """The policy where neither a request nor its model's own entry names one."""
         every = self.models.get(EVERY_MODEL)
         return every.policy if every is not None and every.policy else self.policy

@@ -17,7 +17,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-def _on_one_line(secret: SecretStr) -> SecretStr:
+def _strip_line_end(secret: SecretStr) -> SecretStr:
     """Without the line end that a secret's file ends with; one inside could not be sent in a header."""
     text = secret.get_secret_value().strip()
     if any(character < " " or character == "\x7f" for character in text):
@@ -25,14 +25,14 @@ def _on_one_line(secret: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
-HeaderValue = Annotated[SecretStr, AfterValidator(_on_one_line)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_strip_line_end)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 
 HostName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")]
 """Of a machine, without a port; or `*` for any."""
 
 
-def place_of(url: str) -> str:
+def strip_credentials(url: str) -> str:
     """A URL without user, password and query, to be shown. Greedy up to the last `@`: an unescaped `/` or `?` in a
     password must not show the rest of it."""
     return re.sub(r"://.*@", "://", url).partition("?")[0]

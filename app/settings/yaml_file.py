@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from app.settings.configuration_errors import Fault, Path
-from app.settings.layers import Layer
+from app.settings.configuration_errors import ConfigurationFault, SettingPath
+from app.settings.layers import SettingsLayer
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAPPING_TAG, _SEQUENCE_TAG, _NULL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null"))
@@ -18,12 +18,12 @@ _MAX_DEPTH = 32
 """Deeper than any setting."""
 _MAX_CHARS = 8 * 1024 * 1024
 """Of a file with every alias written out: a few lines of aliases may stand for billions of values."""
-_NODE_CHARS = 128
+_CHARS_PER_NODE = 128
 """What a value counts for beside its text."""
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 
 
-def yaml_layer(file: File, environ: Mapping[str, str]) -> Layer:
+def read_yaml_file(file: File, environ: Mapping[str, str]) -> SettingsLayer:
     """Read a settings file.
 
     `${NAME}` in a value is replaced by that environment variable, `${NAME:-text}` by the text where the variable is
@@ -32,141 +32,143 @@ def yaml_layer(file: File, environ: Mapping[str, str]) -> Layer:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        return Layer(faults=[Fault((), f"cannot read the file: {error.strerror}", str(file))])
+        return SettingsLayer(faults=[ConfigurationFault((), f"cannot read the file: {error.strerror}", str(file))])
     except UnicodeDecodeError:
-        return Layer(faults=[Fault((), "expected a text file in UTF-8", str(file))])
-    return _Reading(file.name, environ).read(text)
+        return SettingsLayer(faults=[ConfigurationFault((), "expected a text file in UTF-8", str(file))])
+    return _YamlFileReader(file.name, environ).read(text)
 
 
-def yaml_value(text: str) -> Any:
+def parse_yaml_value(text: str) -> Any:
     """A single YAML value, such as a list given in an environment variable.
 
     Raises:
         yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
         ValueError: a number or a date in it is none.
     """
-    _check_size(text)
+    _check_yaml_size(text)
     return yaml.load(text, _Loader)  # noqa: S506 - the loader is the safe one, in C where that is built
 
 
-def _check_size(text: str) -> None:
+def _check_yaml_size(text: str) -> None:
     """Refuse what would take long to read, before any of it is built: the parser's events come one by one.
 
     Raises:
         yaml.YAMLError: it is not YAML, nested too deeply, or too large with its aliases written out.
     """
     chars = 0
-    chars_of: dict[str | None, int] = {}
+    chars_by_anchor: dict[str | None, int] = {}
     open_anchors: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_anchors):
-                raise _refusal(f"the anchor {event.anchor!r} contains itself", event)
-            chars += chars_of.get(event.anchor, 0)
+                raise _make_yaml_error(f"the anchor {event.anchor!r} contains itself", event)
+            chars += chars_by_anchor.get(event.anchor, 0)
         elif isinstance(event, yaml.ScalarEvent):
-            chars += _NODE_CHARS + len(event.value)
+            chars += _CHARS_PER_NODE + len(event.value)
             if event.anchor is not None:
-                chars_of[event.anchor] = _NODE_CHARS + len(event.value)
+                chars_by_anchor[event.anchor] = _CHARS_PER_NODE + len(event.value)
         elif isinstance(event, yaml.CollectionStartEvent):
             open_anchors.append((event.anchor, chars))
-            chars += _NODE_CHARS
+            chars += _CHARS_PER_NODE
             if len(open_anchors) > _MAX_DEPTH:
-                raise _refusal(f"nested too deeply: at most {_MAX_DEPTH} levels", event)
+                raise _make_yaml_error(f"nested too deeply: at most {_MAX_DEPTH} levels", event)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_anchors.pop()
             if anchor is not None:
-                chars_of[anchor] = chars - before
+                chars_by_anchor[anchor] = chars - before
         if chars > _MAX_CHARS:
-            raise _refusal("too large with its aliases written out: use fewer aliases (*name)", event)
+            raise _make_yaml_error("too large with its aliases written out: use fewer aliases (*name)", event)
 
 
-def _refusal(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+def _make_yaml_error(problem: str, event: yaml.Event) -> yaml.MarkedYAMLError:
     mark: Any = event.start_mark  # the parser in C has a class of its own for it
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
-class _Reading:
-    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        self._name = name
+class _YamlFileReader:
+    def __init__(self, file_name: str, environ: Mapping[str, str]) -> None:
+        self._file_name = file_name
         self._environ = environ
-        self._layer = Layer()
+        self._layer = SettingsLayer()
 
-    def read(self, text: str) -> Layer:
+    def read(self, text: str) -> SettingsLayer:
         loader = _Loader(text)
         try:
-            _check_size(text)
+            _check_yaml_size(text)
             root = loader.get_single_node()
             if isinstance(root, yaml.MappingNode):
-                self._layer.values = self._mapping(loader, root, ())
+                self._layer.values = self._read_mapping(loader, root, ())
             elif root is not None and root.tag != _NULL_TAG:
-                self._refuse((), "expected sections such as 'server:' at the top", root)
+                self._add_fault((), "expected sections such as 'server:' at the top", root)
         except yaml.MarkedYAMLError as error:
             line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            self._layer.faults.append(Fault((), f"not valid YAML: {error.problem}", f"{self._name}{line}"))
+            self._layer.faults.append(
+                ConfigurationFault((), f"not valid YAML: {error.problem}", f"{self._file_name}{line}")
+            )
         except yaml.YAMLError as error:
-            self._layer.faults.append(Fault((), f"not valid YAML: {error}", self._name))
+            self._layer.faults.append(ConfigurationFault((), f"not valid YAML: {error}", self._file_name))
         finally:
             loader.dispose()
         return self._layer
 
-    def _value(self, loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
-        self._layer.sources.setdefault(path, self._at(node))
+    def _read_value(self, loader: yaml.SafeLoader, node: yaml.Node, path: SettingPath) -> Any:
+        self._layer.sources.setdefault(path, self._format_source(node))
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
-            return self._mapping(loader, node, path)
+            return self._read_mapping(loader, node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
-            return [self._value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
+            return [self._read_value(loader, item, (*path, index)) for index, item in enumerate(node.value)]
         try:
             value = loader.construct_object(node)
         except ValueError as error:
-            return self._refuse(path, f"expected a number or a date that exists: {error}", node)
-        return self._expanded(value, path, node) if isinstance(value, str) else value
+            return self._add_fault(path, f"expected a number or a date that exists: {error}", node)
+        return self._expand_references(value, path, node) if isinstance(value, str) else value
 
-    def _mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        self._refuse_doubled_keys(node, path)
+    def _read_mapping(self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: SettingPath) -> dict[str, Any]:
+        self._refuse_duplicate_keys(node, path)
         loader.flatten_mapping(node)
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             try:
                 key = loader.construct_object(key_node, deep=True)
             except ValueError as error:
-                self._refuse(path, f"expected a key that is text: {error}", key_node)
+                self._add_fault(path, f"expected a key that is text: {error}", key_node)
                 continue
             if not isinstance(key, str):
-                self._refuse(path, f"the key {key!r} is not text: put it in quotes", key_node)
+                self._add_fault(path, f"the key {key!r} is not text: put it in quotes", key_node)
                 continue
-            self._layer.sources[*path, key] = self._at(key_node)
-            values[key] = self._value(loader, value_node, (*path, key))
+            self._layer.sources[*path, key] = self._format_source(key_node)
+            values[key] = self._read_value(loader, value_node, (*path, key))
         return values
 
-    def _refuse_doubled_keys(self, node: yaml.MappingNode, path: Path) -> None:
+    def _refuse_duplicate_keys(self, node: yaml.MappingNode, path: SettingPath) -> None:
         lines: dict[str, int] = {}
         for key_node, _ in node.value:
             key = str(key_node.value)
             if key in lines and key != "<<":
-                self._refuse((*path, key), f"given twice, first in line {lines[key]}", key_node)
+                self._add_fault((*path, key), f"given twice, first in line {lines[key]}", key_node)
             lines.setdefault(key, key_node.start_mark.line + 1)
 
-    def _expanded(self, text: str, path: Path, node: yaml.Node) -> str:
+    def _expand_references(self, text: str, path: SettingPath, node: yaml.Node) -> str:
         def replaced(match: re.Match[str]) -> str:
             reference, name, default = match[0], match[1], match[2]
             if reference == "$${":
                 return "${"
             if name is None:
-                self._refuse(path, f"{reference!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}", node)
+                self._add_fault(path, f"{reference!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}", node)
                 return ""
-            self._layer.references.add(name)
+            self._layer.referenced_variables.add(name)
             value = self._environ.get(name)
             if value is None and default is None:
-                self._refuse(path, f"the environment variable {name} is not set, and there is no default", node)
+                self._add_fault(path, f"the environment variable {name} is not set, and there is no default", node)
             return value or default or ""
 
         expanded, references = _REFERENCE.subn(replaced, text)
         if references:
-            self._layer.sources[path] = f"{self._at(node)}, {text if len(text) <= 40 else '${…}'}"
+            self._layer.sources[path] = f"{self._format_source(node)}, {text if len(text) <= 40 else '${…}'}"
         return expanded
 
-    def _at(self, node: yaml.Node) -> str:
-        return f"{self._name}:{node.start_mark.line + 1}"
+    def _format_source(self, node: yaml.Node) -> str:
+        return f"{self._file_name}:{node.start_mark.line + 1}"
 
-    def _refuse(self, path: Path, message: str, node: yaml.Node) -> None:
-        self._layer.faults.append(Fault(path, message, self._at(node)))
+    def _add_fault(self, path: SettingPath, message: str, node: yaml.Node) -> None:
+        self._layer.faults.append(ConfigurationFault(path, message, self._format_source(node)))

@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.simulator.text import Sentence, passage, stems
+from app.simulator.text import Sentence, find_word_stems, split_sentences
 
-UNKNOWN = "I don't see that in my context."
-NOTED = "Noted:"
-ACCEPTED_SHARE = 0.45
+UNKNOWN_ANSWER = "I don't see that in my context."
+NOTED_PREFIX = "Noted:"
+MIN_ANSWER_WEIGHT_SHARE = 0.45
 """A sentence answers a question when it holds this share of the weight of the question's words."""
-RUNNER_UP_SHARE = 0.8
+MIN_SHARE_OF_BEST_SCORE = 0.8
 """Further sentences are told when they score at least this share of the best."""
-MOST_SENTENCES = 3
+MAX_ANSWER_SENTENCES = 3
 QUESTION_MARKS = ("?", "\uff1f")
-NEIGHBOUR_WEIGHT = 0.5
+SAME_MESSAGE_WORD_WEIGHT = 0.5
 
 _QUESTION_START = re.compile(
     r"^(?:\W*)(?:please\s+)?(?:who|whom|whose|what|which|when|where|why|how|remind me|tell me|recall|list|repeat|"
@@ -31,15 +31,15 @@ _QUESTION_START = re.compile(
     re.IGNORECASE,
 )
 
-_LABELS = re.compile(
+_LEADING_LABELS = re.compile(
     r"^[-*•\s]*(?:(?:(?:user|human|assistant|system|developer|summary|tool(?: result)?(?: of [\w.-]+)?):"
-    rf"|{NOTED})\s*)*",
+    rf"|{NOTED_PREFIX})\s*)*",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PromptText:
     """A text that the prompt shows, and who said it."""
 
     role: str
@@ -53,59 +53,66 @@ def is_question(text: str) -> bool:
     return asks or "? " in text
 
 
-def recall(question: str, sources: Sequence[Source]) -> list[str]:
-    """The sentences among `sources` that answer `question`, best first; empty when nothing fits."""
-    wanted = stems(question)
-    if not wanted:
+def find_answer_sentences(question: str, prompt_texts: Sequence[PromptText]) -> list[str]:
+    """The sentences among `prompt_texts` that answer `question`, best first; empty when nothing fits."""
+    question_stems = find_word_stems(question)
+    if not question_stems:
         return []
-    passages = [passage(source.text) for source in sources]
-    facts = [(found, whole.stems) for whole in passages for found in whole.sentences if is_fact(found.text)]
-    weights = _weights(wanted, [found for found, _ in facts])
+    passages = [split_sentences(source.text) for source in prompt_texts]
+    facts = [
+        (sentence, whole.stems) for whole in passages for sentence in whole.sentences if may_be_answer(sentence.text)
+    ]
+    weights = _weigh_words(question_stems, [found for found, _ in facts])
     full_weight = sum(weights.values())
     scored = []
-    for position, (found, around) in enumerate(facts):
-        own = wanted & found.stems
-        if not own:
+    for position, (found, message_stems) in enumerate(facts):
+        matching_stems = question_stems & found.stems
+        if not matching_stems:
             continue
-        share = _total(weights, own) + NEIGHBOUR_WEIGHT * _total(weights, (wanted & around) - own)
-        told = len(found.stems - wanted)
-        if share / full_weight >= ACCEPTED_SHARE and told:
-            scored.append((share / full_weight - 0.002 * told, position, found.text))
-    return _best(scored)
+        share = _sum_weights(weights, matching_stems) + SAME_MESSAGE_WORD_WEIGHT * _sum_weights(
+            weights, (question_stems & message_stems) - matching_stems
+        )
+        new_stem_count = len(found.stems - question_stems)
+        if share / full_weight >= MIN_ANSWER_WEIGHT_SHARE and new_stem_count:
+            scored.append((share / full_weight - 0.002 * new_stem_count, position, found.text))
+    return _select_best(scored)
 
 
-def is_fact(text: str) -> bool:
+def may_be_answer(text: str) -> bool:
     """Whether a sentence may answer anything: questions, fences and the admission of not knowing may not."""
-    bare = unlabelled(text)
-    return not (bare.startswith((UNKNOWN, "<")) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
+    bare = strip_labels(text)
+    return not (bare.startswith((UNKNOWN_ANSWER, "<")) or bare.rstrip("\"'*_").endswith(QUESTION_MARKS))
 
 
-def unlabelled(text: str) -> str:
+def strip_labels(text: str) -> str:
     """A sentence without list dash, speaker and `Noted:` in front, as one would say it oneself."""
-    return _LABELS.sub("", text).strip()
+    return _LEADING_LABELS.sub("", text).strip()
 
 
-def _weights(wanted: Iterable[str], facts: Sequence[Sentence]) -> dict[str, float]:
+def _weigh_words(words: Iterable[str], sentences: Sequence[Sentence]) -> dict[str, float]:
     """How much each word of a question tells: more the rarer it is among the facts."""
-    seen: Counter[str] = Counter()
-    for fact in facts:
-        seen.update(fact.stems.intersection(wanted))
-    total = len(facts)
-    return {word: math.log(1 + (total - seen[word] + 0.5) / (seen[word] + 0.5)) + 0.5 for word in wanted}
+    sentence_counts: Counter[str] = Counter()
+    for fact in sentences:
+        sentence_counts.update(fact.stems.intersection(words))
+    total = len(sentences)
+    return {
+        word: math.log(1 + (total - sentence_counts[word] + 0.5) / (sentence_counts[word] + 0.5)) + 0.5
+        for word in words
+    }
 
 
-def _total(weights: dict[str, float], words: Iterable[str]) -> float:
+def _sum_weights(weights: dict[str, float], words: Iterable[str]) -> float:
     return sum(weights[word] for word in words)
 
 
-def _best(scored: list[tuple[float, int, str]]) -> list[str]:
+def _select_best(scored: list[tuple[float, int, str]]) -> list[str]:
     """The best few, later ones first among equals, none that says what another already says."""
-    chosen: list[str] = []
+    selected: list[str] = []
     ranked = sorted(scored, key=lambda entry: (-entry[0], -entry[1]))
     for score, _, text in ranked:
-        if len(chosen) == MOST_SENTENCES or score < RUNNER_UP_SHARE * ranked[0][0]:
+        if len(selected) == MAX_ANSWER_SENTENCES or score < MIN_SHARE_OF_BEST_SCORE * ranked[0][0]:
             break
-        bare = unlabelled(text)
-        if not any(bare in other or other in bare for other in chosen):
-            chosen.append(bare)
-    return chosen
+        bare = strip_labels(text)
+        if not any(bare in other or other in bare for other in selected):
+            selected.append(bare)
+    return selected

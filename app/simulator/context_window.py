@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 from typing import Any
 
-DEFAULT_WINDOW = 128_000
+DEFAULT_WINDOW_TOKENS = 128_000
 LISTED_MODELS = ("sim", "sim-8k", "sim-32k", "sim-128k")
 
-_SIZED = re.compile(r"(?:^|-)(\d{1,9})(k?)(?:-|$)", re.IGNORECASE)
-_SMALLEST_WINDOW = 64
+_SIZE_IN_NAME = re.compile(r"(?:^|-)(\d{1,9})(k?)(?:-|$)", re.IGNORECASE)
+_MIN_WINDOW_TOKENS = 64
 
 
-def window_of(model: str, default: int = DEFAULT_WINDOW) -> int:
+def parse_window(model: str, default: int = DEFAULT_WINDOW_TOKENS) -> int:
     """The window of a model by its name, in tokens: `sim-4096`, `sim-8k`; anything after ``!`` is no part of the name.
 
     As vendors do, a k is 1,024 tokens up to 64k and 1,000 above: 8k is 8,192 and 128k is 128,000.
     """
-    sized = _SIZED.search(model.partition("!")[0])
+    sized = _SIZE_IN_NAME.search(model.partition("!")[0])
     if sized is None:
         return default
     number = int(sized.group(1))
     if sized.group(2):
         number *= 1024 if number <= 64 else 1000
-    return number if number >= _SMALLEST_WINDOW else default
+    return number if number >= _MIN_WINDOW_TOKENS else default
 
 
-def overflow(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
+def build_overflow_error(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str, Any] | None:
     """OpenAI's error body when a request does not fit the window; None when it does.
 
     Args:
@@ -35,19 +35,19 @@ def overflow(window: int, prompt_tokens: int, requested_tokens: int) -> dict[str
         requested_tokens: `max_tokens`; 0 where the request sets none.
     """
     if prompt_tokens > window:
-        told = f"your messages resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
+        reason = f"your messages resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
     elif prompt_tokens + requested_tokens > window:
-        told = (
+        reason = (
             f"you requested {prompt_tokens + requested_tokens} tokens ({prompt_tokens} in the messages, "
             f"{requested_tokens} in the completion). Please reduce the length of the messages or completion."
         )
     else:
         return None
-    message = f"This model's maximum context length is {window} tokens. However, {told}"
-    return error_body(message, param="messages", code="context_length_exceeded")
+    message = f"This model's maximum context length is {window} tokens. However, {reason}"
+    return build_error_body(message, param="messages", code="context_length_exceeded")
 
 
-def error_body(
+def build_error_body(
     message: str, *, type: str = "invalid_request_error", param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """An error as OpenAI sends it: all four keys, always."""

@@ -12,45 +12,45 @@ from typing import Any, Protocol
 
 import orjson
 
-from app.conversation.messages import text_of
+from app.conversation.messages import extract_text
 from app.errors import InvalidRequest
-from app.simulator.answers import NOTED, UNKNOWN, Source, is_question, recall
-from app.simulator.context_window import error_body, overflow
-from app.simulator.request_schemas import check_chat
-from app.simulator.summaries import most_telling, summarize, transcript_in
-from app.simulator.text import passage
-from app.simulator.tool_pairing import pairing_fault
-from app.simulator.tools import has_searched, instance, search_call, tool_calls
+from app.simulator.answers import NOTED_PREFIX, UNKNOWN_ANSWER, PromptText, find_answer_sentences, is_question
+from app.simulator.context_window import build_error_body, build_overflow_error
+from app.simulator.request_schemas import check_chat_request
+from app.simulator.summaries import find_transcript, select_best_sentence, summarize
+from app.simulator.text import split_sentences
+from app.simulator.tool_pairing import find_pairing_fault
+from app.simulator.tools import build_schema_instance, has_searched, make_search_call, make_tool_calls
 
-QUOTED_CHARS = 160
-RESULT_CHARS = 400
+MAX_QUOTE_CHARS = 160
+MAX_RESULT_CHARS = 400
 GREETING = "Hello. I am a simulated model: I answer from what my context shows."
 
 
-class Counter(Protocol):
+class PromptCounter(Protocol):
     """Counts tokens the way the gateway does (`context.count.token_counter`)."""
 
     def count(self, text: str) -> int: ...
 
-    def request(
+    def count_request(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """What the model says, or the `error` body with which the request is refused (status 400)."""
+    """What the model says, or the `error_body` body with which the request is refused (status 400)."""
 
     text: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
     finish_reason: str = "stop"
-    choices: int = 1
+    choice_count: int = 1
     prompt_tokens: int = 0
     completion_tokens: int = 0
     is_summary: bool = False
-    error: dict[str, Any] | None = None
+    error_body: dict[str, Any] | None = None
 
-    def usage(self) -> dict[str, Any]:
+    def build_usage(self) -> dict[str, Any]:
         """Token numbers in OpenAI's form, all details zero."""
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -66,7 +66,7 @@ class SimulatedAnswer:
         }
 
 
-def reply(request: Mapping[str, Any], *, window: int, counter: Counter) -> SimulatedAnswer:
+def answer_request(request: Mapping[str, Any], *, window: int, counter: PromptCounter) -> SimulatedAnswer:
     """The answer to a chat completion request.
 
     Args:
@@ -77,131 +77,146 @@ def reply(request: Mapping[str, Any], *, window: int, counter: Counter) -> Simul
     """
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
-        return SimulatedAnswer(error=error_body("'messages' must be a non-empty array of objects.", param="messages"))
+        return SimulatedAnswer(
+            error_body=build_error_body("'messages' must be a non-empty array of objects.", param="messages")
+        )
     try:
-        check_chat(request)
-        return _checked(request, messages, window, counter)
+        check_chat_request(request)
+        return _answer_valid_request(request, messages, window, counter)
     except InvalidRequest as error:
-        return SimulatedAnswer(error=error.body())
+        return SimulatedAnswer(error_body=error.build_body())
 
 
-def _checked(
-    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: Counter
+def _answer_valid_request(
+    request: Mapping[str, Any], messages: list[dict[str, Any]], window: int, counter: PromptCounter
 ) -> SimulatedAnswer:
     """The answer to a request whose fields have their types.
 
     Raises:
         InvalidRequest: a JSON schema in it is none, or asks for too much.
     """
-    fault = pairing_fault(messages)
+    fault = find_pairing_fault(messages)
     if fault is not None:
-        return SimulatedAnswer(error=error_body(fault.message, param=fault.param))
-    prompt_tokens = counter.request(messages, tools=request.get("tools"))
+        return SimulatedAnswer(error_body=build_error_body(fault.message, param=fault.param))
+    prompt_tokens = counter.count_request(messages, tools=request.get("tools"))
     limit = request.get("max_completion_tokens") or request.get("max_tokens") or 0
-    refused = overflow(window, prompt_tokens, limit)
-    if refused is not None:
-        return SimulatedAnswer(prompt_tokens=prompt_tokens, error=refused)
-    return _answer(request, messages, prompt_tokens, limit or window - prompt_tokens, counter)
+    overflow_error = build_overflow_error(window, prompt_tokens, limit)
+    if overflow_error is not None:
+        return SimulatedAnswer(prompt_tokens=prompt_tokens, error_body=overflow_error)
+    return _choose_answer(request, messages, prompt_tokens, limit or window - prompt_tokens, counter)
 
 
-def _answer(
-    request: Mapping[str, Any], messages: list[dict[str, Any]], prompt_tokens: int, limit: int, counter: Counter
+def _choose_answer(
+    request: Mapping[str, Any], messages: list[dict[str, Any]], prompt_tokens: int, limit: int, counter: PromptCounter
 ) -> SimulatedAnswer:
     choices = request.get("n") or 1
-    shown = [Source(str(message.get("role", "")), text_of(message.get("content"))) for message in messages]
-    transcript = transcript_in(shown)
-    calls = [] if transcript else tool_calls(request, _asked(shown), may_choose=shown[-1].role == "user")
-    if not calls and not transcript and shown[-1].role == "user":
-        search = search_call(request, _asked(shown))
-        calls = [search] if search is not None and _told(shown) == UNKNOWN else []
+    prompt_texts = [
+        PromptText(str(message.get("role", "")), extract_text(message.get("content"))) for message in messages
+    ]
+    transcript = find_transcript(prompt_texts)
+    calls = (
+        []
+        if transcript
+        else make_tool_calls(request, _newest_user_text(prompt_texts), may_choose=prompt_texts[-1].role == "user")
+    )
+    if not calls and not transcript and prompt_texts[-1].role == "user":
+        search = make_search_call(request, _newest_user_text(prompt_texts))
+        calls = [search] if search is not None and _answer_user_message(prompt_texts) == UNKNOWN_ANSWER else []
     if calls:
         tokens = sum(counter.count(orjson.dumps(call[call["type"]]).decode()) for call in calls)
         return SimulatedAnswer(
             tool_calls=tuple(calls),
             finish_reason="tool_calls",
-            choices=choices,
+            choice_count=choices,
             prompt_tokens=prompt_tokens,
             completion_tokens=tokens * choices,
         )
     asked_limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    text = summarize(transcript, asked_limit, counter.count) if transcript else _words(request, shown)
-    text = _stopped(text, request.get("stop"))
-    text, finish_reason = _shortened(text, limit, counter.count)
+    text = summarize(transcript, asked_limit, counter.count) if transcript else _write_text(request, prompt_texts)
+    text = _cut_at_stop_sequence(text, request.get("stop"))
+    text, finish_reason = _truncate_to_limit(text, limit, counter.count)
     return SimulatedAnswer(
         text=text,
         finish_reason=finish_reason,
-        choices=choices,
+        choice_count=choices,
         prompt_tokens=prompt_tokens,
         completion_tokens=counter.count(text) * choices,
         is_summary=transcript is not None,
     )
 
 
-def _words(request: Mapping[str, Any], shown: Sequence[Source]) -> str:
+def _write_text(request: Mapping[str, Any], prompt_texts: Sequence[PromptText]) -> str:
     """An ordinary answer, in the form that `response_format` asks for."""
-    form = request.get("response_format") or {}
-    if form.get("type") == "json_schema":
-        schema = (form.get("json_schema") or {}).get("schema") or {}
-        return orjson.dumps(instance(schema, _asked(shown))).decode()
-    tells_results = shown[-1].role in {"tool", "function"} and not has_searched(request["messages"])
-    text = _results(shown) if tells_results else _told(shown)
-    return orjson.dumps({"answer": text}).decode() if form.get("type") == "json_object" else text
+    response_format = request.get("response_format") or {}
+    if response_format.get("type") == "json_schema":
+        schema = (response_format.get("json_schema") or {}).get("schema") or {}
+        return orjson.dumps(build_schema_instance(schema, _newest_user_text(prompt_texts))).decode()
+    tells_results = prompt_texts[-1].role in {"tool", "function"} and not has_searched(request["messages"])
+    text = _report_tool_results(prompt_texts) if tells_results else _answer_user_message(prompt_texts)
+    return orjson.dumps({"answer": text}).decode() if response_format.get("type") == "json_object" else text
 
 
-def _told(shown: Sequence[Source]) -> str:
+def _answer_user_message(prompt_texts: Sequence[PromptText]) -> str:
     """What to say to the newest user message: an answer from the context, or that it was noted."""
-    asked = _asked(shown)
-    if not asked.strip():
+    user_text = _newest_user_text(prompt_texts)
+    if not user_text.strip():
         return GREETING
-    earlier = list(shown)
-    newest = next((at for at in range(len(shown) - 1, -1, -1) if shown[at].role == "user"), len(shown) - 1)
+    earlier = list(prompt_texts)
+    newest = next(
+        (index for index in range(len(prompt_texts) - 1, -1, -1) if prompt_texts[index].role == "user"),
+        len(prompt_texts) - 1,
+    )
     del earlier[newest]
-    question, given = _question_in(asked)
+    question, statements = _split_questions(user_text)
     if not question:
-        return f"{NOTED} {_quoted(most_telling(asked, QUOTED_CHARS))}" if passage(asked).stems else GREETING
-    return " ".join(recall(question, [*earlier, Source("user", given)])) or UNKNOWN
+        return (
+            f"{NOTED_PREFIX} {_shorten_quotation(select_best_sentence(user_text, MAX_QUOTE_CHARS))}"
+            if split_sentences(user_text).stems
+            else GREETING
+        )
+    return " ".join(find_answer_sentences(question, [*earlier, PromptText("user", statements)])) or UNKNOWN_ANSWER
 
 
-def _question_in(asked: str) -> tuple[str, str]:
+def _split_questions(user_text: str) -> tuple[str, str]:
     """The questions of the last paragraph that has any, and everything else that the message says."""
-    paragraphs = asked.split("\n\n")
-    for at in range(len(paragraphs) - 1, -1, -1):
-        found = passage(paragraphs[at]).sentences
-        questions = [sentence.text for sentence in found if is_question(sentence.text)]
+    paragraphs = user_text.split("\n\n")
+    for index in range(len(paragraphs) - 1, -1, -1):
+        sentences = split_sentences(paragraphs[index]).sentences
+        questions = [sentence.text for sentence in sentences if is_question(sentence.text)]
         if questions:
-            statements = [sentence.text for sentence in found if not is_question(sentence.text)]
-            return " ".join(questions), "\n\n".join([*paragraphs[:at], *statements, *paragraphs[at + 1 :]])
-    return "", asked
+            statements = [sentence.text for sentence in sentences if not is_question(sentence.text)]
+            return " ".join(questions), "\n\n".join([*paragraphs[:index], *statements, *paragraphs[index + 1 :]])
+    return "", user_text
 
 
-def _results(shown: Sequence[Source]) -> str:
+def _report_tool_results(prompt_texts: Sequence[PromptText]) -> str:
     """An answer that tells the tool results which stand at the end."""
     results: list[str] = []
-    for source in reversed(shown):
+    for source in reversed(prompt_texts):
         if source.role not in {"tool", "function"}:
             break
-        results.insert(0, source.text.strip()[:RESULT_CHARS])
+        results.insert(0, source.text.strip()[:MAX_RESULT_CHARS])
     return "The tool says: " + " | ".join(results)
 
 
-def _asked(shown: Sequence[Source]) -> str:
+def _newest_user_text(prompt_texts: Sequence[PromptText]) -> str:
     """The newest user message's text."""
-    return next((source.text for source in reversed(shown) if source.role == "user"), "")
+    return next((source.text for source in reversed(prompt_texts) if source.role == "user"), "")
 
 
-def _quoted(text: str) -> str:
+def _shorten_quotation(text: str) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= QUOTED_CHARS else flat[: QUOTED_CHARS - 1] + "…"
+    return flat if len(flat) <= MAX_QUOTE_CHARS else flat[: MAX_QUOTE_CHARS - 1] + "…"
 
 
-def _stopped(text: str, stop: object) -> str:
+def _cut_at_stop_sequence(text: str, stop: object) -> str:
     """The text up to the first stop sequence."""
     sequences = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
     cuts = [text.find(sequence) for sequence in sequences if isinstance(sequence, str) and sequence in text]
     return text[: min(cuts)] if cuts else text
 
 
-def _shortened(text: str, limit: int, count: Callable[[str], int]) -> tuple[str, str]:
+def _truncate_to_limit(text: str, limit: int, count: Callable[[str], int]) -> tuple[str, str]:
     """The longest beginning of at most `limit` tokens, and the finish reason."""
     if count(text) <= limit:
         return text, "stop"

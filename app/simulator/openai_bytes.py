@@ -11,21 +11,21 @@ import orjson
 
 from app.simulator.model import SimulatedAnswer
 
-DONE = b"data: [DONE]\n\n"
+DONE_EVENT = b"data: [DONE]\n\n"
 ARGUMENT_PIECE_CHARS = 12
 
-_PIECE = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
+_WORD_PIECE = re.compile(r"\s*\S+\s*$|\s*\S+|\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class AnswerEnvelope:
     """What every object of one answer repeats."""
 
     id: str
     created: int
     model: str
 
-    def around(self, kind: str, **rest: Any) -> dict[str, Any]:
+    def wrap(self, kind: str, **rest: Any) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": kind,
@@ -37,49 +37,51 @@ class Envelope:
         }
 
 
-def completion(answer: SimulatedAnswer, envelope: Envelope) -> bytes:
+def encode_completion(answer: SimulatedAnswer, envelope: AnswerEnvelope) -> bytes:
     """The answer as one `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None, "annotations": []}
     if answer.tool_calls:
         message["tool_calls"] = list(answer.tool_calls)
     choices = [
         {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
-        for index in range(answer.choices)
+        for index in range(answer.choice_count)
     ]
-    return orjson.dumps(envelope.around("chat.completion", choices=choices, usage=answer.usage()))
+    return orjson.dumps(envelope.wrap("chat.completion", choices=choices, usage=answer.build_usage()))
 
 
-def events(answer: SimulatedAnswer, envelope: Envelope, *, include_usage: bool) -> Iterator[bytes]:
+def stream_events(answer: SimulatedAnswer, envelope: AnswerEnvelope, *, include_usage: bool) -> Iterator[bytes]:
     """The answer as server-sent events: role, text in word pieces or tool call deltas, finish, usage, `[DONE]`."""
     empty_usage = {"usage": None} if include_usage else {}
-    for index in range(answer.choices):
-        for delta, finish_reason in _deltas(answer):
+    for index in range(answer.choice_count):
+        for delta, finish_reason in _stream_deltas(answer):
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-            yield event(envelope.around("chat.completion.chunk", choices=[choice], **empty_usage))
+            yield encode_event(envelope.wrap("chat.completion.chunk", choices=[choice], **empty_usage))
     if include_usage:
-        yield event(envelope.around("chat.completion.chunk", choices=[], usage=answer.usage()))
-    yield DONE
+        yield encode_event(envelope.wrap("chat.completion.chunk", choices=[], usage=answer.build_usage()))
+    yield DONE_EVENT
 
 
-def event(body: Mapping[str, Any]) -> bytes:
+def encode_event(body: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def _deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[str, Any], str | None]]:
+def _stream_deltas(answer: SimulatedAnswer) -> Iterator[tuple[dict[str, Any], str | None]]:
     opening = None if answer.text is None else ""
     yield {"role": "assistant", "content": opening, "refusal": None}, None
-    for piece in _PIECE.findall(answer.text or ""):
+    for piece in _WORD_PIECE.findall(answer.text or ""):
         yield {"content": piece}, None
     for index, call in enumerate(answer.tool_calls):
-        for fragment in _call_deltas(call):
+        for fragment in _stream_call_deltas(call):
             yield {"tool_calls": [{"index": index, **fragment}]}, None
     yield {}, answer.finish_reason
 
 
-def _call_deltas(call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _stream_call_deltas(call: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A call in fragments: its head without arguments, then these in pieces."""
     kind = call["type"]
-    name, growing = ("arguments", call[kind].get("arguments")) if kind == "function" else ("input", call[kind]["input"])
-    yield {"id": call["id"], "type": kind, kind: {"name": call[kind]["name"], name: ""}}
-    for start in range(0, len(growing), ARGUMENT_PIECE_CHARS):
-        yield {kind: {name: growing[start : start + ARGUMENT_PIECE_CHARS]}}
+    text_field, streamed_text = (
+        ("arguments", call[kind].get("arguments")) if kind == "function" else ("input", call[kind]["input"])
+    )
+    yield {"id": call["id"], "type": kind, kind: {"name": call[kind]["name"], text_field: ""}}
+    for start in range(0, len(streamed_text), ARGUMENT_PIECE_CHARS):
+        yield {kind: {text_field: streamed_text[start : start + ARGUMENT_PIECE_CHARS]}}

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 
 from app.errors import InvalidRequest
 
-STATUSES: Final = (200, 999)
-LARGEST_NUMBER: Final = 1_000_000
+STATUS_BOUNDS: Final = (200, 999)
+MAX_FAULT_NUMBER: Final = 1_000_000
 """Of the numbers that a fault may be asked for with."""
-Scope = Literal["all", "summary", "answer"]
+FaultScope = Literal["all", "summary", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +38,32 @@ class Faults:
     """Only the first n requests are struck …"""
     every: int = 0
     """… or only every nth."""
-    on: Scope = "all"
+    on: FaultScope = "all"
     """Which requests count and are struck."""
 
-    def strike(self, nth: int) -> bool:
+    def is_struck(self, nth: int) -> bool:
         """Whether the nth request in scope, counted from 1, is struck."""
         if self.first:
             return nth <= self.first
-        return nth % self.every == 0 if self.every else self.any
+        return nth % self.every == 0 if self.every else self.has_any
 
     @property
-    def any(self) -> bool:
-        return bool(self.status or self.tells or self.timed)
+    def has_any(self) -> bool:
+        return bool(self.status or self.has_other_fault_than_status or self.has_schedule)
 
     @property
-    def tells(self) -> bool:
+    def has_other_fault_than_status(self) -> bool:
         """Whether it says what goes wrong otherwise than by a status."""
         return self.break_after is not None or self.garbage or self.hang or self.empty
 
     @property
-    def timed(self) -> bool:
+    def has_schedule(self) -> bool:
         return bool(self.first or self.every)
 
     @property
     def error_status(self) -> int | None:
         """The status to fail with: a rule that says when but not what means 500."""
-        return self.status or (500 if self.timed and not self.tells else None)
+        return self.status or (500 if self.has_schedule and not self.has_other_fault_than_status else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +77,30 @@ class SimulatorOptions:
     """Added when a summary is asked for."""
     default_window: int = 128_000
     """Window of models whose name states none."""
-    recorded_requests: int = 1000
+    max_recorded_requests: int = 1000
     faults: Faults = field(default_factory=Faults)
 
 
-def faults_in(model: str) -> Faults | None:
+def parse_faults(model: str) -> Faults | None:
     """The faults that a model's name asks for after ``!``; None where it asks for none.
 
     Raises:
         InvalidRequest: an unknown key or a bad value.
     """
-    _, marked, told = model.partition("!")
-    if not marked:
+    _, separator, fault_text = model.partition("!")
+    if not separator:
         return None
     kinds = {one.name: one.type for one in fields(Faults)}
     values: dict[str, Any] = {}
-    for part in filter(None, told.split(",")):
+    for part in filter(None, fault_text.split(",")):
         key, _, value = part.partition("=")
         if key not in kinds:
             raise InvalidRequest(f"{key!r} is no fault; expected one of {', '.join(kinds)}.", param="model")
-        values[key] = _value(key, value, str(kinds[key]))
+        values[key] = _parse_fault_value(key, value, str(kinds[key]))
     return Faults(**values)
 
 
-def _value(key: str, value: str, kind: str) -> Any:
+def _parse_fault_value(key: str, value: str, kind: str) -> Any:
     try:
         if kind.startswith("bool"):
             return True
@@ -116,7 +116,7 @@ def _value(key: str, value: str, kind: str) -> Any:
 
 
 def _check_bounds(key: str, number: float) -> float:
-    least, most = STATUSES if key == "status" else (0, LARGEST_NUMBER)
-    if not least <= number <= most:
-        raise ValueError(f"{number} is not between {least} and {most}")
+    minimum, maximum = STATUS_BOUNDS if key == "status" else (0, MAX_FAULT_NUMBER)
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{number} is not between {minimum} and {maximum}")
     return number

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from app.errors import UpstreamUnavailable
-from app.simulator.simulator import Answered, Asked, BrokenOff, Simulator
-from app.upstream.provider import Call, ClientKeyRule
+from app.simulator.simulator import SimulatedDisconnect, Simulator, SimulatorRequest, SimulatorResponse
+from app.upstream.provider import ClientKeyRule, UpstreamRequest
 
 
 class SimulatedProvider:
@@ -18,14 +18,16 @@ class SimulatedProvider:
         self.client_key_rule: ClientKeyRule = "if_meant"
         self.simulator = simulator
 
-    async def send(self, call: Call) -> SimulatedReply:
-        headers = dict(call.headers)
-        if call.authorization is not None:
-            headers["authorization"] = call.authorization
-        return SimulatedReply(await self.simulator.handle(Asked(call.method, call.path, headers, call.body)))
+    async def send(self, request: UpstreamRequest) -> SimulatedReply:
+        headers = dict(request.headers)
+        if request.authorization is not None:
+            headers["authorization"] = request.authorization
+        return SimulatedReply(
+            await self.simulator.handle(SimulatorRequest(request.method, request.path, headers, request.body))
+        )
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
-        return self.simulator.model_list()
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
+        return self.simulator.list_models()
 
     async def aclose(self) -> None:
         return None
@@ -34,19 +36,19 @@ class SimulatedProvider:
 class SimulatedReply:
     """Implements `upstream.provider.Reply`."""
 
-    def __init__(self, answered: Answered) -> None:
-        self.status = answered.status
-        self.headers: Mapping[str, str] = answered.headers
-        self._pieces = answered.pieces
+    def __init__(self, response: SimulatorResponse) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._pieces = response.pieces
 
     async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.chunks()])
+        return b"".join([piece async for piece in self.iter_bytes()])
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         try:
             async for piece in self._pieces:
                 yield piece
-        except BrokenOff as error:
+        except SimulatedDisconnect as error:
             raise UpstreamUnavailable("The simulated model broke off.") from error
 
     async def aclose(self) -> None:

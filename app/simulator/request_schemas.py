@@ -10,72 +10,72 @@ from msgspec import Meta
 
 from app.errors import InvalidRequest
 
-MOST_CHOICES: Final = 128
+MAX_CHOICES: Final = 128
 """OpenAI's limit of `n`."""
-MOST_DIMENSIONS: Final = 4096
-LARGEST_NUMBER: Final = 2**53
+MAX_DIMENSIONS: Final = 4096
+MAX_SCHEMA_NUMBER: Final = 2**53
 """Of a JSON schema: whole numbers up to this are exact in a float and can be written as JSON."""
-Object = dict[str, Any]
+JsonObject = dict[str, Any]
 Size = Annotated[int, Meta(ge=0)]
-Number = Annotated[float, Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Number = Annotated[float, Meta(ge=-MAX_SCHEMA_NUMBER, le=MAX_SCHEMA_NUMBER)]
 
 
-class _Call(msgspec.Struct):
-    function: Object | None = None
+class _CallFields(msgspec.Struct):
+    function: JsonObject | None = None
 
 
-class _Message(msgspec.Struct):
-    tool_calls: list[_Call] | None = None
+class _MessageFields(msgspec.Struct):
+    tool_calls: list[_CallFields] | None = None
 
 
-class _ResponseFormat(msgspec.Struct):
-    json_schema: Object | None = None
+class _ResponseFormatFields(msgspec.Struct):
+    json_schema: JsonObject | None = None
 
 
-class _AllowedTools(msgspec.Struct):
+class _AllowedToolsFields(msgspec.Struct):
     tools: list[Any] | None = None
     mode: str | None = None
 
 
-class _ToolChoice(msgspec.Struct):
+class _ToolChoiceFields(msgspec.Struct):
     type: str | None = None
-    allowed_tools: _AllowedTools | None = None
+    allowed_tools: _AllowedToolsFields | None = None
 
 
-class _Tool(msgspec.Struct):
+class _ToolFields(msgspec.Struct):
     type: str | None = None
 
 
-class _Chat(msgspec.Struct):
+class _ChatRequestFields(msgspec.Struct):
     """A chat completion request."""
 
-    messages: list[_Message]
-    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    messages: list[_MessageFields]
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
-    stream_options: Object | None = None
+    stream_options: JsonObject | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: str | list[str] | None = None
-    tools: list[_Tool] | None = None
-    tool_choice: str | _ToolChoice | None = None
+    tools: list[_ToolFields] | None = None
+    tool_choice: str | _ToolChoiceFields | None = None
     parallel_tool_calls: bool | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: _ResponseFormatFields | None = None
 
 
-class _Embeddings(msgspec.Struct):
+class _EmbeddingsRequestFields(msgspec.Struct):
     """An embeddings request."""
 
     model: str | None = None
     input: str | list[str | int | list[int]] = ""
-    dimensions: Annotated[int, Meta(ge=1, le=MOST_DIMENSIONS)] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)] | None = None
     encoding_format: str | None = None
 
 
-class _Keywords(msgspec.Struct, rename="camel"):
+class _JsonSchemaKeywords(msgspec.Struct, rename="camel"):
     """The keywords of a JSON schema that are read."""
 
     type: str | list[str] = ""
-    properties: Object = {}
+    properties: JsonObject = {}
     required: list[str] = []
     enum: list[Any] = []
     any_of: list[Any] = []
@@ -90,35 +90,35 @@ class _Keywords(msgspec.Struct, rename="camel"):
     format: str = ""
 
 
-def check_chat(body: Mapping[str, Any]) -> None:
+def check_chat_request(body: Mapping[str, Any]) -> None:
     """
     Raises:
         InvalidRequest: a field of a chat completion request has another type, or is out of bounds.
     """
-    _check(body, _Chat)
+    _check_fields(body, _ChatRequestFields)
 
 
-def check_embeddings(body: Mapping[str, Any]) -> None:
+def check_embeddings_request(body: Mapping[str, Any]) -> None:
     """
     Raises:
         InvalidRequest: a field of an embeddings request has another type, or is out of bounds.
     """
-    _check(body, _Embeddings)
+    _check_fields(body, _EmbeddingsRequestFields)
 
 
-def check_schema(schema: Mapping[str, Any]) -> None:
+def check_json_schema(schema: Mapping[str, Any]) -> None:
     """Check one level of a JSON schema.
 
     Raises:
         InvalidRequest: a keyword has another type, or is out of bounds.
     """
-    _check(schema, _Keywords, before="Invalid JSON schema: ")
+    _check_fields(schema, _JsonSchemaKeywords, message_prefix="Invalid JSON schema: ")
 
 
-def _check(value: Mapping[str, Any], shape: type[msgspec.Struct], before: str = "") -> None:
+def _check_fields(value: Mapping[str, Any], shape: type[msgspec.Struct], message_prefix: str = "") -> None:
     try:
         msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
         complaint, _, place = str(error).partition(" - at ")
         param = place.strip("`").removeprefix("$.") or None
-        raise InvalidRequest(f"{before}{complaint} in {param}.", code="invalid_type", param=param) from error
+        raise InvalidRequest(f"{message_prefix}{complaint} in {param}.", code="invalid_type", param=param) from error

@@ -14,14 +14,14 @@ from typing import Any
 import orjson
 import uvicorn
 
-from app.simulator.model import Counter
+from app.simulator.model import PromptCounter
 from app.simulator.options import SimulatorOptions
-from app.simulator.simulator import JSON_HEADERS, Answered, Asked, Simulator
+from app.simulator.simulator import JSON_HEADERS, Simulator, SimulatorRequest, SimulatorResponse
 
 ASGIMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[ASGIMessage]]
 Send = Callable[[ASGIMessage], Awaitable[None]]
-RECORD_PATH = "/__requests"
+RECORDED_REQUESTS_PATH = "/__requests"
 
 
 class SimulatorApp:
@@ -33,35 +33,41 @@ class SimulatorApp:
     async def __call__(self, scope: ASGIMessage, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        body = await _body(receive)
+        body = await _read_body(receive)
         if body is None:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         path = str(scope["path"])
         async with asyncio.TaskGroup() as group:
-            answering = group.create_task(self._answer(Asked(scope["method"], path, headers, body), send))
-            leaving = group.create_task(_cancel_when_gone(receive, answering))
-            answering.add_done_callback(lambda _: leaving.cancel())
+            answer_task = group.create_task(
+                self._send_response(SimulatorRequest(scope["method"], path, headers, body), send)
+            )
+            disconnect_task = group.create_task(_cancel_on_disconnect(receive, answer_task))
+            answer_task.add_done_callback(lambda _: disconnect_task.cancel())
 
-    async def _answer(self, asked: Asked, send: Send) -> None:
-        if asked.path == RECORD_PATH:
-            answered = self._record(asked.method)
+    async def _send_response(self, request: SimulatorRequest, send: Send) -> None:
+        if request.path == RECORDED_REQUESTS_PATH:
+            response = self._serve_recorded_requests(request.method)
         else:
-            path = asked.path.removeprefix("/v1")
-            answered = await self.simulator.handle(Asked(asked.method, path, asked.headers, asked.body))
-        headers = [(name.encode(), value.encode()) for name, value in answered.headers.items()]
-        await send({"type": "http.response.start", "status": answered.status, "headers": headers})
-        async for piece in answered.pieces:
+            path = request.path.removeprefix("/v1")
+            response = await self.simulator.handle(
+                SimulatorRequest(request.method, path, request.headers, request.body)
+            )
+        headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        async for piece in response.pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _record(self, method: str) -> Answered:
+    def _serve_recorded_requests(self, method: str) -> SimulatorResponse:
         if method == "DELETE":
-            self.simulator.requests.clear()
-        return Answered(200, JSON_HEADERS, _one(orjson.dumps(list(self.simulator.requests))))
+            self.simulator.recorded_requests.clear()
+        return SimulatorResponse(200, JSON_HEADERS, _stream_body(orjson.dumps(list(self.simulator.recorded_requests))))
 
 
-def serve(host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], Counter]) -> int:
+def run_simulator_server(
+    host: str, port: int, options: SimulatorOptions, counter_for: Callable[[str], PromptCounter]
+) -> int:
     """Run the server until it is told to stop; prints one line with its address when it is ready.
 
     Args:
@@ -90,7 +96,7 @@ class AnnouncingServer(uvicorn.Server):
             print(f"Simulated model is listening on http://{host}:{port}/v1", flush=True)  # noqa: T201  says that it is ready
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | None:
     """The whole request body; None when the client left before its end."""
     pieces: list[bytes] = []
     while True:
@@ -102,11 +108,11 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(pieces)
 
 
-async def _cancel_when_gone(receive: Receive, answering: asyncio.Task[None]) -> None:
+async def _cancel_on_disconnect(receive: Receive, answer_task: asyncio.Task[None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
-    answering.cancel()
+    answer_task.cancel()
 
 
-async def _one(body: bytes) -> AsyncIterator[bytes]:
+async def _stream_body(body: bytes) -> AsyncIterator[bytes]:
     yield body

@@ -9,36 +9,40 @@ import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
-from app.simulator.answers import NOTED, UNKNOWN, Source
-from app.simulator.text import passage, stems
+from app.simulator.answers import NOTED_PREFIX, UNKNOWN_ANSWER, PromptText
+from app.simulator.text import find_word_stems, split_sentences
 
 DEFAULT_SUMMARY_TOKENS = 512
-LARGEST_SHARE = 0.75
+MAX_SHARE_OF_TRANSCRIPT = 0.75
 """A summary takes at most this share of what it summarizes."""
-SMALLEST_TOKENS = 24
-FEWEST_LABELS = 3
+MIN_SUMMARY_TOKENS = 24
+MIN_TRANSCRIPT_LABELS = 3
 """So many lines that begin with a speaker make a transcript."""
-CHATTER_SCORE = 0.25
+MIN_SENTENCE_SCORE = 0.25
 """Sentences below are told only when there is nothing else."""
-NOTHING_TO_SAY = "- Nothing of note was said."
+EMPTY_SUMMARY = "- Nothing of note was said."
 
-_ASKS = re.compile(r"\bsummar(?:y|ies|i[sz]e|i[sz]ing|i[sz]ation)\b|\bcondense\b|\bcheckpoint\b", re.IGNORECASE)
-_IMPERATIVE = re.compile(
+_ASKS_FOR_SUMMARY = re.compile(
+    r"\bsummar(?:y|ies|i[sz]e|i[sz]ing|i[sz]ation)\b|\bcondense\b|\bcheckpoint\b", re.IGNORECASE
+)
+_SUMMARY_COMMAND = re.compile(
     r"^\W*(?:please\s+|now\s+|can you\s+|could you\s+)?"
     r"(?:summari[sz]e|write (?:a|the) summary|give (?:me )?a summary)\b",
     re.IGNORECASE,
 )
-_MEANT = re.compile(r"\bthe last (\d+) messages before this one\b")
-_MERGES = re.compile(r"\bthe \d+ summaries in the message before this one\b")
-_SECTION = re.compile(r"<earlier_conversation[^>]*>\n(.*?)\n</earlier_conversation>", re.DOTALL)
-_QUOTATION = "Quoted from earlier in this conversation"
-_FENCE = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
-_LABEL = re.compile(
+_LAST_MESSAGES_PHRASE = re.compile(r"\bthe last (\d+) messages before this one\b")
+_FOLD_PHRASE = re.compile(r"\bthe \d+ summaries in the message before this one\b")
+_SUMMARY_SECTION = re.compile(r"<earlier_conversation[^>]*>\n(.*?)\n</earlier_conversation>", re.DOTALL)
+_QUOTATION_START = "Quoted from earlier in this conversation"
+_FENCED_TRANSCRIPT = re.compile(r"<transcript ([0-9a-f]+)>\n(.*?)\n</transcript \1>", re.DOTALL)
+_SPEAKER_LABEL = re.compile(
     r"^[\[(*#\s-]*(user|human|assistant|ai|system|developer|tool)\b[^:\n]{0,40}:[*\s]*", re.IGNORECASE | re.MULTILINE
 )
-_HARD_FACT = re.compile(r"\d|/\w|\w/\w|\w_\w|\w@\w|\w\.[a-z]\w|`[^`]+`|\"[^\"]+\"|'[^']{2,}'|[a-z][A-Z]|\b[A-Z]{2,}\b")
+_IDENTIFIER_OR_NUMBER = re.compile(
+    r"\d|/\w|\w/\w|\w_\w|\w@\w|\w\.[a-z]\w|`[^`]+`|\"[^\"]+\"|'[^']{2,}'|[a-z][A-Z]|\b[A-Z]{2,}\b"
+)
 _NAME = re.compile(r"(?<!^)(?<![.!?]\s)\b[A-Z][a-z]+")
-_WEIGHTY = re.compile(
+_DECISION_WORDS = re.compile(
     r"\b(?:decid\w+|decision|chose\w*|agreed|because|error|failed|failure|exception|fixed|resolved|open|must|never|always|"
     r"prefer\w*|deadline|called|named|is|are|uses?)\b",
     re.IGNORECASE,
@@ -46,15 +50,15 @@ _WEIGHTY = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    entry: int
+class _ScoredSentence:
+    message_index: int
     position: int
     text: str
     score: float
-    said: frozenset[str]
+    stems: frozenset[str]
 
 
-def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
+def find_transcript(messages: Sequence[PromptText]) -> list[PromptText] | None:
     """What a prompt asks to be summarized, or None when it asks for something else.
 
     The last user or system message must ask for a summary, and bring a fenced transcript, or labelled lines, or stand
@@ -62,102 +66,107 @@ def transcript_in(messages: Sequence[Source]) -> list[Source] | None:
     """
     if not messages or messages[-1].role not in {"user", "system", "developer"}:
         return None
-    asked = messages[-1].text
-    fenced = list(_FENCE.finditer(asked))
-    if fenced and _ASKS.search(_FENCE.sub("", asked) + " ".join(m.text for m in messages[:-1] if m.role != "user")):
-        return [source for match in fenced for source in _fenced(match.group(1), match.group(2))]
-    if _MERGES.search(asked) and len(messages) > 1:
-        return [Source("summary", text) for text in _SECTION.findall(messages[-2].text)] or None
-    lines = [line for line in asked.splitlines() if line.strip()]
-    if not lines or not (_IMPERATIVE.match(lines[0]) or _IMPERATIVE.match(lines[-1])):
+    last_text = messages[-1].text
+    fenced = list(_FENCED_TRANSCRIPT.finditer(last_text))
+    if fenced and _ASKS_FOR_SUMMARY.search(
+        _FENCED_TRANSCRIPT.sub("", last_text) + " ".join(m.text for m in messages[:-1] if m.role != "user")
+    ):
+        return [source for match in fenced for source in _parse_fenced_transcript(match.group(1), match.group(2))]
+    if _FOLD_PHRASE.search(last_text) and len(messages) > 1:
+        return [PromptText("summary", text) for text in _SUMMARY_SECTION.findall(messages[-2].text)] or None
+    lines = [line for line in last_text.splitlines() if line.strip()]
+    if not lines or not (_SUMMARY_COMMAND.match(lines[0]) or _SUMMARY_COMMAND.match(lines[-1])):
         return None
-    labels = list(_LABEL.finditer(asked))
-    if len(labels) >= FEWEST_LABELS:
-        return _entries(asked, labels)
-    meant = _MEANT.search(asked)
-    before = messages[:-1][-int(meant.group(1)) :] if meant else messages[:-1]
+    labels = list(_SPEAKER_LABEL.finditer(last_text))
+    if len(labels) >= MIN_TRANSCRIPT_LABELS:
+        return _split_at_labels(last_text, labels)
+    last_messages_match = _LAST_MESSAGES_PHRASE.search(last_text)
+    before = messages[:-1][-int(last_messages_match.group(1)) :] if last_messages_match else messages[:-1]
     earlier = [message for message in before if message.role in {"user", "assistant", "tool"}]
-    earlier = [message for message in earlier if not message.text.startswith(_QUOTATION)]
-    return earlier if meant or len(earlier) >= 2 else None
+    earlier = [message for message in earlier if not message.text.startswith(_QUOTATION_START)]
+    return earlier if last_messages_match or len(earlier) >= 2 else None
 
 
-def summarize(transcript: Sequence[Source], max_tokens: int | None, count: Callable[[str], int]) -> str:
-    """The sentences worth most, in order, within `max_tokens` tokens and `LARGEST_SHARE` of the transcript."""
+def summarize(transcript: Sequence[PromptText], max_tokens: int | None, count: Callable[[str], int]) -> str:
+    """The sentences worth most, in order, within `max_tokens` tokens and `MAX_SHARE_OF_TRANSCRIPT` of the
+    transcript."""
     size = sum(count(source.text) for source in transcript)
-    room = max(SMALLEST_TOKENS, min(max_tokens or DEFAULT_SUMMARY_TOKENS, int(size * LARGEST_SHARE)))
-    room = min(room, max_tokens) if max_tokens else room
-    chosen: list[_Line] = []
-    heard: set[str] = set()
-    told = _by_worth(transcript)
-    for line in [line for line in told if line.score >= CHATTER_SCORE] or told:
-        if _is_stale(line, heard):
+    remaining_tokens = max(
+        MIN_SUMMARY_TOKENS, min(max_tokens or DEFAULT_SUMMARY_TOKENS, int(size * MAX_SHARE_OF_TRANSCRIPT))
+    )
+    remaining_tokens = min(remaining_tokens, max_tokens) if max_tokens else remaining_tokens
+    selected: list[_ScoredSentence] = []
+    covered_stems: set[str] = set()
+    candidates = _rank_sentences(transcript)
+    for line in [line for line in candidates if line.score >= MIN_SENTENCE_SCORE] or candidates:
+        if _adds_nothing_new(line, covered_stems):
             continue
         cost = count(line.text) + 1
-        if cost > room:
+        if cost > remaining_tokens:
             continue
-        room -= cost
-        heard |= line.said
-        chosen.append(line)
-    chosen.sort(key=lambda line: (line.entry, line.position))
-    return "\n".join(line.text for line in chosen) or NOTHING_TO_SAY
+        remaining_tokens -= cost
+        covered_stems |= line.stems
+        selected.append(line)
+    selected.sort(key=lambda line: (line.message_index, line.position))
+    return "\n".join(line.text for line in selected) or EMPTY_SUMMARY
 
 
-def most_telling(text: str, longest_chars: int) -> str:
-    """A text of up to `longest_chars` as it is; of a longer one the sentence that tells most."""
-    if len(text) <= longest_chars:
+def select_best_sentence(text: str, max_chars: int) -> str:
+    """A text of up to `max_chars` as it is; of a longer one the sentence that tells most."""
+    if len(text) <= max_chars:
         return text
-    told = [found.text for found in passage(text).sentences]
-    return max(told, key=lambda sentence: _worth(sentence, "user"), default=text)
+    candidates = [found.text for found in split_sentences(text).sentences]
+    return max(candidates, key=lambda sentence: _score_text(sentence, "user"), default=text)
 
 
-def _is_stale(line: _Line, heard: Set[str]) -> bool:
+def _adds_nothing_new(sentence: _ScoredSentence, covered_stems: Set[str]) -> bool:
     """Whether a sentence adds too little to what is told already: hardly a new word, and no number."""
-    fresh = line.said - heard
-    return len(fresh) * 4 < len(line.said) and not any(character.isdigit() for word in fresh for character in word)
+    fresh = sentence.stems - covered_stems
+    return len(fresh) * 4 < len(sentence.stems) and not any(character.isdigit() for word in fresh for character in word)
 
 
-def _by_worth(transcript: Sequence[Source]) -> list[_Line]:
+def _rank_sentences(transcript: Sequence[PromptText]) -> list[_ScoredSentence]:
     """Sentences worth telling: hard facts and the best of each entry, then the second best of any, and so on."""
-    ranked: list[tuple[int, _Line]] = []
+    ranked: list[tuple[int, _ScoredSentence]] = []
     for entry, source in enumerate(transcript):
-        told = enumerate(passage(source.text).sentences)
-        lines = [_line(entry, position, source.role, found.text) for position, found in told]
+        numbered_sentences = enumerate(split_sentences(source.text).sentences)
+        lines = [_score_sentence(entry, position, source.role, found.text) for position, found in numbered_sentences]
         lines = sorted((line for line in lines if line.score > 0), key=lambda line: -line.score)
         ranked.extend((rank if line.score < 2 else 0, line) for rank, line in enumerate(lines))
-    ranked.sort(key=lambda pair: (pair[0], -pair[1].score, pair[1].entry, pair[1].position))
+    ranked.sort(key=lambda pair: (pair[0], -pair[1].score, pair[1].message_index, pair[1].position))
     return [line for _, line in ranked]
 
 
-def _line(entry: int, position: int, role: str, text: str) -> _Line:
+def _score_sentence(message_index: int, position: int, role: str, text: str) -> _ScoredSentence:
     bare = text.removeprefix("- ").strip()
-    labelled = _LABEL.match(bare) is not None
-    told = f"- {bare}" if labelled else f"- {role}: {bare}"
-    return _Line(entry, position, told, _worth(bare, role), stems(bare))
+    labelled = _SPEAKER_LABEL.match(bare) is not None
+    labelled_text = f"- {bare}" if labelled else f"- {role}: {bare}"
+    return _ScoredSentence(message_index, position, labelled_text, _score_text(bare, role), find_word_stems(bare))
 
 
-def _worth(text: str, role: str) -> float:
+def _score_text(text: str, role: str) -> float:
     """How much a sentence tells: identifiers, numbers and quotes most, then names and decisions; questions little."""
-    if UNKNOWN in text:
+    if UNKNOWN_ANSWER in text:
         return 0.0
-    worth = min(4.0, 1.0 * len(_HARD_FACT.findall(text))) + min(2.0, 0.7 * len(_NAME.findall(text)))
-    worth += 0.6 * min(2, len(_WEIGHTY.findall(text)))
-    worth += 0.2 if len(stems(text)) > 2 else 0.0
+    worth = min(4.0, 1.0 * len(_IDENTIFIER_OR_NUMBER.findall(text))) + min(2.0, 0.7 * len(_NAME.findall(text)))
+    worth += 0.6 * min(2, len(_DECISION_WORDS.findall(text)))
+    worth += 0.2 if len(find_word_stems(text)) > 2 else 0.0
     if text.rstrip().endswith("?"):
         worth *= 0.3
-    if NOTED in text or role == "assistant":
+    if NOTED_PREFIX in text or role == "assistant":
         worth *= 0.7
     return worth / (1 + len(text) / 400)
 
 
-def _fenced(mark: str, inner: str) -> list[Source]:
+def _parse_fenced_transcript(mark: str, inner: str) -> list[PromptText]:
     """Entries of a fenced transcript: a line `--- <mark> [12] user` begins each."""
     head = re.compile(rf"^--- {re.escape(mark)} (?:\[\d+\] )?([^\n]*)\n?", re.MULTILINE)
-    return _entries(inner, list(head.finditer(inner)))
+    return _split_at_labels(inner, list(head.finditer(inner)))
 
 
-def _entries(text: str, heads: Sequence[re.Match[str]]) -> list[Source]:
+def _split_at_labels(text: str, heads: Sequence[re.Match[str]]) -> list[PromptText]:
     ends = [head.start() for head in heads[1:]] + [len(text)]
     return [
-        Source(head.group(1).strip().lower(), text[head.end() : end].strip())
+        PromptText(head.group(1).strip().lower(), text[head.end() : end].strip())
         for head, end in zip(heads, ends, strict=True)
     ]

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-LONGEST_SENTENCE_CHARS = 600
+MAX_SENTENCE_CHARS = 600
 
 _SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])(?:\s+|(?<=[\u3002\uff01\uff1f]))|\n+")
 _WORD = re.compile(r"[^\W_]+(?:[._:/@%#+-]+[^\W_]+)*|[^\W_]", re.UNICODE)
-_PIECE = re.compile(r"[^\W_]+", re.UNICODE)
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_PART = re.compile(r"[^\W_]+", re.UNICODE)
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 _STOP_TEXT = (
@@ -34,7 +34,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class AnalyzedText:
     """A text's sentences in order, and the stems of all of them."""
 
     sentences: tuple[Sentence, ...]
@@ -42,35 +42,35 @@ class Passage:
 
 
 @lru_cache(maxsize=4096)
-def passage(text: str) -> Passage:
+def split_sentences(text: str) -> AnalyzedText:
     """A text taken apart; lines end sentences, an over-long sentence is cut into pieces."""
-    found = []
+    sentences = []
     for raw in _SENTENCE_END.split(text):
         stripped = raw.strip()
-        for start in range(0, len(stripped), LONGEST_SENTENCE_CHARS):
-            piece = stripped[start : start + LONGEST_SENTENCE_CHARS].strip()
-            if _PIECE.search(piece):
-                found.append(Sentence(piece, stems(piece)))
-    return Passage(tuple(found), frozenset().union(*(one.stems for one in found)))
+        for start in range(0, len(stripped), MAX_SENTENCE_CHARS):
+            piece = stripped[start : start + MAX_SENTENCE_CHARS].strip()
+            if _WORD_PART.search(piece):
+                sentences.append(Sentence(piece, find_word_stems(piece)))
+    return AnalyzedText(tuple(sentences), frozenset().union(*(one.stems for one in sentences)))
 
 
-def stems(text: str) -> frozenset[str]:
+def find_word_stems(text: str) -> frozenset[str]:
     """What a text is about: its words without endings, identifiers whole and in their parts, ideographs in pairs."""
-    found: set[str] = set()
+    word_stems: set[str] = set()
     for match in _WORD.finditer(text):
         written = match.group()
         word = written.lower()
         if _IDEOGRAPH.search(word):
-            found.update(word[at : at + 2] for at in range(max(1, len(word) - 1)))
+            word_stems.update(word[at : at + 2] for at in range(max(1, len(word) - 1)))
             continue
         if word not in STOP_WORDS:
-            found.add(stem(word))
-        parts = [*word.split("/"), *_PIECE.findall(_HUMP.sub(" ", written).lower())]
-        found.update(stem(part) for part in parts if part not in STOP_WORDS and len(part) > 1)
-    return frozenset(found)
+            word_stems.add(stem_word(word))
+        parts = [*word.split("/"), *_WORD_PART.findall(_CAMEL_CASE_BOUNDARY.sub(" ", written).lower())]
+        word_stems.update(stem_word(part) for part in parts if part not in STOP_WORDS and len(part) > 1)
+    return frozenset(word_stems)
 
 
-def stem(word: str) -> str:
+def stem_word(word: str) -> str:
     """A word without its commonest English endings: crude, but the same on both sides of a comparison."""
     if len(word) <= 3 or not word.isalpha():
         return word

@@ -9,37 +9,37 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class PairingFault:
+class ToolPairingFault:
     """What is wrong, in OpenAI's words, and the message at fault."""
 
     message: str
     param: str
 
 
-def pairing_fault(messages: Sequence[Mapping[str, Any]]) -> PairingFault | None:
+def find_pairing_fault(messages: Sequence[Mapping[str, Any]]) -> ToolPairingFault | None:
     """The first call without its result, or result without its call; None when all belong together."""
     open_ids: Counter[str] = Counter()
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.get("role") == "tool":
             call_id = message.get("tool_call_id")
             if not isinstance(call_id, str) or call_id not in open_ids:
                 told = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
-                return PairingFault(f"Invalid parameter: {told}", f"messages.[{at}].role")
+                return ToolPairingFault(f"Invalid parameter: {told}", f"messages.[{index}].role")
             open_ids[call_id] -= 1
             if not open_ids[call_id]:
                 del open_ids[call_id]
             continue
         if open_ids:
-            return _unanswered(open_ids, at)
+            return _make_unanswered_fault(open_ids, index)
         if message.get("role") == "assistant":
             calls = message.get("tool_calls") or ()
             open_ids = Counter(str(call.get("id")) for call in calls if isinstance(call, Mapping))
-    return _unanswered(open_ids, len(messages)) if open_ids else None
+    return _make_unanswered_fault(open_ids, len(messages)) if open_ids else None
 
 
-def _unanswered(open_ids: Counter[str], at: int) -> PairingFault:
+def _make_unanswered_fault(open_ids: Counter[str], index: int) -> ToolPairingFault:
     told = (
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
         f"The following tool_call_ids did not have response messages: {', '.join(open_ids.elements())}"
     )
-    return PairingFault(told, f"messages.[{at}].role")
+    return ToolPairingFault(told, f"messages.[{index}].role")

@@ -1,6 +1,6 @@
 """Read a whole database row by row, changing nothing: one snapshot, however long it takes and whoever writes meanwhile.
 
-Rows come as nouns, in the order of their keys; what names something that is not there comes as `Dangling`.
+Rows come as nouns, in the order of their keys; what names something that is not there comes as `DanglingRow`.
 """
 
 # ruff: noqa: S608 - built from our own names; values are always parameters
@@ -17,127 +17,142 @@ from typing import Any, Final, Protocol
 
 import asyncpg
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
-from app.store.location import Location, location_of
-from app.store.sql.dangling_rows import COUNTS, Dangling, queries
+from app.store.location import DatabaseLocation, parse_database_url
+from app.store.sql.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
 from app.store.sql.rows import (
-    CHUNK_COLUMNS,
     CONVERSATION_COLUMNS,
     MESSAGE_COLUMNS,
-    chunk_of,
-    conversation_of,
-    log_message_of,
+    SUMMARY_COLUMNS,
+    decode_conversation,
+    decode_log_message,
+    decode_summary,
 )
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.transactions import POSTGRES, SQLITE, Dialect
+from app.store.sql.transactions import POSTGRES, SQLITE, SqlDialect
 
-BATCH: Final = 200
+BATCH_ROWS: Final = 200
 """Rows that are held at a time."""
 
 _CONVERSATIONS: Final = f"SELECT {', '.join(CONVERSATION_COLUMNS)} FROM conversations ORDER BY root, id"
 _CONVERSATION: Final = f"SELECT {', '.join(CONVERSATION_COLUMNS)} FROM conversations WHERE root = :root AND id = :id"
-_OWN: Final = f"""
+_OWN_MESSAGES: Final = f"""
     SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
     WHERE root = :root AND conversation_id = :id ORDER BY root, conversation_id, seq"""
 _MESSAGE: Final = f"""
     SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages WHERE root = :root AND conversation_id = :id AND seq = :seq"""
-_CHUNKS: Final = f"SELECT tenant, root, is_fold, {', '.join(CHUNK_COLUMNS)} FROM chunks ORDER BY root, id"
-_HAS_CHUNK: Final = "SELECT 1 FROM chunks WHERE root = :root AND id = :id AND tenant = :tenant"
-_KEEPERS: Final = "SELECT conversation_id, seq FROM messages WHERE root = :root AND link = :link"
+_SUMMARIES: Final = f"SELECT tenant, root, is_fold, {', '.join(SUMMARY_COLUMNS)} FROM chunks ORDER BY root, id"
+_HAS_SUMMARY: Final = "SELECT 1 FROM chunks WHERE root = :root AND id = :id AND tenant = :tenant"
+_LINK_LOCATIONS: Final = "SELECT conversation_id, seq FROM messages WHERE root = :root AND link = :link"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptChunk:
+class SummaryRow:
     """A chunk with what its row says beside it."""
 
     tenant: str
     root: str
     is_fold: bool
-    chunk: Chunk
+    summary: Summary
 
 
-class Rows(Protocol):
+class SnapshotConnection(Protocol):
     """A connection that only reads, within one transaction."""
 
-    dialect: Dialect
+    dialect: SqlDialect
 
-    def stream(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+    def stream_rows(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
         """Rows as they come; never more than `BATCH` are held."""
 
-    async def all(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """All rows of a statement that finds few."""
 
 
-class Audit:
+class DatabaseScan:
     """What a database holds."""
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._dialect = rows.dialect
+    def __init__(self, snapshot: SnapshotConnection) -> None:
+        self._snapshot = snapshot
+        self._dialect = snapshot.dialect
 
-    async def counts(self) -> dict[str, int]:
+    async def count_rows(self) -> dict[str, int]:
         """How many rows the tables have."""
-        return {name: int((await self._rows.all(sql, ()))[0][0]) for name, sql in COUNTS.items()}
+        return {name: int((await self._snapshot.fetch_rows(sql, ()))[0][0]) for name, sql in COUNT_STATEMENTS.items()}
 
-    async def conversations(self) -> AsyncIterator[Conversation]:
-        async for row in self._rows.stream(_CONVERSATIONS, ()):
-            yield conversation_of(row)
+    async def stream_conversations(self) -> AsyncIterator[Conversation]:
+        async for row in self._snapshot.stream_rows(_CONVERSATIONS, ()):
+            yield decode_conversation(row)
 
-    async def conversation(self, root: str, conversation_id: str) -> Conversation | None:
-        found = await self._rows.all(*self._dialect.say(_CONVERSATION, root=root, id=conversation_id))
-        return conversation_of(found[0]) if found else None
+    async def find_conversation(self, root: str, conversation_id: str) -> Conversation | None:
+        found = await self._snapshot.fetch_rows(
+            *self._dialect.build_statement(_CONVERSATION, root=root, id=conversation_id)
+        )
+        return decode_conversation(found[0]) if found else None
 
-    async def own_messages(self, conversation: Conversation) -> AsyncIterator[LogMessage]:
+    async def stream_own_messages(self, conversation: Conversation) -> AsyncIterator[LogMessage]:
         """Messages in a conversation's own rows, by seq."""
-        async for row in self._rows.stream(*self._dialect.say(_OWN, root=conversation.root, id=conversation.id)):
-            yield log_message_of(row)
+        async for row in self._snapshot.stream_rows(
+            *self._dialect.build_statement(_OWN_MESSAGES, root=conversation.root, id=conversation.id)
+        ):
+            yield decode_log_message(row)
 
-    async def message(self, root: str, conversation_id: str, seq: int) -> LogMessage | None:
-        found = await self._rows.all(*self._dialect.say(_MESSAGE, root=root, id=conversation_id, seq=seq))
-        return log_message_of(found[0]) if found else None
+    async def find_message(self, root: str, conversation_id: str, seq: int) -> LogMessage | None:
+        found = await self._snapshot.fetch_rows(
+            *self._dialect.build_statement(_MESSAGE, root=root, id=conversation_id, seq=seq)
+        )
+        return decode_log_message(found[0]) if found else None
 
-    async def chunks(self) -> AsyncIterator[KeptChunk]:
-        async for tenant, root, is_fold, *row in self._rows.stream(_CHUNKS, ()):
-            yield KeptChunk(tenant, root, bool(is_fold), chunk_of(row))
+    async def stream_summaries(self) -> AsyncIterator[SummaryRow]:
+        async for tenant, root, is_fold, *row in self._snapshot.stream_rows(_SUMMARIES, ()):
+            yield SummaryRow(tenant, root, bool(is_fold), decode_summary(row))
 
-    async def has_chunk(self, kept: KeptChunk, chunk_id: str) -> bool:
+    async def has_summary(self, summary_row: SummaryRow, summary_id: str) -> bool:
         """Whether the tenant has a chunk of the same family with this id."""
-        asked = self._dialect.say(_HAS_CHUNK, root=kept.root, id=chunk_id, tenant=kept.tenant)
-        return bool(await self._rows.all(*asked))
+        asked = self._dialect.build_statement(
+            _HAS_SUMMARY, root=summary_row.root, id=summary_id, tenant=summary_row.tenant
+        )
+        return bool(await self._snapshot.fetch_rows(*asked))
 
-    async def keepers(self, root: str, link: bytes) -> list[tuple[str, int]]:
+    async def find_link_locations(self, root: str, link: bytes) -> list[tuple[str, int]]:
         """Where a link stands: ids of conversations, and places in their own rows."""
-        return [(row[0], row[1]) for row in await self._rows.all(*self._dialect.say(_KEEPERS, root=root, link=link))]
+        return [
+            (row[0], row[1])
+            for row in await self._snapshot.fetch_rows(
+                *self._dialect.build_statement(_LINK_LOCATIONS, root=root, link=link)
+            )
+        ]
 
-    async def dangling(self, now: datetime) -> AsyncIterator[Dangling]:
+    async def stream_dangling_rows(self, now: datetime) -> AsyncIterator[DanglingRow]:
         """Whatever names something that is not there."""
-        for query in queries(self._dialect, now):
-            async for where, told in self._rows.stream(*query.say(self._dialect)):
-                yield Dangling(query.kind, str(where), query.told.format(told), is_fault=query.is_fault)
+        for query in build_dangling_queries(self._dialect, now):
+            async for where, told in self._snapshot.stream_rows(*query.build_statement(self._dialect)):
+                yield DanglingRow(
+                    query.kind, str(where), query.description_template.format(told), is_fault=query.is_fault
+                )
 
 
 @asynccontextmanager
-async def opened_audit(url: str) -> AsyncIterator[Audit]:
+async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
     """
     Raises:
         StoreUnavailable: it cannot be read, or its schema is another version's.
         ValueError: the URL is none of the accepted forms, or names a store that keeps nothing.
     """
-    location = location_of(url)
+    location = parse_database_url(url)
     if location.backend == "memory":
         raise ValueError("A store in memory is gone with its process: there is nothing to verify.")
-    opened = _sqlite(location) if location.backend == "sqlite" else _postgres(location)
+    opened = _open_sqlite_snapshot(location) if location.backend == "sqlite" else _open_postgres_snapshot(location)
     try:
         async with opened as rows:
             await _check_schema(rows)
-            yield Audit(rows)
+            yield DatabaseScan(rows)
     except (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise StoreUnavailable(f"The database cannot be read: {str(error) or type(error).__name__}.") from error
 
 
-async def _check_schema(rows: Rows) -> None:
-    found = await rows.all("SELECT version_num FROM alembic_version", ())
+async def _check_schema(snapshot: SnapshotConnection) -> None:
+    found = await snapshot.fetch_rows("SELECT version_num FROM alembic_version", ())
     version = found[0][0] if found else "none"
     if version != SCHEMA_VERSION:
         raise StoreUnavailable(
@@ -145,7 +160,7 @@ async def _check_schema(rows: Rows) -> None:
         )
 
 
-class _SqliteRows:
+class _SqliteSnapshot:
     """A file in a thread, as it was when reading began."""
 
     dialect = SQLITE
@@ -153,29 +168,29 @@ class _SqliteRows:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    async def stream(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+    async def stream_rows(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
         cursor = await asyncio.to_thread(self._connection.execute, sql, arguments)
-        while batch := await asyncio.to_thread(cursor.fetchmany, BATCH):
+        while batch := await asyncio.to_thread(cursor.fetchmany, BATCH_ROWS):
             for row in batch:
                 yield row
 
-    async def all(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
         # Point look-ups by key: handing them to a thread would take several times as long.
         return self._connection.execute(sql, arguments).fetchall()
 
 
 @asynccontextmanager
-async def _sqlite(location: Location) -> AsyncIterator[Rows]:
+async def _open_sqlite_snapshot(location: DatabaseLocation) -> AsyncIterator[SnapshotConnection]:
     uri = f"{location.path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")
-        yield _SqliteRows(connection)
+        yield _SqliteSnapshot(connection)
     finally:
         connection.close()
 
 
-class _PostgresRows:
+class _PostgresSnapshot:
     """A transaction that sees one snapshot."""
 
     dialect = POSTGRES
@@ -183,19 +198,19 @@ class _PostgresRows:
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
 
-    async def stream(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
-        async for row in self._connection.cursor(sql, *arguments, prefetch=BATCH):
+    async def stream_rows(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
+        async for row in self._connection.cursor(sql, *arguments, prefetch=BATCH_ROWS):
             yield tuple(row)
 
-    async def all(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
         return [tuple(row) for row in await self._connection.fetch(sql, *arguments)]
 
 
 @asynccontextmanager
-async def _postgres(location: Location) -> AsyncIterator[Rows]:
+async def _open_postgres_snapshot(location: DatabaseLocation) -> AsyncIterator[SnapshotConnection]:
     connection = await asyncpg.connect(location.dsn)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            yield _PostgresRows(connection)
+            yield _PostgresSnapshot(connection)
     finally:
         await connection.close()

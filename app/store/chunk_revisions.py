@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk
+from app.conversation.messages import Summary
 
-REVISED: Final = (
+REVISION_FIELDS: Final = (
     "revision",
     "text",
     "tokens",
@@ -20,20 +20,20 @@ REVISED: Final = (
     "usage",
 )
 """What each revision has of its own."""
-REPLACED_KINDS: Final = frozenset({"mechanical", "part"})
+REPLACEABLE_KINDS: Final = frozenset({"mechanical", "part"})
 """Another summary over the same range takes the place of these."""
 
 
-def revised(chunk: Chunk, text: Chunk) -> Chunk:
+def apply_revision(summary: Summary, revision: Summary) -> Summary:
     """A chunk as it is with the text of another revision."""
-    return replace(chunk, **{name: getattr(text, name) for name in REVISED})
+    return replace(summary, **{name: getattr(revision, name) for name in REVISION_FIELDS})
 
 
-def replaces(chunk: Chunk, known: Chunk) -> bool:
+def may_replace(summary: Summary, stored: Summary) -> bool:
     """Whether a chunk takes the place of one over the same range."""
-    return known.kind in REPLACED_KINDS and chunk.kind not in REPLACED_KINDS
+    return stored.kind in REPLACEABLE_KINDS and summary.kind not in REPLACEABLE_KINDS
 
 
-def succeeding(known: Chunk, chunk: Chunk) -> Chunk:
+def number_next_revision(stored: Summary, summary: Summary) -> Summary:
     """A chunk that takes the place of another: its next revision if both are the same summary."""
-    return replace(chunk, revision=known.revision + 1) if known.id == chunk.id else chunk
+    return replace(summary, revision=stored.revision + 1) if stored.id == summary.id else summary

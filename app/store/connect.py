@@ -10,14 +10,14 @@ from typing import Literal
 
 from app.errors import StoreUnavailable
 from app.store.contract import Store
-from app.store.location import Location, location_of
+from app.store.location import DatabaseLocation, parse_database_url
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def open_store(
+def create_store(
     url: str,
     *,
     synchronous: Literal["normal", "full"] = "normal",
@@ -29,7 +29,7 @@ def open_store(
     """The store that a URL means, not yet connected: `Store.open` does that.
 
     Args:
-        url: see `store.location.location_of`.
+        url: see `store.location.parse_database_url`.
         synchronous: SQLite: see `SqliteOptions`.
         timeout_seconds: the longest wait for SQLite's write lock, for a PostgreSQL connection, for an answer.
         pool_size: PostgreSQL: connections of this process.
@@ -39,21 +39,23 @@ def open_store(
         ValueError: the URL is none of the accepted forms.
         StoreUnavailable: the directory of the SQLite file cannot be made.
     """
-    location = location_of(url)
+    location = parse_database_url(url)
     if location.backend == "memory":
-        in_memory: Store = _module("memory.backend").MemoryStore(clock=clock)
+        in_memory: Store = _import_store_module("memory.backend").MemoryStore(clock=clock)
         return in_memory
     if location.backend == "postgresql":
-        options = _module("postgres.pool").PostgresOptions(
+        options = _import_store_module("postgres.pool").PostgresOptions(
             pool_size=pool_size, statement_cache_size=statement_cache_size, timeout_seconds=timeout_seconds
         )
-        on_server: Store = _module("postgres.backend").PostgresStore(location.dsn, clock=clock, options=options)
+        on_server: Store = _import_store_module("postgres.backend").PostgresStore(
+            location.dsn, clock=clock, options=options
+        )
         return on_server
-    return _in_file(location, synchronous, timeout_seconds, clock)
+    return _create_sqlite_store(location, synchronous, timeout_seconds, clock)
 
 
-def _in_file(
-    location: Location,
+def _create_sqlite_store(
+    location: DatabaseLocation,
     synchronous: Literal["normal", "full"],
     timeout_seconds: float,
     clock: Callable[[], datetime],
@@ -62,12 +64,12 @@ def _in_file(
         location.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"The directory of {str(location.path)!r} cannot be made: {error}.") from error
-    options = _module("sqlite.threads").SqliteOptions(
+    options = _import_store_module("sqlite.threads").SqliteOptions(
         "FULL" if synchronous == "full" else "NORMAL", busy_timeout_seconds=timeout_seconds
     )
-    in_file: Store = _module("sqlite.backend").SqliteStore(location.path, clock=clock, options=options)
+    in_file: Store = _import_store_module("sqlite.backend").SqliteStore(location.path, clock=clock, options=options)
     return in_file
 
 
-def _module(name: str) -> ModuleType:
+def _import_store_module(name: str) -> ModuleType:
     return importlib.import_module(f"app.store.{name}")

@@ -16,29 +16,29 @@ import msgspec
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.messages import (
-    Anchor,
-    Chunk,
+    AnswerAnchor,
     ClientVersion,
     Conversation,
+    HistoryMode,
     LogMessage,
-    Mode,
     StoredCompletion,
+    Summary,
 )
 
-UnderWay = Coroutine[Any, Any, None] | asyncio.Future[None]
-MAX_MATCHES: Final = 8
+PendingAppend = Coroutine[Any, Any, None] | asyncio.Future[None]
+MAX_LINK_MATCHES: Final = 8
 """The most matches of each kind that `Store.find` returns."""
 MAX_ANCHORS: Final = 8
 """The most anchors of one digest that `Store.find_anchors` returns."""
-NEAR_LINKS: Final = 2
+LAST_LINKS: Final = 2
 """A match among this many last links settles a search: nothing shallower is looked for."""
-RANGE_LEASES: Final = ("range:", "fold:")
+SUMMARY_LEASE_PREFIXES: Final = ("range:", "fold:")
 """How the keys of leases begin under which summaries are made."""
-WINDOW_LINKS: Final = 128
+DEEPEST_LINKS: Final = 128
 """How many of the deepest links are looked for before the others."""
 
 
-class HeadMoved(Exception):
+class WriteConflict(Exception):
     """Somebody else appended first: the log no longer ends where the write expected it to."""
 
 
@@ -55,7 +55,7 @@ class Lease(msgspec.Struct, frozen=True):
     token: int
 
 
-class Match(msgspec.Struct, frozen=True):
+class LinkMatch(msgspec.Struct, frozen=True):
     """A stored message that a request's chain reached."""
 
     conversation: Conversation
@@ -64,7 +64,7 @@ class Match(msgspec.Struct, frozen=True):
     by_skeleton: bool
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchHit(msgspec.Struct, frozen=True):
     """A message that a search found."""
 
     message: LogMessage
@@ -72,12 +72,12 @@ class Found(msgspec.Struct, frozen=True):
     """The inverse document frequencies of the asked terms it holds, summed; None of a neighbour that came along."""
 
 
-class Append(msgspec.Struct, frozen=True):
+class LogAppend(msgspec.Struct, frozen=True):
     """Messages to add to a log, all or none.
 
     `conversation` is the conversation as it will stand after the write: its head fields describe the last of
     `messages`, its state, mode and chunk_count replace what is stored; its marks do only
-    where it `creates` it. `creates` says that it does not exist yet.
+    where it `creates_conversation` it. `creates_conversation` says that it does not exist yet.
     Without messages only those fields change. Running totals of tokens move along if a message before was redacted
     since the write was prepared.
     """
@@ -85,16 +85,16 @@ class Append(msgspec.Struct, frozen=True):
     conversation: Conversation
     after_seq: int
     messages: Sequence[LogMessage]
-    creates: bool = False
+    creates_conversation: bool = False
     fence: Lease | None = None
-    releases: bool = False
+    releases_lease: bool = False
     """Release the fence's lease together with the write."""
     versions: Sequence[ClientVersion] = ()
     """What the client shows otherwise than the log has it, from this turn on. A version of a message that was redacted
     since the write was prepared is not stored."""
 
 
-class ListQuery(msgspec.Struct, frozen=True):
+class ConversationQuery(msgspec.Struct, frozen=True):
     """Which conversations of a tenant are wanted, and from where on. Times are compared with microseconds."""
 
     limit: int
@@ -108,11 +108,11 @@ class ListQuery(msgspec.Struct, frozen=True):
     updated_before: datetime | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Pairs that it must have, all of them."""
-    mode: Mode | None = None
+    mode: HistoryMode | None = None
     """How its client sends messages."""
     external_id: str | None = None
     """What its client calls it."""
-    within: str | None = None
+    ancestor_id: str | None = None
     """Id of ours: only this conversation, and what branched from it or from a branch of it."""
 
 
@@ -126,7 +126,7 @@ class CompletionQuery(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class FoundAnywhere(msgspec.Struct, frozen=True):
+class ConversationHit(msgspec.Struct, frozen=True):
     """A conversation that a search over all of a tenant's found, with its best message."""
 
     conversation: Conversation
@@ -135,7 +135,7 @@ class FoundAnywhere(msgspec.Struct, frozen=True):
     """As `Found.score`, where a term's rarity is that among the tenant's conversations."""
 
 
-class RequestKey(msgspec.Struct, frozen=True):
+class IdempotencyKeyRecord(msgspec.Struct, frozen=True):
     """What is known of a client's `Idempotency-Key`."""
 
     state: Literal["claimed", "running", "done", "differs"]
@@ -161,7 +161,7 @@ class Store(Protocol):
     """
 
     @property
-    def searches_all(self) -> bool:
+    def is_fully_searchable(self) -> bool:
         """Whether whatever is stored can be searched: nothing of it is hidden from `index`, which may be in vain
         otherwise."""
 
@@ -174,43 +174,47 @@ class Store(Protocol):
     async def check(self) -> StoreInfo:
         """A cheap round trip that proves the store answers."""
 
-    async def find(
+    async def find_link_matches(
         self,
         *,
         tenant: str,
         root: str,
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
-        within: str | None = None,
-    ) -> list[Match]:
+        named_conversation_id: str | None = None,
+    ) -> list[LinkMatch]:
         """The deepest stored messages that the chain reaches, at most 8 by link and 8 by skeleton, deepest first.
 
-        Only messages with `answered` count, except those of conversation `within` (or of its lineage), which the
+        Only messages with `answered` count, except those of conversation `named_conversation_id` (or of its lineage),
+        which the
         client named itself. Where several conversations keep the same link, those whose head it is come first, then
         the most recently updated. Skeleton matches are messages with `in_skeleton`.
         `links` and `skeletons` may hold thousands; order is that of the request.
 
-        Where the last link or the one before it is kept (with `within`: there), that settles it and only its keepers
-        are returned. Otherwise the deepest `WINDOW_LINKS` are looked for first, and the others only if no such link is
+        Where the last link or the one before it is kept (with `named_conversation_id`: there), that settles it and
+        only its keepers
+        are returned. Otherwise the deepest `DEEPEST_LINKS` are looked for first, and the others only if no such link is
         kept; skeletons likewise.
         """
 
-    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation with this id of ours, or with this `external_id`."""
 
-    async def look_up(self, conversation_id: str) -> Conversation | None:
+    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
         """The conversation with this id of ours, whoever owns it: for operators at the machine, never for a request."""
 
-    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
         """Make a client's own id mean this conversation from now on (a branch took the lead)."""
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         """Log messages `[from_seq, to_seq)` in order, through the lineage."""
 
-    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
         """The same of several ranges, which are in order and do not overlap. One round trip."""
 
-    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
         """The client's versions of log messages, by `since_seq`, then `seq`, through the lineage. A later version takes
         the place of an earlier one.
 
@@ -218,23 +222,23 @@ class Store(Protocol):
             until_seq: only those whose `since_seq` is at most this; None: all.
         """
 
-    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         """Make conversations findable by anchors. An anchor that is kept already is not kept twice."""
 
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         """The kept anchors with these digests, at most `MAX_ANCHORS` of each, the most recently kept first."""
 
-    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Make messages of a conversation's log findable by their terms (`conversation.search_terms`), in it and among
         all of the tenant's. Again changes nothing; what is not stored, or no longer, or redacted, is passed over. Where
         they follow on `indexed_before` and are stored, that moves to their end."""
 
-    async def forget_index(self) -> None:
+    async def clear_search_index(self) -> None:
         """Make nothing findable any more, whoever it belongs to: every conversation is to be indexed anew."""
 
-    async def search(
+    async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
-    ) -> list[Found]:
+    ) -> list[SearchHit]:
         """Indexed messages `[from_seq, before_seq)` of a conversation's log, through its lineage, that hold any of
         `terms`: the best `limit`, then the messages beside them in that range, by seq.
 
@@ -242,7 +246,7 @@ class Store(Protocol):
         log has a say. One round trip.
         """
 
-    def append(self, write: Append) -> UnderWay:
+    def append(self, write: LogAppend) -> PendingAppend:
         """Add messages to the end of a log and update its conversation. A future is that of a write which has begun,
         and comes to its end even if nobody waits for it.
 
@@ -252,32 +256,32 @@ class Store(Protocol):
             LeaseLost: the fence is no longer held; nothing was written.
         """
 
-    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
         """Erase a conversation's row, own messages with their index, versions and anchors, chunks made in it,
         leases and the client's ids for it, and its stored completions. Messages that a branch still shares,
         with what is kept of them, and chunks that end at one, pass to that branch. Chunks of the family go
         along that were made for a conversation that is not there, up to a message that is in no log. Whether
         there was one."""
 
-    async def chunks(
+    async def find_summaries(
         self,
         *,
         tenant: str,
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
-        after: bytes | None = None,
-        texts: bool = True,
-    ) -> list[Chunk]:
+        from_link: bytes | None = None,
+        with_texts: bool = True,
+    ) -> list[Summary]:
         """A tenant's chunks whose end is a message on `path` (matched by link) or one of `links`, by `to_seq` then
-        creation. Where `texts` are not wanted they are empty: who only asks which chunks there are reads none.
+        creation. Where `with_texts` are not wanted they are empty: who only asks which chunks there are reads none.
 
         Args:
-            after: of those on `path`, only the ones that begin behind the message with this link. What is read then
+            from_link: of those on `path`, only the ones that begin behind the message with this link. What is read then
                 does not grow with the log.
         """
 
-    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         """Keep a chunk. For the same range and kind of range (fold or not) there is only ever one: a second is
         ignored, except that a model's or a person's summary replaces a mechanical one, or a part that checkpoints
         read. If it has the same id, the text that it replaces is kept as a revision, and the new one's revision
@@ -296,21 +300,23 @@ class Store(Protocol):
     async def release_lease(self, lease: Lease) -> None:
         """Give a lease back; silently nothing if it was lost."""
 
-    async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
+    async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
         """A page of a tenant's conversations. Without a tenant everybody's: for operators at the machine only."""
 
-    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
         """Replace a conversation's metadata; the conversation as it then is, None if there is none. `updated_at` tells
         of messages and stays."""
 
-    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
         """Replace a conversation's `marks`.
 
         Raises:
             HeadMoved: it is gone, or its stored marks are not those of `conversation` any more. Nothing was written.
         """
 
-    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         """Put other bodies, tokens and meta in the places of messages of a conversation's log, for good: links stay,
         what was there is overwritten, together with its place in the index of words. All in one transaction:
 
@@ -321,7 +327,8 @@ class Store(Protocol):
         - tokens of pins in `marks["pins"]` over a place move by the difference;
         - the client's versions of a place, and summaries of its own that cover one, are deleted, and so are anchors of
           the message;
-        - leases on ranges of the root (`RANGE_LEASES`) are ended: a summary in the making that has read what was there
+        - leases on ranges of the root (`SUMMARY_LEASE_PREFIXES`) are ended: a summary in the making that has read what
+        was there
           is not stored.
 
         Returns:
@@ -331,94 +338,98 @@ class Store(Protocol):
             HeadMoved: a place is not (or no longer) on the conversation's path.
         """
 
-    async def rewrite(
+    async def rewrite_sealed_fields(
         self,
         conversation: Conversation,
         *,
         entries: Sequence[LogMessage] = (),
-        chunks: Sequence[Chunk] = (),
-        versions: Sequence[ClientVersion] = (),
+        summaries: Sequence[Summary] = (),
+        client_versions: Sequence[ClientVersion] = (),
     ) -> None:
         """Write the same things in another form (encrypted with another key): bodies and meta of the conversation's
         *own* messages and versions, its `state`, texts of chunks of that revision. Nothing else changes; what is gone
         is passed over, and so are messages that were redacted since `conversation` was read or whose tokens are others
         now. `state` is left alone if the stored head is not the conversation's."""
 
-    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
-        """Give a chunk another text: `chunk` has the same id and range and the next `revision`; what it replaces is
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        """Give a chunk another text: `summary` has the same id and range and the next `revision`; what it replaces is
         kept among the revisions. Its place (range, links, folds, the conversation it was made in) stays as it is.
 
         Raises:
             HeadMoved: it is gone, or its revision is not the one before `chunk.revision`.
         """
 
-    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
         """All texts that a chunk has had, oldest first, the present one last; nothing if there is no such chunk."""
 
-    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
         """Delete a chunk with its revisions, and every chunk that folds it (and so on). Whether there was one."""
 
-    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         """The tenant's conversations whose indexed messages hold the rarest of `terms`, best first, at equal scores
         the most recently updated, each with its best message. Ranked like `search`, over conversations that hold any
         term at all. Messages count for the conversation that keeps them: what branches share is found once."""
 
-    async def keep_completion(self, completion: StoredCompletion) -> None:
+    async def save_completion(self, completion: StoredCompletion) -> None:
         """Keep a completion; one with the same id of the same tenant is replaced."""
 
-    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+    async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         """A page of a tenant's stored completions, by creation, at equal times by id."""
 
-    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+    async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         """A stored completion."""
 
-    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
+    async def replace_completion_metadata(
+        self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
+    ) -> bool:
         """Replace a stored completion's metadata. Whether there is one."""
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         """Forget a stored completion; its conversation stays. Whether there was one."""
 
-    async def claim_request(
+    async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
-    ) -> RequestKey:
+    ) -> IdempotencyKeyRecord:
         """Claim an `Idempotency-Key` for a request whose body has this digest. A claim that was neither settled nor
         given up ends after `seconds`, a settled one is forgotten after `kept_seconds`. The same holder claims it
         again in order to renew it."""
 
-    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
+    async def complete_idempotency_key(
+        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
+    ) -> None:
         """The claimed request was answered: message `seq` of the conversation."""
 
-    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
+    async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
         """The claimed request got no answer: the next may claim its key."""
 
-    async def add_key(self, key: ApiKey) -> None:
+    async def add_api_key(self, key: ApiKey) -> None:
         """Keep an API key."""
 
-    async def key_of(self, digest: str) -> ApiKey | None:
+    async def find_api_key(self, digest: str) -> ApiKey | None:
         """The API key with this digest, valid or not."""
 
-    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         """API keys, oldest first; of everybody without a tenant."""
 
-    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
         """End a key's validity now; the key as it then is, None if there is none. Again changes nothing."""
 
-    async def server_secret(self, name: str, *, proposed: str) -> str:
+    async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         """A secret that all processes share: the stored one, or `proposed`, which is stored then."""
 
-    async def purge_requests(self) -> int:
+    async def purge_idempotency_keys(self) -> int:
         """Forget idempotency keys whose time is over; how many."""
 
-    async def purge_chunks(self, *, made_before: datetime) -> int:
+    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
         """Delete chunks, with their revisions and what folds them, that nothing would ever erase: made before then for
         a conversation that is not there, up to a message that is in no log. How many were found."""
 
-    async def scrub(self) -> None:
+    async def scrub_deleted_data(self) -> None:
         """Rewrite the database's file without what deleted and overwritten rows have left in it, where that is for us
         to do (SQLite). May take as long as copying the file, and keeps writers waiting."""
 
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
         """What was learned of each `provider/model`: window, calibration seed."""
 
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
         """Merge facts into those of a `provider/model`."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-_ACCEPTED = "sqlite+aiosqlite:///FILE, postgresql+asyncpg://USER:PASSWORD@HOST:PORT/NAME or memory://"
+_ACCEPTED_FORMS = "sqlite+aiosqlite:///FILE, postgresql+asyncpg://USER:PASSWORD@HOST:PORT/NAME or memory://"
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class DatabaseLocation:
     """`path` of an SQLite file, or `dsn` of a PostgreSQL database as its driver wants it."""
 
     backend: Literal["memory", "sqlite", "postgresql"]
@@ -19,7 +19,7 @@ class Location:
     dsn: str = ""
 
 
-def location_of(url: str) -> Location:
+def parse_database_url(url: str) -> DatabaseLocation:
     """Take a database URL apart.
 
     `sqlite+aiosqlite:///data/c.db` is relative to the working directory, four slashes make it absolute. PostgreSQL
@@ -30,17 +30,17 @@ def location_of(url: str) -> Location:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ValueError(f"A database URL needs '://'; accepted are {_ACCEPTED}.")
+        raise ValueError(f"A database URL needs '://'; accepted are {_ACCEPTED_FORMS}.")
     if scheme == "memory":
-        return Location("memory")
+        return DatabaseLocation("memory")
     if scheme in ("sqlite", "sqlite+aiosqlite"):
         file = unquote(rest.partition("?")[0])
         if not file.startswith("/") or file in ("/", "/:memory:"):
             raise ValueError(
                 f"{scheme}:// needs a file after three slashes, or four for an absolute path; "
-                f"for a store in memory use memory://. Accepted are {_ACCEPTED}."
+                f"for a store in memory use memory://. Accepted are {_ACCEPTED_FORMS}."
             )
-        return Location("sqlite", path=Path(file[1:]))
+        return DatabaseLocation("sqlite", path=Path(file[1:]))
     if scheme in ("postgres", "postgresql", "postgresql+asyncpg"):
-        return Location("postgresql", dsn=f"postgresql://{rest}")
-    raise ValueError(f"Unknown database scheme {scheme!r}; accepted are {_ACCEPTED}.")
+        return DatabaseLocation("postgresql", dsn=f"postgresql://{rest}")
+    raise ValueError(f"Unknown database scheme {scheme!r}; accepted are {_ACCEPTED_FORMS}.")

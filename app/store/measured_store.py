@@ -11,26 +11,70 @@ from typing import Any, Final, TypeVar, cast
 
 from app.errors import StoreUnavailable
 from app.observability import metric_families
-from app.observability.metrics import Metrics, Observed
-from app.store.contract import Append, Store, UnderWay
+from app.observability.metrics import HistogramSeries, Metrics
+from app.store.contract import LogAppend, PendingAppend, Store
 
 Result = TypeVar("Result")
 
 UNTIMED: Final = ("open", "close", "scrub")
 """Of the process, not of requests."""
+OPERATION_LABELS: Final = {
+    "find_link_matches": "find",
+    "find_conversation": "get",
+    "find_conversation_of_any_tenant": "look_up",
+    "assign_external_id": "point",
+    "read_log": "read",
+    "read_log_ranges": "read_ranges",
+    "read_client_versions": "versions",
+    "add_anchors": "keep_anchors",
+    "index_messages": "index",
+    "clear_search_index": "forget_index",
+    "search_log": "search",
+    "search_tenant": "search_all",
+    "erase_conversation": "delete",
+    "find_summaries": "chunks",
+    "add_summary": "add_chunk",
+    "list_conversations": "conversations",
+    "replace_metadata": "describe",
+    "replace_marks": "mark",
+    "redact_messages": "redact",
+    "rewrite_sealed_fields": "rewrite",
+    "revise_summary": "revise",
+    "read_summary_revisions": "revisions",
+    "delete_summary": "delete_chunk",
+    "save_completion": "keep_completion",
+    "list_completions": "completions",
+    "find_completion": "completion",
+    "replace_completion_metadata": "describe_completion",
+    "claim_idempotency_key": "claim_request",
+    "complete_idempotency_key": "settle_request",
+    "release_idempotency_key": "give_up_request",
+    "add_api_key": "add_key",
+    "find_api_key": "key_of",
+    "list_api_keys": "keys",
+    "revoke_api_key": "revoke_key",
+    "ensure_server_secret": "server_secret",
+    "purge_idempotency_keys": "purge_requests",
+    "purge_stray_summaries": "purge_chunks",
+    "read_model_facts": "model_facts",
+    "merge_model_facts": "learn",
+}
+"""Names of operations in the metrics, where they differ from the method's: dashboards know the former names."""
 
 
-def measured(store: Store, metrics: Metrics) -> Store:
+def measure_store(store: Store, metrics: Metrics) -> Store:
     """The same store; each of its operations tells how long it took, and whether it found the store away."""
     if not metrics.is_on:
         return store
     names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
-    operations = {name: getattr(store, name) if name in UNTIMED else _timed(store, name, metrics) for name in names}
-    operations["append"] = _timed_append(store, metrics)
-    return cast(Store, SimpleNamespace(searches_all=store.searches_all, **operations))
+    operations = {
+        name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics) for name in names
+    }
+    operations["append"] = _time_append(store, metrics)
+    return cast(Store, SimpleNamespace(searches_all=store.is_fully_searchable, **operations))
 
 
-class _Operation:
+class _OperationMetrics:
     """The numbers of one operation; there from the first time on that it runs."""
 
     __slots__ = ("_errors", "_metrics", "_name", "_seconds", "now")
@@ -38,54 +82,54 @@ class _Operation:
     def __init__(self, name: str, metrics: Metrics) -> None:
         self._name = name
         self._metrics = metrics
-        self._seconds: Observed | None = None
+        self._seconds: HistogramSeries | None = None
         self.now = metrics.now
 
-    def begins(self) -> float:
+    def start(self) -> float:
         """One more runs, from the returned time on."""
         if self._seconds is None:
-            self._seconds = self._metrics.observed(metric_families.STORE_SECONDS, self._name)
+            self._seconds = self._metrics.histogram_series(metric_families.STORE_SECONDS, self._name)
             # Told as 0 until one comes, so that the first is a change.
-            self._errors = self._metrics.counted(metric_families.STORE_ERRORS, self._name)
+            self._errors = self._metrics.counter_series(metric_families.STORE_ERRORS, self._name)
         self._metrics.store_queue.add()
         return self.now()
 
-    def ends(self, began: float, error: BaseException | None = None) -> None:
+    def finish(self, started_at: float, error: BaseException | None = None) -> None:
         """One that runs since then is over."""
         assert self._seconds is not None
-        self._seconds.add(self.now() - began)
+        self._seconds.observe(self.now() - started_at)
         self._metrics.store_queue.add(-1)
         if isinstance(error, StoreUnavailable):
             self._errors.add()
 
-    async def waited(self, work: Awaitable[Result]) -> Result:
+    async def run_timed(self, work: Awaitable[Result]) -> Result:
         """What work comes to that has not begun yet."""
-        began, failed = self.begins(), None
+        started_at, failed = self.start(), None
         try:
             return await work
         except StoreUnavailable as error:
             failed = error
             raise
         finally:
-            self.ends(began, failed)
+            self.finish(started_at, failed)
 
 
-def _timed(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
-    operation = _Operation(name, metrics)
-    return lambda *args, **kwargs: operation.waited(getattr(store, name)(*args, **kwargs))
+def _time_operation(store: Store, name: str, metrics: Metrics) -> Callable[..., Awaitable[Any]]:
+    operation = _OperationMetrics(OPERATION_LABELS.get(name, name), metrics)
+    return lambda *args, **kwargs: operation.run_timed(getattr(store, name)(*args, **kwargs))
 
 
-def _timed_append(store: Store, metrics: Metrics) -> Callable[[Append], UnderWay]:
-    operation = _Operation("append", metrics)
+def _time_append(store: Store, metrics: Metrics) -> Callable[[LogAppend], PendingAppend]:
+    operation = _OperationMetrics("append", metrics)
 
     def note(began: float, work: asyncio.Future[None]) -> None:
-        operation.ends(began, None if work.cancelled() else work.exception())
+        operation.finish(began, None if work.cancelled() else work.exception())
 
-    def append(write: Append) -> UnderWay:
+    def append(write: LogAppend) -> PendingAppend:
         work = store.append(write)
         if not isinstance(work, asyncio.Future):
-            return operation.waited(work)
-        work.add_done_callback(functools.partial(note, operation.begins()))
+            return operation.run_timed(work)
+        work.add_done_callback(functools.partial(note, operation.start()))
         return work
 
     return append

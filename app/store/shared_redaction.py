@@ -8,57 +8,58 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk, ClientVersion, Conversation
-from app.store.contract import Append
+from app.conversation.messages import ClientVersion, Conversation, Summary
+from app.store.contract import LogAppend
 from app.store.sql.rows import Lineage
 
-PINS: Final = "pins"
+PINS_KEY: Final = "pins"
 """`Conversation.marks`: stretches of the log that are pinned, with their tokens."""
-REDACTED: Final = "redacted"
+REDACTED_KEY: Final = "redacted"
 """`Conversation.marks`: the seqs of messages that were overwritten, ascending."""
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A message that is overwritten, in the rows of `keeper`; `delta` tokens are added to its count."""
+class MessageChange(msgspec.Struct, frozen=True):
+    """A message that is overwritten, in the rows of `conversation_id`; `tokens_delta` tokens are added to its count."""
 
-    keeper: str
+    conversation_id: str
     seq: int
-    delta: int
+    tokens_delta: int
 
 
-Sharing = Mapping[str, Sequence[Change]]
+ChangesByConversation = Mapping[str, Sequence[MessageChange]]
 """The changes that each conversation's log shares, by its id; without those that share none."""
 
 
-def sharing(changes: Sequence[Change], family: Mapping[str, Lineage]) -> Sharing:
+def find_shared_changes(changes: Sequence[MessageChange], lineages: Mapping[str, Lineage]) -> ChangesByConversation:
     """Who shares what.
 
     Args:
-        family: lineages by id; those that share nothing may be among them.
+        lineages: lineages by id; those that share nothing may be among them.
     """
     shared = {
-        member: [change for change in changes if _shares(member, lineage, change)] for member, lineage in family.items()
+        member: [change for change in changes if _is_in_log(member, lineage, change)]
+        for member, lineage in lineages.items()
     }
     return {member: found for member, found in shared.items() if found}
 
 
-def _shares(member: str, lineage: Lineage, change: Change) -> bool:
-    if member == change.keeper:
+def _is_in_log(conversation_id: str, lineage: Lineage, change: MessageChange) -> bool:
+    if conversation_id == change.conversation_id:
         return True
-    return any(ancestor == change.keeper and change.seq <= upto_seq for ancestor, upto_seq in lineage)
+    return any(ancestor == change.conversation_id and change.seq <= upto_seq for ancestor, upto_seq in lineage)
 
 
-def shifts(member: str, changes: Iterable[Change]) -> list[tuple[int, int]]:
+def compute_total_shifts(conversation_id: str, changes: Iterable[MessageChange]) -> list[tuple[int, int]]:
     """By how much the running totals of a conversation's own messages move: (from this seq on, tokens)."""
     moved: dict[int, int] = {}
     for change in changes:
         # What it inherits stands before all of its own.
-        from_seq = change.seq if change.keeper == member else 0
-        moved[from_seq] = moved.get(from_seq, 0) + change.delta
+        from_seq = change.seq if change.conversation_id == conversation_id else 0
+        moved[from_seq] = moved.get(from_seq, 0) + change.tokens_delta
     return [(from_seq, delta) for from_seq, delta in sorted(moved.items()) if delta]
 
 
-def total_before(write: Append) -> int:
+def tokens_before_append(write: LogAppend) -> int:
     """The running total at which an append's messages begin."""
     if not write.messages:
         return write.conversation.head_tokens_total
@@ -66,11 +67,11 @@ def total_before(write: Append) -> int:
     return first.tokens_total - first.tokens
 
 
-def beginning_at(write: Append, stored: Conversation) -> Append:
+def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
     """An append as it is done to the conversation that is stored: where messages before it were redacted while it was
     prepared, its running totals begin at another, and it stores no version of those messages."""
-    shift = stored.head_tokens_total - total_before(write)
-    versions = kept_versions(write, stored)
+    shift = stored.head_tokens_total - tokens_before_append(write)
+    versions = drop_redacted_versions(write, stored)
     if not shift and len(versions) == len(write.versions):
         return write
     after = write.conversation
@@ -82,38 +83,40 @@ def beginning_at(write: Append, stored: Conversation) -> Append:
     )
 
 
-def kept_versions(write: Append, stored: Conversation) -> Sequence[ClientVersion]:
+def drop_redacted_versions(write: LogAppend, stored: Conversation) -> Sequence[ClientVersion]:
     """The versions of an append that stand for no message which was redacted."""
-    redacted = stored.redacted
+    redacted = stored.redacted_seqs
     if not redacted:
         return write.versions
     return [one for one in write.versions if not any(one.seq <= seq < one.to_seq for seq in redacted)]
 
 
-def total(changes: Iterable[Change]) -> int:
-    return sum(change.delta for change in changes)
+def sum_token_deltas(changes: Iterable[MessageChange]) -> int:
+    return sum(change.tokens_delta for change in changes)
 
 
-def marked(marks: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
+def update_marks(marks: Mapping[str, Any], changes: Iterable[MessageChange]) -> dict[str, Any]:
     """A conversation's marks with the seqs of the changes among the redacted, and pins as long as their messages are
     now."""
-    changed = {change.seq: change.delta for change in changes}
-    pins = {PINS: [_counted(pin, changed) for pin in marks[PINS]]} if PINS in marks else {}
-    return {**marks, **pins, REDACTED: sorted({*marks.get(REDACTED, ()), *changed})}
+    changed = {change.seq: change.tokens_delta for change in changes}
+    pins = {PINS_KEY: [_update_pin_tokens(pin, changed) for pin in marks[PINS_KEY]]} if PINS_KEY in marks else {}
+    return {**marks, **pins, REDACTED_KEY: sorted({*marks.get(REDACTED_KEY, ()), *changed})}
 
 
-def _counted(pin: Mapping[str, Any], changed: Mapping[int, int]) -> dict[str, Any]:
-    moved = sum(delta for seq, delta in changed.items() if pin["from_seq"] <= seq < pin["to_seq"])
+def _update_pin_tokens(pin: Mapping[str, Any], deltas_by_seq: Mapping[int, int]) -> dict[str, Any]:
+    moved = sum(delta for seq, delta in deltas_by_seq.items() if pin["from_seq"] <= seq < pin["to_seq"])
     return {**pin, "tokens": pin["tokens"] + moved} if moved else dict(pin)
 
 
-def covers(chunk: Chunk, readers: Iterable[str], shared: Sharing) -> bool:
+def covers_change(summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation) -> bool:
     """Whether a chunk stands for a changed message in the log of any of its readers."""
-    changes = (change for reader in readers for change in shared.get(reader, ()))
-    return any(chunk.from_seq <= change.seq < chunk.to_seq for change in changes)
+    changes = (change for reader in readers for change in changes_by_conversation.get(reader, ()))
+    return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)
 
 
-def shift_of(chunk: Chunk, readers: Iterable[str], shared: Sharing) -> int:
+def compute_summary_shift(
+    summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation
+) -> int:
     """By how much the running total of a chunk moves, being behind changed messages in the log of a reader."""
-    changes = next((shared[reader] for reader in readers if reader in shared), ())
-    return total(change for change in changes if change.seq < chunk.from_seq)
+    changes = next((changes_by_conversation[reader] for reader in readers if reader in changes_by_conversation), ())
+    return sum_token_deltas(change for change in changes if change.seq < summary.from_seq)

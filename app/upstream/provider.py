@@ -19,18 +19,18 @@ class ConnectionDropped(UpstreamUnavailable):
     """The connection was closed before any byte of an answer, as happens to an idle one: worth an instant retry."""
 
 
-class Times:
+class CallTimes:
     """When a call went how far, in monotonic seconds. A provider notes the last two as far as it can tell."""
 
-    __slots__ = ("began", "ended", "first_byte")
+    __slots__ = ("ended_at", "first_byte_at", "started_at")
 
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.first_byte: float | None = None
-        self.ended: float | None = None
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
+        self.first_byte_at: float | None = None
+        self.ended_at: float | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """One HTTP call to a provider: `path` below its base URL, such as ``/chat/completions``."""
 
     path: str
@@ -41,7 +41,7 @@ class Call(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Further headers to send, lower-case names."""
     query: str = ""
-    times: Times | None = None
+    times: CallTimes | None = None
 
 
 ClientKeyRule = Literal["never", "if_meant", "always"]
@@ -55,32 +55,36 @@ class ClientKey(msgspec.Struct, frozen=True):
 
     authorization: str
     """As a value of `Authorization`."""
-    meant_for: str | None
+    intended_provider: str | None
     """The provider's name."""
 
-    def show_to(self, provider: Provider) -> str | None:
+    def show_to(self, provider: UpstreamProvider) -> str | None:
         """The credential, if this provider may see it."""
         rule = provider.client_key_rule
-        may_see = rule == "always" or (rule == "if_meant" and provider.name == self.meant_for)
+        may_see = rule == "always" or (rule == "if_meant" and provider.name == self.intended_provider)
         return self.authorization if may_see else None
 
-    def is_withheld_from(self, provider: Provider) -> bool:
+    def is_withheld_from(self, provider: UpstreamProvider) -> bool:
         """Whether a provider that needs a client's key does not get this one."""
-        return provider.client_key_rule == "if_meant" and provider.name != self.meant_for
+        return provider.client_key_rule == "if_meant" and provider.name != self.intended_provider
 
 
-def bind_client_key(authorization: str | None, meant_for: Provider | None) -> ClientKey | None:
+def bind_client_key(authorization: str | None, intended_provider: UpstreamProvider | None) -> ClientKey | None:
     """A client's credential, bound to a provider; None where the client showed none."""
-    return None if authorization is None else ClientKey(authorization, meant_for.name if meant_for else None)
+    return (
+        None
+        if authorization is None
+        else ClientKey(authorization, intended_provider.name if intended_provider else None)
+    )
 
 
-def find_only_keyless(providers: Iterable[Provider]) -> Provider | None:
+def find_only_keyless_provider(providers: Iterable[UpstreamProvider]) -> UpstreamProvider | None:
     """The provider that is meant by a key that comes without a model: the only one without a credential of its own."""
     keyless = [provider for provider in providers if provider.client_key_rule != "never"]
     return keyless[0] if len(keyless) == 1 else None
 
 
-class Reply(Protocol):
+class UpstreamReply(Protocol):
     """An upstream's answer whose status and headers have arrived. Must be closed, once read or not."""
 
     status: int
@@ -94,7 +98,7 @@ class Reply(Protocol):
             UpstreamUnavailable: it broke off or took too long.
         """
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def iter_bytes(self) -> AsyncIterator[bytes]:
         """The body in pieces as they arrive.
 
         Raises:
@@ -105,20 +109,20 @@ class Reply(Protocol):
         """Let go of the connection; cuts a stream that has not ended."""
 
 
-class Provider(Protocol):
+class UpstreamProvider(Protocol):
     """A model server that speaks OpenAI's protocol, or is made to look like one."""
 
     name: str
     client_key_rule: ClientKeyRule
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, request: UpstreamRequest) -> UpstreamReply:
         """Send a call; returns when the status line and headers are there, whatever the status.
 
         Raises:
             UpstreamUnavailable: no connection, or no answer in time.
         """
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Its model list (OpenAI's `data` array), for the merged list and for context windows.
 
         Raises:
@@ -129,7 +133,7 @@ class Provider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Quirks:
+class ProviderQuirks:
     """What a provider cannot take; applied to the request after the view is planned."""
 
     merge_same_role: bool = False
@@ -170,23 +174,23 @@ class Quirks:
     restore_scope: Literal["tool_loop", "tool_turns"] = "tool_loop"
 
 
-NO_QUIRKS: Final = Quirks()
+NO_QUIRKS: Final = ProviderQuirks()
 """Of providers that take everything."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class ContextWindow(msgspec.Struct, frozen=True):
     """A context window and where it is known from: `config`, `upstream`, `learned`, `registry` or `default`."""
 
     tokens: int
     """Prompt and answer together."""
     source: str
-    max_output: int | None = None
+    max_output_tokens: int | None = None
     """The longest answer."""
-    max_input: int | None = None
+    max_input_tokens: int | None = None
     """The longest prompt, where that is less than the window."""
 
 
-class Price(msgspec.Struct, frozen=True):
+class TokenPrice(msgspec.Struct, frozen=True):
     """US dollars for a million tokens; None where it is not known."""
 
     input: float | None = None
@@ -195,14 +199,14 @@ class Price(msgspec.Struct, frozen=True):
     output: float | None = None
 
 
-UNPRICED: Final = Price()
+UNKNOWN_PRICE: Final = TokenPrice()
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class ModelDeployment:
     """One place where a model can be had."""
 
-    provider: Provider
+    provider: UpstreamProvider
     upstream_model: str
     """The name that the provider knows the model by."""
     context_window: int | None = None
@@ -210,8 +214,8 @@ class Deployment:
     max_output_tokens: int | None = None
     encoding: str | None = None
     """Tokenizer encoding from configuration; otherwise by model name."""
-    quirks: Quirks = NO_QUIRKS
-    price: Price = UNPRICED
+    quirks: ProviderQuirks = NO_QUIRKS
+    price: TokenPrice = UNKNOWN_PRICE
     """From configuration; none of it: the list's (`upstream.routing.prices`)."""
     key: str = field(init=False, repr=False, compare=False)
     """`provider/model`: under which facts about it are learned."""
@@ -221,16 +225,16 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteTarget:
     """What a requested model name stands for: deployments in the order in which they are tried."""
 
     model: str
-    deployments: tuple[Deployment, ...]
+    deployments: tuple[ModelDeployment, ...]
 
 
-class Opened(msgspec.Struct, frozen=True):
+class RoutedReply(msgspec.Struct, frozen=True):
     """An upstream call that has begun to answer."""
 
-    reply: Reply
-    deployment: Deployment
-    attempts: int
+    reply: UpstreamReply
+    deployment: ModelDeployment
+    attempt_count: int

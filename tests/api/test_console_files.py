@@ -15,14 +15,14 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from app.api.console import CONTENT_TYPES, FOLDER, HEADERS, console_files
+from app.api.console import CONSOLE_FOLDER, CONSOLE_HEADERS, CONTENT_TYPES, read_console_files
 from app.main import create_app
-from app.settings import load
+from app.settings import load_settings
 from tests.api.edge.test_api_keys import locked
 from tests.live import serving
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
+FILES = sorted(str(path.relative_to(CONSOLE_FOLDER)) for path in CONSOLE_FOLDER.rglob("*") if path.is_file())
 DIRECTIVES = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -41,7 +41,7 @@ DIRECTIVES = {
 @asynccontextmanager
 async def gateway(**sections: Any) -> AsyncIterator[httpx.AsyncClient]:
     values = {"database": {"url": "memory://"}, **sections}
-    settings = load(environ={}, arguments={(name,): value for name, value in values.items()})
+    settings = load_settings(environ={}, arguments={(name,): value for name, value in values.items()})
     async with serving(create_app(settings)) as address, httpx.AsyncClient(base_url=address) as client:
         yield client
 
@@ -59,7 +59,7 @@ async def test_every_file_is_served_as_it_is_under_the_policy() -> None:
         for name in FILES:
             answer = await client.get(f"/console/{name}")
             assert answer.status_code == 200, name
-            assert answer.content == (FOLDER / name).read_bytes()
+            assert answer.content == (CONSOLE_FOLDER / name).read_bytes()
             assert answer.headers["content-type"] == CONTENT_TYPES[Path(name).suffix]
             assert answer.headers["cache-control"] == "no-cache"
             check_policy(answer)
@@ -70,7 +70,7 @@ async def test_the_page_stands_at_the_folder() -> None:
     async with gateway() as client:
         page, named = await client.get("/console/"), await client.get("/console/index.html")
         assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert page.content == named.content == (FOLDER / "index.html").read_bytes()
+        assert page.content == named.content == (CONSOLE_FOLDER / "index.html").read_bytes()
 
 
 @pytest.mark.parametrize("prefix", ["", "/ai", "/a/b"])
@@ -85,7 +85,7 @@ async def test_the_address_without_a_slash_leads_to_the_page_behind_any_prefix(p
 
 
 async def test_the_page_names_its_files_relative_to_itself() -> None:
-    page = (FOLDER / "index.html").read_text()
+    page = (CONSOLE_FOLDER / "index.html").read_text()
     named = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert named
     assert [name for name in named if name not in FILES] == []
@@ -151,7 +151,7 @@ def test_files_of_other_kinds_and_hidden_ones_are_left_out(tmp_path: Path) -> No
     outside = tmp_path.parent / "outside.js"
     outside.write_text("outside")
     (tmp_path / "link.js").symlink_to(outside)
-    assert sorted(console_files(tmp_path)) == ["index.html", "js/main.js"]
+    assert sorted(read_console_files(tmp_path)) == ["index.html", "js/main.js"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -220,7 +220,7 @@ async def test_a_session_knows_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (told["auth_mode"], told["default_policy"], told["encrypted"]) == ("keys", "fade", True)
             assert (told["end_users"], told["end_user_header"]) == (True, "X-End-User-Id")
             assert told["simulated"] is False
-        await keys.gateway.store.revoke_key(key.id)
+        await keys.gateway.store.revoke_api_key(key.id)
         assert (await session(secret)).status_code == 401
 
 
@@ -244,4 +244,4 @@ def test_the_wheel_carries_the_console(tmp_path: Path) -> None:
 
 
 def test_the_policy_is_on_everything() -> None:
-    assert HEADERS["content-security-policy"].count(";") == len(DIRECTIVES) - 1
+    assert CONSOLE_HEADERS["content-security-policy"].count(";") == len(DIRECTIVES) - 1

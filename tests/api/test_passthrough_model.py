@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.passthrough_model import MOST_FIELDS, PassedRequest, read_fields, read_model, write_model
+from app.api.passthrough_model import MAX_FORM_FIELDS, PassthroughRequest, read_fields, read_model, write_model
 from app.errors import InvalidRequest
 from tests.api.test_models_and_passthrough import two_providers
 from tests.live import ScriptedUpstream, completion
@@ -20,11 +20,11 @@ FORM = "application/x-www-form-urlencoded"
 AUDIO = bytes(range(256)) * 5
 
 
-def passed(body: bytes = b"", content_type: str = "", path: str = "/x", query: str = "") -> PassedRequest:
-    return PassedRequest(path, query, content_type, body)
+def passed(body: bytes = b"", content_type: str = "", path: str = "/x", query: str = "") -> PassthroughRequest:
+    return PassthroughRequest(path, query, content_type, body)
 
 
-def multipart(fields: list[tuple[str, Any]], boundary: str = "b", disposition: str = "form-data") -> PassedRequest:
+def multipart(fields: list[tuple[str, Any]], boundary: str = "b", disposition: str = "form-data") -> PassthroughRequest:
     pieces = []
     for name, value in fields:
         data, filename = (value, "") if isinstance(value, str) else (value.decode("latin-1"), '; filename="a.wav"')
@@ -33,7 +33,7 @@ def multipart(fields: list[tuple[str, Any]], boundary: str = "b", disposition: s
     return passed(body, f"Multipart/Form-Data; Boundary={boundary}")
 
 
-def model_in(request: PassedRequest) -> str | None:
+def model_in(request: PassthroughRequest) -> str | None:
     return read_model(request, read_fields(request))
 
 
@@ -55,7 +55,7 @@ WRITTEN_FORMS = [
 
 
 @pytest.mark.parametrize("request_", WRITTEN_FORMS)
-def test_a_model_is_read_wherever_it_stands_and_written_there(request_: PassedRequest) -> None:
+def test_a_model_is_read_wherever_it_stands_and_written_there(request_: PassthroughRequest) -> None:
     assert model_in(request_) == "m"
     renamed = write_model(request_, "up stream/é&\"'")
     assert model_in(renamed) == "up stream/é&\"'"
@@ -91,7 +91,7 @@ def test_a_file_stays_as_it_was_where_a_model_is_written_beside_it() -> None:
         passed(query="models=m"),
     ],
 )
-def test_no_model_is_read_where_none_stands(request_: PassedRequest) -> None:
+def test_no_model_is_read_where_none_stands(request_: PassthroughRequest) -> None:
     assert model_in(request_) is None
 
 
@@ -106,20 +106,20 @@ def test_no_model_is_read_where_none_stands(request_: PassedRequest) -> None:
         multipart([("model", "a"), ("model[]", "b")]),
     ],
 )
-def test_a_request_that_names_several_models_is_refused(request_: PassedRequest) -> None:
+def test_a_request_that_names_several_models_is_refused(request_: PassthroughRequest) -> None:
     with pytest.raises(InvalidRequest, match="several models: 'a', 'b'"):
         model_in(request_)
 
 
 def test_a_form_of_too_many_fields_is_refused() -> None:
     for request in (
-        multipart([("a", "b")] * (MOST_FIELDS + 1)),
-        passed(b"&".join([b"a=b"] * (MOST_FIELDS + 1)), FORM),
-        passed(query="&".join(["a=b"] * (MOST_FIELDS + 1))),
+        multipart([("a", "b")] * (MAX_FORM_FIELDS + 1)),
+        passed(b"&".join([b"a=b"] * (MAX_FORM_FIELDS + 1)), FORM),
+        passed(query="&".join(["a=b"] * (MAX_FORM_FIELDS + 1))),
     ):
         with pytest.raises(InvalidRequest, match="at most 1000 fields"):
             model_in(request)
-    assert model_in(multipart([("a", "b")] * (MOST_FIELDS - 1) + [("model", "m")])) == "m"
+    assert model_in(multipart([("a", "b")] * (MAX_FORM_FIELDS - 1) + [("model", "m")])) == "m"
 
 
 def test_a_form_that_is_written_anew_holds_nothing_that_was_not_read() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from app.api.chat_completions import ChatEndpoint
-from app.api.edge.auth import Auth, AuthRules
+from app.api.chat_completions import ChatCompletionsEndpoint
+from app.api.edge.auth import Authenticator, AuthRules
 from app.pipeline.admission.answer_replay import StoredAnswers
-from app.pipeline.admission.idempotency_keys import RequestKeys
-from app.pipeline.admission.request_coalescing import Retries
-from app.pipeline.background_tasks import Tasks
+from app.pipeline.admission.idempotency_keys import IdempotencyKeys
+from app.pipeline.admission.request_coalescing import RequestCoalescing
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import Answer, StreamedAnswer
 from app.store.memory.backend import MemoryStore
@@ -54,8 +54,8 @@ def now() -> datetime:
 
 async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]:
     """What a client is sent whose request is cancelled by the server."""
-    store, tasks = MemoryStore(clock=now), Tasks()
-    keys = RequestKeys(
+    store, tasks = MemoryStore(clock=now), BackgroundTasks()
+    keys = IdempotencyKeys(
         store=store,
         tasks=tasks,
         new_holder=lambda: "this one",
@@ -64,16 +64,16 @@ async def stopped(exchange: Unfinished, *, stream: bool) -> list[dict[str, Any]]
         sleep=asyncio.sleep,
         random=lambda: 0.5,
     )
-    endpoint = ChatEndpoint(
-        Retries(
-            exchange=exchange,
-            answers=StoredAnswers(store, now=now),
-            keys=keys,
+    endpoint = ChatCompletionsEndpoint(
+        RequestCoalescing(
+            pipeline=exchange,
+            stored_answers=StoredAnswers(store, now=now),
+            idempotency_keys=keys,
             tasks=tasks,
             clock=time.monotonic,
             now=now,
         ),
-        Auth(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
+        Authenticator(store, AuthRules(), now=now, seconds=time.monotonic, random_bytes=secrets.token_bytes),
         body_limit_bytes=10_000,
         new_request_id=lambda: "req_1",
         extra_headers={},

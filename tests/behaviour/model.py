@@ -83,8 +83,8 @@ class Model:
         return [call for call in self.calls if call.is_summary]
 
     def __call__(self, body: Body) -> Reply:
-        tokens = COUNTER.request(body["messages"]) * self.counts
-        tokens += COUNTER.tools(body.get("tools")) * self.counts_tools
+        tokens = COUNTER.count_request(body["messages"]) * self.counts
+        tokens += COUNTER.count_tools(body.get("tools")) * self.counts_tools
         call = Call(body, is_summary(body), round(tokens))
         self.calls.append(call)
         self.complaints += orphans(call.messages)

@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import httpx
 import pytest
 
-from app.api.edge.auth import open_caller
+from app.api.edge.auth import build_open_caller
 from app.context.count.token_counter import TokenCounter
-from app.conversation.messages import Chunk, Conversation, Message, text_of
-from app.pipeline.token_counting import Counting
-from app.store.connect import open_store
+from app.conversation.messages import Conversation, Message, Summary, extract_text
+from app.pipeline.token_counting import MessageCounter
+from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.memory.backend import MemoryStore
 from tests.behaviour.model import Body, Call, Model
@@ -150,7 +150,7 @@ class Talk:
         """Turns of about a twentieth, the last such that the whole conversation weighs `tokens` when it is asked."""
         assert self.tokens < tokens, f"the conversation weighs {self.tokens} tokens already"
         step = max(LEAST_USER_TOKENS, tokens // 20)
-        reply = COUNTER.message({"role": "assistant", "content": self.model.answers})
+        reply = COUNTER.count_message({"role": "assistant", "content": self.model.answers})
         while (missing := tokens - self.tokens) > 2 * (step + reply):
             self.say(self.user(step))
         if missing > step + reply + LEAST_USER_TOKENS and missing > 2 * LEAST_USER_TOKENS + reply:
@@ -200,8 +200,8 @@ class Talk:
             return
         if self._upstream is None:
             self._upstream = ScriptedUpstream(default=self.model)
-            self.patch.setattr("app.assembly.engine.open_store", self._opened)
-            self.patch.setattr("app.assembly.engine.Counting", self._counting)
+            self.patch.setattr("app.assembly.engine.create_store", self._opened)
+            self.patch.setattr("app.assembly.engine.MessageCounter", self._counting)
         values = {"models": {"*": {"provider": "upstream", "context_window": self.window}}, **self.settings}
         address = await self._stack.enter_async_context(serving(self._upstream, lifespan="off"))
         for _ in range(self.gateways):
@@ -211,12 +211,12 @@ class Talk:
 
     def _opened(self, url: str, **options: Any) -> Store:
         if not url.startswith("memory"):
-            self.store = open_store(url, **options)
+            self.store = create_store(url, **options)
         elif self.store is None:
             self.store = MemoryStore(clock=lambda: datetime.now(UTC))
         return self.store
 
-    def _counting(self, counter_for: Callable[[str], TokenCounter]) -> Counting:
+    def _counting(self, counter_for: Callable[[str], TokenCounter]) -> MessageCounter:
         return _NotingCounting(counter_for, self.counted)
 
     def stop(self) -> None:
@@ -228,43 +228,49 @@ class Talk:
 
     def conversation(self) -> Conversation:
         """The stored conversation of the last answer."""
-        found = self.run(self._kept().get(tenant=self._tenant(), conversation_id=self.answer.body["conversation_id"]))
+        found = self.run(
+            self._kept().find_conversation(tenant=self._tenant(), conversation_id=self.answer.body["conversation_id"])
+        )
         assert found is not None
         return found
 
     def log(self) -> list[Body]:
         conversation = self.conversation()
-        entries = self.run(self._kept().read(conversation, 0, conversation.head_seq + 1))
+        entries = self.run(self._kept().read_log(conversation, 0, conversation.head_seq + 1))
         assert [entry.seq for entry in entries] == list(range(conversation.head_seq + 1))
         return [entry.message.body for entry in entries]
 
-    def chunks(self) -> list[Chunk]:
+    def chunks(self) -> list[Summary]:
         """The stored summaries of the conversation."""
         conversation = self.conversation()
-        return self.run(self._kept().chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path))
+        return self.run(
+            self._kept().find_summaries(
+                tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+            )
+        )
 
     def _kept(self) -> Store:
         assert self.store is not None
         return self.store
 
     def _tenant(self) -> str:
-        pepper = self.run(self._kept().server_secret("pepper", proposed=""))
-        return open_caller(self.headers.get("authorization"), None, pepper).tenant
+        pepper = self.run(self._kept().ensure_server_secret("pepper", proposed=""))
+        return build_open_caller(self.headers.get("authorization"), None, pepper).tenant
 
 
-class _NotingCounting(Counting):
+class _NotingCounting(MessageCounter):
     """Notes what is counted."""
 
     def __init__(self, counter_for: Callable[[str], TokenCounter], counted: list[str]) -> None:
         super().__init__(counter_for)
         self._counted = counted
 
-    async def messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
+    async def count_messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
         self._counted += [message.text for message in messages]
-        return await super().messages(messages, encoding)
+        return await super().count_messages(messages, encoding)
 
-    def counter(self, encoding: str) -> TokenCounter:
-        return _NotingCounter(super().counter(encoding), self._counted)
+    def find_token_counter(self, encoding: str) -> TokenCounter:
+        return _NotingCounter(super().find_token_counter(encoding), self._counted)
 
 
 class _NotingCounter(TokenCounter):
@@ -272,9 +278,9 @@ class _NotingCounter(TokenCounter):
         vars(self).update(vars(counter))
         self._counted = counted
 
-    def message(self, body: Mapping[str, Any]) -> int:
-        self._counted.append(text_of(body.get("content")))
-        return super().message(body)
+    def count_message(self, body: Mapping[str, Any]) -> int:
+        self._counted.append(extract_text(body.get("content")))
+        return super().count_message(body)
 
 
 def turns_of(messages: list[Body]) -> list[list[Body]]:

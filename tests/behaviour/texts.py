@@ -7,9 +7,9 @@ from itertools import cycle, islice
 from typing import Any, Final
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.tokenizers import load_tokenizer
 
-COUNTER: Final = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER: Final = TokenCounter(load_tokenizer("o200k_base"))
 _WORDS: Final = (
     " garden",
     " river",
@@ -41,9 +41,9 @@ def text(tokens: int, opening: str) -> str:
 def message(role: str, tokens: int, opening: str, **fields: Any) -> dict[str, Any]:
     """A message of exactly `tokens` tokens, its overhead included."""
     bare = {"role": role, "content": "", **fields}
-    return {**bare, "content": text(tokens - COUNTER.message(bare), opening)}
+    return {**bare, "content": text(tokens - COUNTER.count_message(bare), opening)}
 
 
 def weight(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> int:
     """What a prompt of these messages takes."""
-    return COUNTER.request(messages, tools=tools)
+    return COUNTER.count_request(messages, tools=tools)

@@ -3,7 +3,8 @@
 `python -m tests.benchmarks.agent_runs` replays recorded runs (`--data FOLDER`; they are not part of the repository)
 request by request at windows of 2,000 to 8,192 tokens beside their instructions, with and without a long answer that is
 asked for, and counts requests that were refused, and views without the first task although everything else could have
-been masked to fit. Then it holds one conversation of 148 turns at a window of 8,192 under `checkpoint`, and counts its
+been masked to fit. Then it holds one conversation of 148 turns at a window of 8,192 under `aligned_prefix`, and counts
+its
 summary calls and what they read.
 """
 
@@ -21,7 +22,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.context.stages.excerpt import contents_within
+from app.context.stages.excerpt import truncate_content
 from tests.benchmarks.quality.economy import Script
 from tests.benchmarks.quality.late_use import instructions_tokens
 from tests.benchmarks.quality.model import ScriptedModel
@@ -54,14 +55,14 @@ class Seen:
 
 def masked_tokens(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
     """What a prompt takes with each tool result at its shortest."""
-    return COUNTER.request([masked(message) for message in messages], tools=tools)
+    return COUNTER.count_request([masked(message) for message in messages], tools=tools)
 
 
 def masked(message: Message) -> Message:
     if message["role"] != "tool":
         return message
-    shorter = {**message, "content": contents_within(message["content"], MASK_CHARS)}
-    return min(message, shorter, key=COUNTER.message)
+    shorter = {**message, "content": truncate_content(message["content"], MASK_CHARS)}
+    return min(message, shorter, key=COUNTER.count_message)
 
 
 def first_task(run: Run) -> Message:
@@ -102,7 +103,7 @@ async def replay(kind: str, played: Sequence[Run], *, room_tokens: int, output: 
 
 
 async def checkpoints(turns: int = TURNS, *, prepared: bool) -> dict[str, int]:
-    """The summary calls of one conversation under `checkpoint`."""
+    """The summary calls of one conversation under `aligned_prefix`."""
     prose = Prose(3)
     script = Script(turns)
     model = ScriptedModel(
@@ -117,7 +118,7 @@ async def checkpoints(turns: int = TURNS, *, prepared: bool) -> dict[str, int]:
             history.append(dict((await client.ask(history, place=turn)).message))
             await at_rest(model)
     return {
-        "log_tokens": COUNTER.request(history),
+        "log_tokens": COUNTER.count_request(history),
         "calls": len(model.summary_calls),
         "read_tokens": sum(call.prompt_tokens for call in model.summary_calls),
         "checkpoints": sum("I want a checkpoint" in str(call.messages[-1]["content"]) for call in model.summary_calls),

@@ -12,8 +12,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.search_terms import terms_of
-from app.store.contract import Append, Store
+from app.conversation.search_terms import extract_terms
+from app.store.contract import LogAppend, Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.memory.backend import MemoryStore
@@ -48,33 +48,33 @@ async def filled(store: Store, messages: int) -> tuple[Conversation, list[LogMes
     log = log_of("tenant", lines)
     log = [replace(entry, meta=META) if entry.seq % 2 else entry for entry in log]
     conversation = conversation_of("tenant", log, state=STATE)
-    await store.append(Append(conversation, -1, log, creates=True))
+    await store.append(LogAppend(conversation, -1, log, creates_conversation=True))
     return conversation, log
 
 
 async def a_turn(store: Store, kept: Conversation, log: list[LogMessage]) -> None:
     """The store's part of a turn: the conversation, the last message of its log, its tail, and what is added."""
-    found = await store.get(tenant="tenant", conversation_id=kept.id)
+    found = await store.find_conversation(tenant="tenant", conversation_id=kept.id)
     assert found is not None
-    await store.find(tenant="tenant", root=kept.root, links=[found.head_link], skeletons=[])
-    await store.read(found, found.head_seq - 15, found.head_seq + 1)
+    await store.find_link_matches(tenant="tenant", root=kept.root, links=[found.head_link], skeletons=[])
+    await store.read_log(found, found.head_seq - 15, found.head_seq + 1)
     more = log_of("tenant", [f"user {WORDS}", f"assistant {WORDS}"], after=log[-1])
     more = [replace(entry, seq=found.head_seq + 1 + place) for place, entry in enumerate(more)]
-    await store.append(Append(grown(replace(found, state=STATE), more), found.head_seq, more))
+    await store.append(LogAppend(grown(replace(found, state=STATE), more), found.head_seq, more))
 
 
 async def main() -> None:
     print(f"{'':12}{'a turn':>12}{'read 100':>12}{'read 2,000':>12}{'search 2,000':>14}   (milliseconds)")
     for name, store in stores().items():
         conversation, log = await filled(store, 2000)
-        if store.searches_all:
-            await store.index(conversation, log)
-        terms = terms_of("word17 1234")
+        if store.is_fully_searchable:
+            await store.index_messages(conversation, log)
+        terms = extract_terms("word17 1234")
         columns = [
-            await microseconds(lambda: store.read(conversation, 0, 100)),  # noqa: B023 - awaited at once
-            await microseconds(lambda: store.read(conversation, 0, 2000), 20),  # noqa: B023
+            await microseconds(lambda: store.read_log(conversation, 0, 100)),  # noqa: B023 - awaited at once
+            await microseconds(lambda: store.read_log(conversation, 0, 2000), 20),  # noqa: B023
             await microseconds(
-                lambda: store.search(conversation, terms=terms, from_seq=0, before_seq=2000, limit=8),  # noqa: B023
+                lambda: store.search_log(conversation, terms=terms, from_seq=0, before_seq=2000, limit=8),  # noqa: B023
                 10,
             ),
             await microseconds(lambda: a_turn(store, conversation, log)),  # noqa: B023

@@ -26,10 +26,10 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from app.conversation.identity import Position, start_of, walk
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.connect import open_store
-from app.store.contract import Append, ListQuery, Store
+from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
+from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.store.connect import create_store
+from app.store.contract import ConversationQuery, LogAppend, Store
 from tests.benchmarks.messages import words
 from tests.benchmarks.processes import Cores, Cpu, Process, settled
 from tests.benchmarks.targets import POSTGRES, SQLITE, Running, free_port, is_available, running
@@ -127,7 +127,7 @@ def prose(seed: int | str) -> str:
 
 
 async def _grown(url: str, name: str, size: int) -> None:
-    store = open_store(url, timeout_seconds=60)
+    store = create_store(url, timeout_seconds=60)
     await store.open()
     await grow(store, name, size)
     await store.close()
@@ -136,8 +136,8 @@ async def _grown(url: str, name: str, size: int) -> None:
 async def grow(store: Store, name: str, size: int) -> None:
     """Append messages to a client's conversation until there are `size`, and index them; then summaries of all but the
     last `TAIL`."""
-    (conversation,) = await store.conversations(tenant=None, query=ListQuery(limit=2, external_id=name))
-    await store.index(conversation, await store.read(conversation, 0, conversation.head_seq + 1))
+    (conversation,) = await store.list_conversations(tenant=None, query=ConversationQuery(limit=2, external_id=name))
+    await store.index_messages(conversation, await store.read_log(conversation, 0, conversation.head_seq + 1))
     ends: dict[int, LogMessage] = {}
     while conversation.head_seq + 1 < size:
         entries = _entries(conversation, min(BATCH, size - conversation.head_seq - 1))
@@ -149,8 +149,8 @@ async def grow(store: Store, name: str, size: int) -> None:
             head_skeleton=last.skeleton,
             head_tokens_total=last.tokens_total,
         )
-        await store.append(Append(after, conversation.head_seq, entries))
-        await store.index(after, entries)
+        await store.append(LogAppend(after, conversation.head_seq, entries))
+        await store.index_messages(after, entries)
         ends.update({entry.seq + 1: entry for entry in entries if (entry.seq + 1 + TAIL) % CHUNK_MESSAGES == 0})
         conversation = after
     await _summarize(store, conversation, ends)
@@ -158,15 +158,15 @@ async def grow(store: Store, name: str, size: int) -> None:
 
 def _entries(before: Conversation, count: int) -> list[LogMessage]:
     seqs = range(before.head_seq + 1, before.head_seq + 1 + count)
-    messages = [Message.of({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs]
-    positions = walk(messages, Position(before.head_link, before.head_skeleton, False))
+    messages = [Message.from_body({"role": "assistant" if seq % 2 else "user", "content": prose(seq)}) for seq in seqs]
+    positions = iterate_link_positions(messages, LinkPosition(before.head_link, before.head_skeleton, False))
     return [
         LogMessage(
             seq,
             message,
             position.link,
-            position.skeleton,
-            position.in_skeleton,
+            position.skeleton_link,
+            position.is_in_skeleton,
             MESSAGE_TOKENS,
             before.head_tokens_total + MESSAGE_TOKENS * number,
             True,
@@ -180,7 +180,7 @@ async def _summarize(store: Store, conversation: Conversation, ends: dict[int, L
     tenant, root = conversation.tenant, conversation.root
     fence = await store.claim_lease(root=root, key="range:flat", holder="flat", seconds=600)
     assert fence is not None
-    start, made = start_of(tenant).link, list[Chunk]()
+    start, made = compute_start_position(tenant).link, list[Summary]()
     from_seq, from_link = 0, start
     for end, last in sorted(ends.items()):
         made.append(_chunk(conversation, last, from_seq=from_seq, from_link=from_link))
@@ -191,12 +191,12 @@ async def _summarize(store: Store, conversation: Conversation, ends: dict[int, L
         names = tuple(chunk.id for chunk in folded)
         made.append(_chunk(conversation, last, from_seq=0, from_link=start, folds=names))
     for chunk in made:
-        await store.add_chunk(tenant=tenant, root=root, chunk=chunk, fence=fence)
+        await store.add_summary(tenant=tenant, root=root, summary=chunk, fence=fence)
     await store.release_lease(fence)
 
 
-def _chunk(conversation: Conversation, last: LogMessage, **fields: Any) -> Chunk:
-    return Chunk(
+def _chunk(conversation: Conversation, last: LogMessage, **fields: Any) -> Summary:
+    return Summary(
         id=f"chunk_{conversation.id}_{last.seq}_{len(fields)}",
         conversation_id=conversation.id,
         to_seq=last.seq + 1,

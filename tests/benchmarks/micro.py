@@ -26,27 +26,27 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, Front, Later
-from app.api.edge.header_checks import HostRules, RequestHeads
-from app.api.edge.request_telemetry import Watched
-from app.context.count.token_counter import TokenCounter, tokenizer_for
+from app.api.edge.asgi_front import CHAT_PATH, AsgiFront, LazyApplication
+from app.api.edge.header_checks import HeaderChecks, HostRules
+from app.api.edge.request_telemetry import RequestTelemetry
+from app.context.count.token_counter import TokenCounter, load_tokenizer
 from app.context.count.tokenizers import TiktokenTokenizer
-from app.context.plan.budget import budget_for
+from app.context.plan.budget import compute_budget
 from app.context.plan.outline import Outline
-from app.context.plan.planner import plan
-from app.context.plan.policy import Policy
-from app.conversation.identity import prefix_digests, start_of, walk
-from app.conversation.messages import Chunk, Message
+from app.context.plan.planner import plan_view
+from app.context.plan.policy import ContextPolicy
+from app.conversation.identity import compute_prefix_digests, compute_start_position, iterate_link_positions
+from app.conversation.messages import Message, Summary
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.prometheus import Exposition
+from app.observability.prometheus import PrometheusExposition
 from app.observability.tracing import NoTracing
 from app.store.contract import Store
-from app.store.measured_store import measured
+from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
-from app.upstream.protocols.sse import DONE, EventDecoder
-from app.upstream.protocols.stream_collector import Collector
-from app.upstream.provider import Deployment, Price
-from app.upstream.routing.prices import cost_usd, price_of
+from app.upstream.protocols.sse import DONE_DATA, SseDecoder
+from app.upstream.protocols.stream_collector import StreamCollector
+from app.upstream.provider import ModelDeployment, TokenPrice
+from app.upstream.routing.prices import compute_cost_usd, find_price
 from tests.benchmarks.messages import History, words
 from tests.benchmarks.processes import ROOT
 from tests.benchmarks.telling import CHUNKS as CHUNKS_OF_STREAM
@@ -106,25 +106,25 @@ def best_seconds(call: Callable[[], object]) -> float:
 
 def planning() -> Iterator[Case]:
     """A log of 10,000 messages: untouched, behind chunks, and trimmed from nothing."""
-    count = TokenCounter(tokenizer_for("o200k_base"))
+    count = TokenCounter(load_tokenizer("o200k_base"))
     text = words(400, seed=1)
     bodies = [user(f"{number} {text}") if number % 2 == 0 else assistant(text) for number in range(LOG_MESSAGES)]
     log = log_of([*bodies, user(text)])
     total = log[-1].tokens_total
-    policy = Policy()
+    policy = ContextPolicy()
 
-    def planned(window: int, chunks: Sequence[Chunk] = (), *, loaded: bool) -> Callable[[], object]:
+    def planned(window: int, chunks: Sequence[Summary] = (), *, loaded: bool) -> Callable[[], object]:
         start = chunks[-1].to_seq if chunks else 0
         outline = Outline(
             instructions_tokens=200,
             log_tokens=total,
             next_seq=len(log),
-            chunks=tuple(chunks),
+            summaries=tuple(chunks),
             tail=log[start:] if loaded else None,
             new_from_seq=len(log) - 1,
         )
-        budget = budget_for(policy, window=window, requested_output=512, ratio=1.0)
-        return lambda: plan(outline, budget, policy, count=count, summarizer_input_tokens=window // 2)
+        budget = compute_budget(policy, window=window, requested_output=512, calibration_ratio=1.0)
+        return lambda: plan_view(outline, budget, policy, counter=count, summarizer_input_tokens=window // 2)
 
     step = LOG_MESSAGES // CHUNKS
     chunks = [
@@ -139,7 +139,7 @@ def planning() -> Iterator[Case]:
 
 def counting() -> Iterator[Case]:
     """A megabyte of each kind of text, with the fastest tokenizer there is and with the reference."""
-    fastest = tokenizer_for("o200k_base")
+    fastest = load_tokenizer("o200k_base")
     reference = TiktokenTokenizer("o200k_base")
     tokenizers = [fastest] if isinstance(fastest, TiktokenTokenizer) else [fastest, reference]
     noise = random.Random(1)
@@ -165,14 +165,16 @@ def recognising() -> Iterator[Case]:
     """The messages of a 2 MB history, decoded and hashed, and the fast path over the same bytes."""
     body = orjson.loads(History(model="m", size_bytes=2 * MEGABYTE, salt=1).body())
     raws = [orjson.dumps(message) for message in body["messages"][1:]]
-    start = start_of("tenant")
+    start = compute_start_position("tenant")
 
     def walked() -> object:
-        return [position.link for position in walk([Message(raw) for raw in raws], start)]
+        return [position.link for position in iterate_link_positions([Message(raw) for raw in raws], start)]
 
     yield Case("identity", "canonical chain, 2 MB", "message", len(raws), walked)
-    yield Case("identity", "raw prefix digests, 2 MB", "message", len(raws), lambda: prefix_digests(raws, "tenant"))
-    yield Case("identity", "raw prefix digests, 2 MB", "MB", 2, lambda: prefix_digests(raws, "tenant"))
+    yield Case(
+        "identity", "raw prefix digests, 2 MB", "message", len(raws), lambda: compute_prefix_digests(raws, "tenant")
+    )
+    yield Case("identity", "raw prefix digests, 2 MB", "MB", 2, lambda: compute_prefix_digests(raws, "tenant"))
 
 
 def reading() -> Iterator[Case]:
@@ -181,12 +183,12 @@ def reading() -> Iterator[Case]:
     whole = b"".join(frames)
 
     def read(pieces: Sequence[bytes], *, collects: bool) -> object:
-        decoder, collector = EventDecoder(), Collector()
+        decoder, collector = SseDecoder(), StreamCollector()
         for piece in pieces:
             for event in decoder.feed(piece):
-                if collects and event.data is not None and event.data != DONE:
-                    collector.add(event.data)
-        return collector.message()
+                if collects and event.data is not None and event.data != DONE_DATA:
+                    collector.add_chunk(event.data)
+        return collector.build_message()
 
     yield Case("stream", "decode, one piece", "event", EVENTS, lambda: read([whole], collects=False))
     yield Case("stream", "decode, a piece an event", "event", EVENTS, lambda: read(frames, collects=False))
@@ -219,33 +221,35 @@ async def _sent(message: object) -> None:
 def telling() -> Iterator[Case | Known]:
     """What whole turns and pieces of streams pay for being counted and told of, some parts of that by themselves, and
     what a reading of everything costs."""
-    metrics, deployment = Metrics(), Deployment(ScriptedProvider("p"), "gpt-4o", price=Price(2.0, 1.0, 8.0))
+    metrics, deployment = Metrics(), ModelDeployment(ScriptedProvider("p"), "gpt-4o", price=TokenPrice(2.0, 1.0, 8.0))
     facts = TurnFacts("p", "gpt-4o", "additive", "full", 1000, 2000, 0.5, 990, 10, 100, 0.01, 0.01)
     idle = MemoryStore(clock=lambda: NOW)
-    store = measured(idle, metrics)
+    store = measure_store(idle, metrics)
 
     def counted() -> None:
-        cost_usd(price_of(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
-        metrics.answered(facts)
+        compute_cost_usd(find_price(deployment), prompt_tokens=990, cached_tokens=10, completion_tokens=100)
+        metrics.count_turn(facts)
 
     async def ask(asked: Store) -> None:
         for _ in range(OPERATIONS):
             await asked.check()
 
-    exposition = Exposition(metrics.numbers)
+    exposition = PrometheusExposition(metrics.read_snapshot)
     yield from _turns()
     yield Case("telling", "the facts of a turn", "turn", 1, counted)
     for name, asked in (("measured", store), ("not measured", idle)):
         run = partial(lambda one: asyncio.run(ask(one)), asked)
         yield Case("telling", f"an operation of a store, {name}", "operation", OPERATIONS, run)
-    heads = RequestHeads(HostRules())
-    front = Front(_stream, Later(FastAPI), heads=heads, probes={}, lifespan=lambda _: nullcontext(), new_request_id=str)
-    watched = Watched(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
+    heads = HeaderChecks(HostRules())
+    front = AsgiFront(
+        _stream, LazyApplication(FastAPI), heads=heads, probes={}, lifespan=lambda _: nullcontext(), new_request_id=str
+    )
+    watched = RequestTelemetry(front, metrics, NoTracing(), seconds=time.monotonic, tells=False)
     scope = {"type": "http", "method": "POST", "path": CHAT_PATH, "headers": []}
     for name, app in (("watched", watched), ("not watched", front)):
         stream = partial(lambda one: asyncio.run(one(scope, None, _sent)), app)
         yield Case("telling", f"a piece of a stream, {name}", "piece", OPERATIONS, stream)
-    yield Case("telling", "/metrics", "reading", 1, lambda: exposition.told(""))
+    yield Case("telling", "/metrics", "reading", 1, lambda: exposition.render(""))
 
 
 GROUPS: Final[dict[str, Callable[[], Iterator[Case | Known]]]] = {

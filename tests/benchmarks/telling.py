@@ -23,12 +23,12 @@ import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
 from app.api.edge.asgi_front import CHAT_PATH
-from app.api.edge.request_telemetry import Watched
+from app.api.edge.request_telemetry import RequestTelemetry
 from app.assembly import engine
 from app.main import create_app
-from app.observability.log import configure
-from app.settings import load
-from app.upstream.provider import Call, ClientKeyRule, Reply
+from app.observability.log import configure_logging
+from app.settings import load_settings
+from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
 from migrations import run as migrations
 from tests.benchmarks.messages import words
 from tests.live import DONE, chunk, completion, usage_chunk
@@ -65,7 +65,7 @@ class _Answer:
 
     status = 200
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: UpstreamRequest) -> None:
         self._times = call.times
         streams = b'"stream":true' in call.body
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream" if streams else "application/json"}
@@ -74,7 +74,7 @@ class _Answer:
         self._note()
         return WHOLE
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         for piece in PIECES:
             yield piece
         self._note()
@@ -84,7 +84,7 @@ class _Answer:
 
     def _note(self) -> None:
         if self._times is not None:
-            self._times.first_byte = self._times.ended = time.monotonic()
+            self._times.first_byte_at = self._times.ended_at = time.monotonic()
 
 
 class _Provider:
@@ -93,10 +93,10 @@ class _Provider:
     name = "p"
     client_key_rule: ClientKeyRule = "never"
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: UpstreamRequest) -> UpstreamReply:
         return _Answer(call)
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         return []
 
     async def aclose(self) -> None:
@@ -107,21 +107,23 @@ class _Provider:
 def _silenced() -> Iterator[None]:
     """Lines are written, and go nowhere."""
     with Path(os.devnull).open("w") as nowhere:
-        configure("info", "json", nowhere)
+        configure_logging("info", "json", nowhere)
         yield
-        configure("error")
+        configure_logging("error")
 
 
-async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> Watched:
+async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> RequestTelemetry:
     url = f"sqlite+aiosqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/kept.db"
-    await asyncio.to_thread(migrations.prepare, url, auto_migrate=True)
+    await asyncio.to_thread(migrations.prepare_database, url, auto_migrate=True)
     values: dict[str, Any] = {
         "database": {"url": url},
         "telemetry": telemetry,
         "providers": {"p": {"base_url": "http://provider.invalid/v1", "api_key": "sk-x"}},
         "models": {MODEL: {"provider": "p"}},
     }
-    app: Watched = create_app(load(environ={}, arguments={(name,): value for name, value in values.items()}))
+    app: RequestTelemetry = create_app(
+        load_settings(environ={}, arguments={(name,): value for name, value in values.items()})
+    )
     lifespan = LifespanOn(uvicorn.Config(app))
     await lifespan.startup()
     stack.push_async_callback(lifespan.shutdown)
@@ -131,7 +133,7 @@ async def _application(stack: AsyncExitStack, telemetry: Mapping[str, bool]) -> 
 class _Turns:
     """Turns of one application, each of a conversation of its own."""
 
-    def __init__(self, app: Watched, *, streams: bool) -> None:
+    def __init__(self, app: RequestTelemetry, *, streams: bool) -> None:
         self._app = app
         self._streams = streams
         self._number = 0
@@ -196,5 +198,5 @@ def costs(*, streams: bool) -> tuple[Cost, Cost]:
     Args:
         streams: the answer comes in `CHUNKS` pieces.
     """
-    with _silenced(), mock.patch.object(engine, "providers_of", return_value={"p": _Provider()}):
+    with _silenced(), mock.patch.object(engine, "build_providers", return_value={"p": _Provider()}):
         return asyncio.run(_costs(streams=streams))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.context.plan.policy import Policy
+from app.context.plan.policy import ContextPolicy
 from tests.benchmarks.quality import cost, economy, facts, late_use, planning, poc, stall
 from tests.benchmarks.quality.cache import PrefixCache, common_prefix
 from tests.benchmarks.quality.model import by_length
@@ -152,5 +152,5 @@ async def test_a_turn_that_waits_for_a_summary_is_told_from_the_others() -> None
 
 
 def test_planning_is_timed_for_each_case() -> None:
-    assert all(taken > 0 for taken in planning.measure(Policy(), messages=400).values())
-    assert len(planning.growth(Policy(), results=3, times=(1, 2))) == 2
+    assert all(taken > 0 for taken in planning.measure(ContextPolicy(), messages=400).values())
+    assert len(planning.growth(ContextPolicy(), results=3, times=(1, 2))) == 2

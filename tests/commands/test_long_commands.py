@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.conversations.erase.retention import Retention
-from app.conversations.transfer.export import Exporting
-from app.conversations.transfer.import_ import LogWriter
+from app.conversations.erase.retention import RetentionSweeper
+from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.import_ import ImportedLogWriter
 from app.store.encryption.reencryption import Reencryption
-from app.store.location import location_of
+from app.store.location import parse_database_url
 from migrations import run as migrations
 from migrations.upgrading import upgrade_schema
 
@@ -87,7 +87,7 @@ def test_export_sums_up_on_stderr_and_leaves_output_to_conversations(
 def test_an_interrupted_export_leaves_whole_files_and_says_how_to_go_on(
     kept: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines, begun = Exporting.lines, []
+    lines, begun = ConversationExporter.stream_lines, []
 
     async def interrupted(*arguments: Any, **named: Any) -> AsyncIterator[bytes]:
         begun.append(arguments)
@@ -97,7 +97,7 @@ def test_an_interrupted_export_leaves_whole_files_and_says_how_to_go_on(
             interrupt()
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(Exporting, "lines", interrupted)
+    monkeypatch.setattr(ConversationExporter, "stream_lines", interrupted)
     out = tmp_path / "out"
     assert main(["export", "--out", str(out)]) == INTERRUPTED
     assert [file.name for file in out.iterdir()] == [f"{kept[0]}.jsonl"]
@@ -118,7 +118,7 @@ def test_import_names_conversations_on_output_and_sums_up_on_stderr(
 def test_an_interrupted_import_keeps_nothing_and_says_so(
     tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(LogWriter, "write", interrupting_after(2, LogWriter.write))
+    monkeypatch.setattr(ImportedLogWriter, "write_log", interrupting_after(2, ImportedLogWriter.write_log))
     file = tmp_path / "three.jsonl"
     file.write_text("".join(json.dumps({"messages": TURNS}) + "\n" for _ in range(3)))
     assert main(["import", str(file), "--tenant", "acme"]) == INTERRUPTED
@@ -139,7 +139,9 @@ def test_purge_sums_up_and_is_quiet_where_it_shall_be(kept: list[str], capsys: p
 def test_an_interrupted_purge_says_what_is_gone(
     kept: list[str], database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Retention, "erase", interrupting_after(1, Retention.erase))
+    monkeypatch.setattr(
+        RetentionSweeper, "erase_conversation", interrupting_after(1, RetentionSweeper.erase_conversation)
+    )
     assert main(["purge", "--older-than", "0m"]) == INTERRUPTED
     assert "interrupted. 1 conversation erased, 0 in use and left; the others" in capsys.readouterr().err
     assert rows(database, "conversations") == len(kept) - 1
@@ -163,18 +165,20 @@ def test_reencrypt_sums_up_and_is_quiet_where_it_shall_be(kept: list[str], capsy
 def test_an_interrupted_reencryption_says_that_keys_are_still_needed(
     kept: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Reencryption, "_conversation", interrupting_after(1, Reencryption._conversation))
+    monkeypatch.setattr(
+        Reencryption, "_reencrypt_conversation", interrupting_after(1, Reencryption._reencrypt_conversation)
+    )
     assert main(["reencrypt"]) == INTERRUPTED
     assert "keep all keys" in capsys.readouterr().err
 
 
 def test_migrate_tells_each_step_and_nothing_when_quiet(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    upgrade_schema(location_of(f"sqlite:///{database}"), "2026_11_21_initial")
+    upgrade_schema(parse_database_url(f"sqlite:///{database}"), "2026_11_21_initial")
     assert main(["migrate"]) == 0
     out, err = told(capsys)
     steps = [line.partition(":")[0] for line in err.splitlines()]
     assert steps[0] == "2026_11_22_find_messages"
-    assert steps[-1] == migrations.head()
+    assert steps[-1] == migrations.required_schema_version()
     assert out.endswith("is up to date.\n")
     assert main(["migrate", "--quiet"]) == 0
     assert told(capsys) == ("", "")
@@ -183,11 +187,11 @@ def test_migrate_tells_each_step_and_nothing_when_quiet(database: Path, capsys: 
 def test_an_interrupted_migration_changes_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    upgrade_schema(location_of(f"sqlite:///{database}"), "2026_11_21_initial")
+    upgrade_schema(parse_database_url(f"sqlite:///{database}"), "2026_11_21_initial")
     monkeypatch.setattr("app.commands.migrate._tell_step", interrupt)
     assert main(["migrate"]) == INTERRUPTED
     assert "The database is as it was" in capsys.readouterr().err
-    assert migrations.current(f"sqlite:///{database}") == "2026_11_21_initial"
+    assert migrations.read_schema_version(f"sqlite:///{database}") == "2026_11_21_initial"
 
 
 def rows(database: Path, table: str) -> int:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from app.commands.progress import LINE_SECONDS, Telling, counted, duration
+from app.commands.progress import PLAIN_LINE_INTERVAL_SECONDS, CommandProgress, format_duration, pluralize
 
 
-def telling(*, quiet: bool = False, is_terminal: bool = False) -> tuple[Telling, io.StringIO, Callable[[float], None]]:
+def telling(
+    *, quiet: bool = False, is_terminal: bool = False
+) -> tuple[CommandProgress, io.StringIO, Callable[[float], None]]:
     """What tells, what it has told, and how time is moved."""
     out, moments = io.StringIO(), [0.0]
     console = Console(file=out, force_terminal=is_terminal, width=120, highlight=False, color_system=None)
@@ -19,18 +21,18 @@ def telling(*, quiet: bool = False, is_terminal: bool = False) -> tuple[Telling,
     def move(seconds: float) -> None:
         moments[0] += seconds
 
-    return Telling("exporting", "messages", quiet=quiet, console=console, clock=lambda: moments[0]), out, move
+    return CommandProgress("exporting", "messages", quiet=quiet, console=console, clock=lambda: moments[0]), out, move
 
 
 def test_elsewhere_than_on_a_terminal_a_line_comes_every_ten_seconds() -> None:
     told, out, move = telling()
     with told:
-        told.expect(4_000)
+        told.set_total(4_000)
         for _ in range(25):
             move(1)
             told.advance(100)
-        told.note("3 conversations, 1.2 MB")
-        move(LINE_SECONDS)
+        told.set_note("3 conversations, 1.2 MB")
+        move(PLAIN_LINE_INTERVAL_SECONDS)
         told.advance(100)
     assert out.getvalue().splitlines() == [
         "exporting: 1,000 of 4,000 messages, 100/s, 30 s left",
@@ -42,7 +44,7 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_every_ten_seconds() -> None:
 def test_without_a_total_no_time_is_promised() -> None:
     told, out, move = telling()
     with told:
-        move(LINE_SECONDS)
+        move(PLAIN_LINE_INTERVAL_SECONDS)
         told.advance(5)
     assert out.getvalue() == "exporting: 5 messages, 0/s\n"
 
@@ -50,9 +52,9 @@ def test_without_a_total_no_time_is_promised() -> None:
 def test_a_terminal_shows_a_bar_with_counts_and_takes_it_away_again() -> None:
     told, out, _ = telling(is_terminal=True)
     with told:
-        told.expect(2_000)
+        told.set_total(2_000)
         told.advance(1_234)
-        told.note("12 conversations")
+        told.set_note("12 conversations")
     shown = out.getvalue()
     assert "exporting" in shown
     assert "1,234 of 2,000 messages" in shown
@@ -63,10 +65,10 @@ def test_a_terminal_shows_a_bar_with_counts_and_takes_it_away_again() -> None:
 def test_a_bar_stays_in_its_line_on_a_narrow_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=60, highlight=False, color_system=None)
-    with Telling("exporting", "messages", console=console) as told:
-        told.expect(2_000_000)
+    with CommandProgress("exporting", "messages", console=console) as told:
+        told.set_total(2_000_000)
         told.advance(1_234_567)
-        told.note("12,345 conversations, 1,234.5 MB")
+        told.set_note("12,345 conversations, 1,234.5 MB")
     assert out.getvalue().count("\n") == 1  # with which the bar ends
     assert "exporting" in out.getvalue()
 
@@ -75,7 +77,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TERM", "dumb")
     told, out, move = telling(is_terminal=True)
     with told:
-        move(LINE_SECONDS)
+        move(PLAIN_LINE_INTERVAL_SECONDS)
         told.advance(5)
     assert out.getvalue() == "exporting: 5 messages, 0/s\n"
 
@@ -84,11 +86,11 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_to_be_quiet_says_nothing(is_terminal: bool) -> None:
     told, out, move = telling(quiet=True, is_terminal=is_terminal)
     with told:
-        told.expect(10)
+        told.set_total(10)
         move(100)
         told.advance(10)
-        told.note("all")
-        told.say("done.")
+        told.set_note("all")
+        told.print_line("done.")
     assert out.getvalue() == ""
 
 
@@ -96,8 +98,8 @@ def test_what_is_to_be_quiet_says_nothing(is_terminal: bool) -> None:
     ("seconds", "told"), [(0.44, "0.4 s"), (12, "12 s"), (59.4, "59 s"), (185, "3:05 min"), (3725, "1:02:05 h")]
 )
 def test_times_are_told_as_people_say_them(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+    assert format_duration(seconds) == told
 
 
 def test_one_is_not_many() -> None:
-    assert [counted(count, "worker") for count in (1, 2, 1_000)] == ["1 worker", "2 workers", "1,000 workers"]
+    assert [pluralize(count, "worker") for count in (1, 2, 1_000)] == ["1 worker", "2 workers", "1,000 workers"]

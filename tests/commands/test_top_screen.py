@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.commands.top_screen.number_format import count, dollars, latency, rate, share, shown, spark, uptime
-from app.commands.top_screen.rates import WINDOW_SECONDS, Pace, growth, in_columns
-from app.commands.top_screen.screen import Screen, Seen
+from app.commands.top_screen.number_format import (
+    draw_sparkline,
+    format_count,
+    format_dollars,
+    format_latency,
+    format_percent,
+    format_rate,
+    format_uptime,
+    make_printable,
+)
+from app.commands.top_screen.rates import RATE_WINDOW_SECONDS, TotalRates, compute_increments, fit_to_columns
+from app.commands.top_screen.screen import OverviewScreen, OverviewSnapshot
 from tests.commands.overviews import fresh_overview, overview
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -21,19 +30,19 @@ SIZES = [(80, 24), (120, 40), (50, 24), (40, 12), (200, 60)]
 
 def drawn(told: dict[str, Any], *, width: int, height: int, footer: str = "q quits", trouble: str | None = None) -> str:
     """A page as a terminal of that size shows it."""
-    pace = Pace()
-    pace.look(told, 0.0)
+    pace = TotalRates()
+    pace.add_overview(told, 0.0)
     console = Console(width=width, height=height, force_terminal=True, color_system=None, legacy_windows=False)
-    rendered = console.render(Screen(Seen(told, ADDRESS, trouble), pace, footer))
+    rendered = console.render(OverviewScreen(OverviewSnapshot(told, ADDRESS, trouble), pace, footer))
     return "".join(segment.text for segment in rendered)
 
 
 @pytest.mark.parametrize("told", [overview(), fresh_overview()], ids=["busy", "fresh"])
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_page_fits_its_terminal(told: dict[str, Any], width: int, height: int) -> None:
-    pace = Pace()
-    pace.look(told, 0.0)
-    lines = Screen(Seen(told, ADDRESS), pace, "q quits").lines(width, height)
+    pace = TotalRates()
+    pace.add_overview(told, 0.0)
+    lines = OverviewScreen(OverviewSnapshot(told, ADDRESS), pace, "q quits").render_lines(width, height)
     assert len(lines) <= height
     page = drawn(told, width=width, height=height).splitlines()
     assert len(page) == len(lines)
@@ -80,10 +89,12 @@ def test_trouble_stands_in_the_first_line() -> None:
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
-    pace, out = Pace(), io.BytesIO()
-    pace.look(overview(), 0.0)
+    pace, out = TotalRates(), io.BytesIO()
+    pace.add_overview(overview(), 0.0)
     file = io.TextIOWrapper(out, encoding="ascii")
-    Console(file=file, width=80, force_terminal=True, color_system=None).print(Screen(Seen(overview(), ADDRESS), pace))
+    Console(file=file, width=80, force_terminal=True, color_system=None).print(
+        OverviewScreen(OverviewSnapshot(overview(), ADDRESS), pace)
+    )
     file.flush()
     assert b"openai/model-0" in out.getvalue()
 
@@ -100,75 +111,75 @@ def totals(**changed: int) -> dict[str, Any]:
 
 
 def test_the_first_look_takes_rates_from_the_gateways_samples() -> None:
-    pace = Pace()
-    pace.look(overview(), 0.0)
-    assert pace.per_second("prompt_tokens") == 9_000
-    assert pace.per_second("completion_tokens") is None
+    pace = TotalRates()
+    pace.add_overview(overview(), 0.0)
+    assert pace.rate_per_second("prompt_tokens") == 9_000
+    assert pace.rate_per_second("completion_tokens") is None
 
 
 def test_rates_are_differences_over_the_last_seconds() -> None:
-    pace = Pace()
+    pace = TotalRates()
     for second in range(0, 61, 2):
-        pace.look(totals(requests=second * (1 if second <= 30 else 3)), float(second))
-    assert pace.per_second("requests") == pytest.approx(3.0)
-    assert len(pace._looks) <= WINDOW_SECONDS / 2 + 2
+        pace.add_overview(totals(requests=second * (1 if second <= 30 else 3)), float(second))
+    assert pace.rate_per_second("requests") == pytest.approx(3.0)
+    assert len(pace._samples) <= RATE_WINDOW_SECONDS / 2 + 2
 
 
 def test_a_restart_is_no_negative_rate() -> None:
-    pace = Pace()
-    pace.look(totals(requests=1_000), 0.0)
-    pace.look(totals(requests=4), 2.0)
-    pace.look(totals(requests=10), 4.0)
-    assert pace.per_second("requests") == 3.0
+    pace = TotalRates()
+    pace.add_overview(totals(requests=1_000), 0.0)
+    pace.add_overview(totals(requests=4), 2.0)
+    pace.add_overview(totals(requests=10), 4.0)
+    assert pace.rate_per_second("requests") == 3.0
 
 
 def test_growth_begins_anew_after_a_restart() -> None:
-    assert growth([{"n": 1}, {"n": 5}, {"n": 2}, {"n": 2}], "n") == [4, 2, 0]
-    assert growth([{"n": 1}, {}], "n") == []
-    assert growth([], "n") == []
+    assert compute_increments([{"n": 1}, {"n": 5}, {"n": 2}, {"n": 2}], "n") == [4, 2, 0]
+    assert compute_increments([{"n": 1}, {}], "n") == []
+    assert compute_increments([], "n") == []
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), max_size=400), st.integers(1, 200))
 def test_every_column_of_the_hour_has_the_largest_of_its_values(values: list[float | None], columns: int) -> None:
-    shown_values = in_columns(values, columns, 360)
-    assert len(shown_values) == columns == len(spark(shown_values))
+    shown_values = fit_to_columns(values, columns, 360)
+    assert len(shown_values) == columns == len(draw_sparkline(shown_values))
     recent = [value for value in values[-360:] if value is not None]
     assert {value for value in shown_values if value is not None} <= set(recent)
     assert max(recent, default=None) == max((value for value in shown_values if value is not None), default=None)
 
 
 def test_the_newest_is_at_the_right() -> None:
-    assert in_columns([1.0, 2.0], 4, 4) == [None, None, 1.0, 2.0]
-    assert spark([None, 0.0, 4.0, 8.0]) == " ▁▅█"
+    assert fit_to_columns([1.0, 2.0], 4, 4) == [None, None, 1.0, 2.0]
+    assert draw_sparkline([None, 0.0, 4.0, 8.0]) == " ▁▅█"
 
 
 @pytest.mark.parametrize(
     ("made", "wanted"),
     [
-        (count(None), "–"),
-        (count(99_999), "99,999"),
-        (count(100_000), "100k"),
-        (count(999_900), "1M"),
-        (count(12_345_678), "12.3M"),
-        (rate(0), "0/s"),
-        (rate(0.42), "0.42/s"),
-        (rate(42), "42/s"),
-        (rate(1_234), "1.23k/s"),
-        (rate(123_456), "123k/s"),
-        (share(1, 0), "–"),
-        (share(1, 8), "12.5 %"),
-        (dollars(0), "$0.00"),
-        (dollars(0.0042), "$0.0042"),
-        (dollars(1234.5), "$1,234.50"),
-        (latency(0.0004), "0.4 ms"),
-        (latency(0.12), "120 ms"),
-        (latency(1.2345), "1.23 s"),
-        (latency(300), "300 s"),
-        (uptime(42), "42s"),
-        (uptime(185), "3m 05s"),
-        (uptime(11_100), "3h 05m"),
-        (uptime(1_051_200), "12d 4h"),
-        (shown("a\x07b"), "a?b"),
+        (format_count(None), "–"),
+        (format_count(99_999), "99,999"),
+        (format_count(100_000), "100k"),
+        (format_count(999_900), "1M"),
+        (format_count(12_345_678), "12.3M"),
+        (format_rate(0), "0/s"),
+        (format_rate(0.42), "0.42/s"),
+        (format_rate(42), "42/s"),
+        (format_rate(1_234), "1.23k/s"),
+        (format_rate(123_456), "123k/s"),
+        (format_percent(1, 0), "–"),
+        (format_percent(1, 8), "12.5 %"),
+        (format_dollars(0), "$0.00"),
+        (format_dollars(0.0042), "$0.0042"),
+        (format_dollars(1234.5), "$1,234.50"),
+        (format_latency(0.0004), "0.4 ms"),
+        (format_latency(0.12), "120 ms"),
+        (format_latency(1.2345), "1.23 s"),
+        (format_latency(300), "300 s"),
+        (format_uptime(42), "42s"),
+        (format_uptime(185), "3m 05s"),
+        (format_uptime(11_100), "3h 05m"),
+        (format_uptime(1_051_200), "12d 4h"),
+        (make_printable("a\x07b"), "a?b"),
     ],
 )
 def test_figures_are_short(made: str, wanted: str) -> None:

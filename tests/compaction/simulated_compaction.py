@@ -14,19 +14,29 @@ import orjson
 
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import Summarizer
-from app.context.plan.log_cuts import Tail
-from app.context.plan.outline import Range
-from app.context.plan.policy import Policy
-from app.conversation.identity import start_of, walk
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.context.plan.log_cuts import LogTail
+from app.context.plan.outline import SummaryRange
+from app.context.plan.policy import ContextPolicy
+from app.conversation.identity import compute_start_position, iterate_link_positions
+from app.conversation.messages import LogMessage, Message, Summary
 from app.errors import ConversationBusy, StoreUnavailable
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
-from app.upstream.provider import Call, ClientKey, ClientKeyRule, Deployment, Opened, Provider, Quirks, Target, Window
+from app.upstream.provider import (
+    ClientKey,
+    ClientKeyRule,
+    ContextWindow,
+    ModelDeployment,
+    ProviderQuirks,
+    RoutedReply,
+    RouteTarget,
+    UpstreamProvider,
+    UpstreamRequest,
+)
 from app.upstream.routing.router import Router
 from tests.simulator.counting import RoughCounter
 
@@ -39,7 +49,7 @@ Body = dict[str, Any]
 class FlatCounter(RoughCounter):
     """Four characters a token, four tokens a message; calls count too."""
 
-    def message(self, body: Mapping[str, Any]) -> int:
+    def count_message(self, body: Mapping[str, Any]) -> int:
         return 4 + self.count(str(body.get("content") or "")) + self.count(str(body.get("tool_calls") or ""))
 
 
@@ -47,14 +57,18 @@ COUNT = FlatCounter()
 
 
 def log_of(bodies: Sequence[Body]) -> list[LogMessage]:
-    messages = [Message.of(body) for body in bodies]
+    messages = [Message.from_body(body) for body in bodies]
     total = 0
     log = []
-    for seq, (message, place) in enumerate(zip(messages, walk(messages, start_of(TENANT)), strict=True)):
-        tokens = COUNT.message(message.body)
+    for seq, (message, place) in enumerate(
+        zip(messages, iterate_link_positions(messages, compute_start_position(TENANT)), strict=True)
+    ):
+        tokens = COUNT.count_message(message.body)
         total += tokens
         log.append(
-            LogMessage(seq, message, place.link, place.skeleton, place.in_skeleton, tokens, total, answered=True)
+            LogMessage(
+                seq, message, place.link, place.skeleton_link, place.is_in_skeleton, tokens, total, answered=True
+            )
         )
     return log
 
@@ -70,15 +84,17 @@ def talk(turns: int, *, facts: str = "The locker of colleague Number{n} has code
     return bodies
 
 
-def job_for(log: Sequence[LogMessage], *ranges: Range, policy: Policy | None = None, **fields: Any) -> CompactionJob:
+def job_for(
+    log: Sequence[LogMessage], *ranges: SummaryRange, policy: ContextPolicy | None = None, **fields: Any
+) -> CompactionJob:
     job = CompactionJob(
         tenant=TENANT,
         root=ROOT,
         conversation_id=f"conv_{ROOT}1",
-        tail=Tail(log, after=None),
-        start_link=start_of(TENANT).link,
-        ranges=ranges or (Range(0, len(log)),),
-        policy=policy or Policy(),
+        log_tail=LogTail(log, after=None),
+        start_link=compute_start_position(TENANT).link,
+        ranges=ranges or (SummaryRange(0, len(log)),),
+        policy=policy or ContextPolicy(),
         window=8192,
         model="sim",
         encoding="flat",
@@ -90,27 +106,29 @@ def job_for(log: Sequence[LogMessage], *ranges: Range, policy: Policy | None = N
 class Shelf:
     """The two methods of a store that compaction needs."""
 
-    chunks_by_range: dict[tuple[bytes, bytes, bool], Chunk] = field(default_factory=dict)
+    chunks_by_range: dict[tuple[bytes, bytes, bool], Summary] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     """Tokens of leases that are gone."""
     is_down: bool = False
     links_looked_up: int = 0
 
-    async def chunks(self, *, tenant: str, root: str, path: object = (), links: Sequence[bytes] = ()) -> list[Chunk]:
+    async def find_summaries(
+        self, *, tenant: str, root: str, path: object = (), links: Sequence[bytes] = ()
+    ) -> list[Summary]:
         if self.is_down:
             raise StoreUnavailable("The database is away.")
         self.links_looked_up += len(links)
         return [chunk for chunk in self.chunks_by_range.values() if chunk.to_link in links]
 
-    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         if self.is_down:
             raise StoreUnavailable("The database is away.")
         if fence.token in self.lost:
             raise LeaseLost
-        key = chunk.from_link, chunk.to_link, bool(chunk.folds)
+        key = summary.from_link, summary.to_link, bool(summary.folds)
         known = self.chunks_by_range.get(key)
-        if known is None or (known.kind == "mechanical" and chunk.kind == "model"):
-            self.chunks_by_range[key] = chunk
+        if known is None or (known.kind == "mechanical" and summary.kind == "model"):
+            self.chunks_by_range[key] = summary
 
 
 @dataclass
@@ -123,7 +141,7 @@ class Keys:
     locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def hold(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[Lease]:
+    async def hold_lease(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[Lease]:
         if self.shelf.is_down:
             raise StoreUnavailable("The database is away.")
         if self.is_busy:
@@ -136,11 +154,11 @@ class Keys:
 class OneRouter:
     """Every model is the simulated one; `gate` holds calls back until it is set."""
 
-    provider: Provider
+    provider: UpstreamProvider
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     calls: list[Body] = field(default_factory=list)
-    quirks: Quirks = field(default_factory=Quirks)
+    quirks: ProviderQuirks = field(default_factory=ProviderQuirks)
     running: int = 0
     most_running: int = 0
 
@@ -149,20 +167,20 @@ class OneRouter:
         for _ in range(times):
             await self.arrived.acquire()
 
-    def resolve(self, model: str) -> Target:
-        return Target(model, (Deployment(self.provider, model, quirks=self.quirks),))
+    def resolve(self, model: str) -> RouteTarget:
+        return RouteTarget(model, (ModelDeployment(self.provider, model, quirks=self.quirks),))
 
-    async def open(
+    async def send(
         self,
-        target: Target,
-        body_for: Callable[[Deployment], Awaitable[bytes]],
+        target: RouteTarget,
+        build_body: Callable[[ModelDeployment], Awaitable[bytes]],
         *,
         path: str = "/chat/completions",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Opened:
+    ) -> RoutedReply:
         deployment = target.deployments[0]
-        body = await body_for(deployment)
+        body = await build_body(deployment)
         self.calls.append(orjson.loads(body))
         self.arrived.release()
         self.running += 1
@@ -170,10 +188,10 @@ class OneRouter:
         try:
             await self.gate.wait()
             shown = None if client_key is None else client_key.show_to(deployment.provider)
-            reply = await deployment.provider.send(Call(path, body, authorization=shown))
+            reply = await deployment.provider.send(UpstreamRequest(path, body, authorization=shown))
         finally:
             self.running -= 1
-        return Opened(reply, deployment, 1)
+        return RoutedReply(reply, deployment, 1)
 
 
 Said = Callable[[Body], Body | int]
@@ -189,7 +207,7 @@ class ScriptedReply:
     async def read(self) -> bytes:
         return orjson.dumps(self.body)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         yield await self.read()
 
     async def aclose(self) -> None:
@@ -204,7 +222,7 @@ class ScriptedProvider:
     name: str = "scripted"
     client_key_rule: ClientKeyRule = "if_meant"
 
-    async def send(self, call: Call) -> ScriptedReply:
+    async def send(self, call: UpstreamRequest) -> ScriptedReply:
         message = self.said(orjson.loads(call.body))
         if isinstance(message, int):
             return ScriptedReply(message, {"error": {"message": "No.", "type": "invalid_request_error"}})
@@ -217,7 +235,7 @@ class ScriptedProvider:
             },
         )
 
-    async def models(self, authorization: str | None) -> list[Body]:
+    async def list_models(self, authorization: str | None) -> list[Body]:
         return []
 
     async def aclose(self) -> None:
@@ -234,8 +252,8 @@ class OneWindow:
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
-    async def of(self, deployment: Deployment, client_key: ClientKey | None) -> Window:
-        return Window(self.tokens, "config")
+    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow:
+        return ContextWindow(self.tokens, "config")
 
 
 class Scene:
@@ -262,7 +280,7 @@ class Scene:
         self.router = OneRouter(ScriptedProvider(said) if said else SimulatedProvider(simulator))
         if is_open:
             self.router.gate.set()
-        self.summarizer = Summarizer(
+        self.summarizer = SummaryGenerator(
             router=cast(Router, self.router),
             windows=OneWindow(window),
             counter_for=lambda encoding: COUNT,
@@ -271,7 +289,7 @@ class Scene:
         self.compactor = Compactor(
             store=cast(Store, self.shelf),
             leases=cast(LeaseKeeper, self.keys),
-            summarizer=self.summarizer,
+            summary_generator=self.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,
             new_id=lambda: f"sum_{next(ids)}",
@@ -279,5 +297,5 @@ class Scene:
         )
 
     @property
-    def stored(self) -> list[Chunk]:
+    def stored(self) -> list[Summary]:
         return list(self.shelf.chunks_by_range.values())

@@ -12,12 +12,12 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from app.compaction.compaction_job import CompactionJob, CompactionResult, spots_of
+from app.compaction.compaction_job import CompactionJob, CompactionResult, build_sources
 from app.compaction.compactor import Compactor
-from app.compaction.summary_maker import DELETED
-from app.context.plan.outline import Range
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.contract import Append
+from app.compaction.summary_maker import DELETED_PARTS
+from app.context.plan.outline import SummaryRange
+from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.store.contract import LogAppend
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
 from tests.compaction.simulated_compaction import COUNT, NOW, TENANT, Scene, job_for, log_of, talk
@@ -25,7 +25,7 @@ from tests.store.example_logs import branch_of, chunk_over, conversation_of
 
 SECRET = "xylograph7781"
 TURNS = 10
-ERASED = Message.of({"role": "user", "content": "[erased]"})
+ERASED = Message.from_body({"role": "user", "content": "[erased]"})
 
 
 class StoredTalk:
@@ -39,7 +39,7 @@ class StoredTalk:
         self.compactor = Compactor(
             store=self.store,
             leases=leases,
-            summarizer=self.scene.summarizer,
+            summary_generator=self.scene.summarizer,
             counter_for=lambda encoding: COUNT,
             clock=lambda: NOW,
         )
@@ -53,46 +53,50 @@ class StoredTalk:
         await asyncio.sleep(0)
 
     async def store_log(self) -> StoredTalk:
-        await self.store.append(Append(self.conversation, -1, self.log, creates=True))
+        await self.store.append(LogAppend(self.conversation, -1, self.log, creates_conversation=True))
         return self
 
     async def read_conversation(self) -> Conversation:
-        found = await self.store.get(tenant=TENANT, conversation_id=self.conversation.id)
+        found = await self.store.find_conversation(tenant=TENANT, conversation_id=self.conversation.id)
         assert found is not None
         return found
 
-    def job(self, *ranges: Range, **fields: Any) -> CompactionJob:
+    def job(self, *ranges: SummaryRange, **fields: Any) -> CompactionJob:
         named = {"conversation": self.conversation, "conversation_id": self.conversation.id, **fields}
         return job_for(self.log, *ranges, root=self.conversation.root, **named)
 
     async def erase(self, *, meta: Mapping[str, Any] | None = None, message: Message = ERASED) -> None:
-        await self.store.redact(await self.read_conversation(), [replace(self.log[0], message=message, meta=meta)])
+        await self.store.redact_messages(
+            await self.read_conversation(), [replace(self.log[0], message=message, meta=meta)]
+        )
 
     async def hold_elsewhere(self, job: CompactionJob) -> Callable[[], Awaitable[None]]:
         """Another process holds the lease of the job's first range; what gives it back."""
-        (spot, *_) = spots_of(job)
+        (spot, *_) = build_sources(job)
         lease = await self.store.claim_lease(root=job.root, key=spot.lease_key, holder="another process", seconds=60)
         assert lease is not None
         return lambda: self.store.release_lease(lease)
 
-    async def keep(self, chunk: Chunk) -> Chunk:
+    async def keep(self, chunk: Summary) -> Summary:
         lease = await self.store.claim_lease(
             root=self.conversation.root, key="a-key", holder="another process", seconds=60
         )
         assert lease is not None
-        await self.store.add_chunk(tenant=TENANT, root=self.conversation.root, chunk=chunk, fence=lease)
+        await self.store.add_summary(tenant=TENANT, root=self.conversation.root, summary=chunk, fence=lease)
         return chunk
 
-    async def read_chunks(self) -> list[Chunk]:
-        return await self.store.chunks(tenant=TENANT, root=self.conversation.root, path=self.conversation.path)
+    async def read_chunks(self) -> list[Summary]:
+        return await self.store.find_summaries(
+            tenant=TENANT, root=self.conversation.root, path=self.conversation.lineage_with_self
+        )
 
 
 Compact = Callable[[Compactor, CompactionJob], Awaitable[CompactionResult]]
-WAYS = pytest.mark.parametrize("compact", [Compactor.compact, Compactor.prepare], ids=["when needed", "ahead"])
+WAYS = pytest.mark.parametrize("compact", [Compactor.compact, Compactor.precompact], ids=["when needed", "ahead"])
 
 
 def is_without_result(world: StoredTalk, result: CompactionResult) -> bool:
-    return not result.chunks and world.scene.router.calls == []
+    return not result.summaries and world.scene.router.calls == []
 
 
 async def run_after_waiting(
@@ -117,12 +121,12 @@ async def test_a_message_that_was_erased_while_its_range_waited_is_not_summarize
 @WAYS
 async def test_a_message_that_lost_more_words_while_its_range_waited_is_not_summarized(compact: Compact) -> None:
     world = await StoredTalk().store_log()
-    part = Message.of({"role": "user", "content": f"Only {SECRET} is left of it. " * 20})
-    await world.erase(message=part, meta={DELETED: ["name"]})
-    world.log = list(await world.store.read(world.conversation, 0, 99))
+    part = Message.from_body({"role": "user", "content": f"Only {SECRET} is left of it. " * 20})
+    await world.erase(message=part, meta={DELETED_PARTS: ["name"]})
+    world.log = list(await world.store.read_log(world.conversation, 0, 99))
 
     async def erase_the_rest() -> None:
-        await world.erase(meta={DELETED: ["name", "content"]})
+        await world.erase(meta={DELETED_PARTS: ["name", "content"]})
 
     # Marked before and after: only the message itself tells.
     job = world.job(conversation=await world.read_conversation())
@@ -147,11 +151,11 @@ async def test_a_summary_that_was_corrected_while_its_fold_waited_is_not_folded(
         )
         for start in (0, TURNS)
     ]
-    job = world.job(Range(0, 2 * TURNS, tuple(chunk.id for chunk in folded)), folded=folded)
+    job = world.job(SummaryRange(0, 2 * TURNS, tuple(chunk.id for chunk in folded)), available_summaries=folded)
 
     async def correct() -> None:
         corrected = replace(folded[0], text="Nothing was told.", kind="edited", revision=2)
-        await world.store.revise(tenant=TENANT, root=job.root, chunk=corrected)
+        await world.store.revise_summary(tenant=TENANT, root=job.root, summary=corrected)
 
     assert is_without_result(world, await run_after_waiting(world, compact, job, correct))
 
@@ -166,7 +170,7 @@ async def test_a_mechanical_summary_is_not_written_anew_from_what_was_read_befor
         await world.erase()
         await world.keep(replace(there, id="another"))
 
-    result = await run_after_waiting(world, Compactor.refresh, job, erase_and_summarize_again)
+    result = await run_after_waiting(world, Compactor.remake_mechanical, job, erase_and_summarize_again)
     assert is_without_result(world, result)
     assert [chunk.text for chunk in await world.read_chunks()] == [there.text]
 
@@ -186,7 +190,7 @@ async def test_a_summary_whose_message_was_erased_while_it_was_written_is_used_b
     await world.scene.router.asked(1)
     await world.erase()
     world.scene.router.gate.set()
-    assert (await working).chunks == ()
+    assert (await working).summaries == ()
     assert await world.read_chunks() == []
 
 
@@ -195,13 +199,13 @@ async def test_who_knows_of_an_erasure_does_not_join_the_summary_that_was_begun_
     before = asyncio.ensure_future(world.compactor.compact(world.job()))
     await world.scene.router.asked(1)
     await world.erase()
-    known: list[LogMessage] = await world.store.read(world.conversation, 0, 99)
-    job = copied(world.job(conversation=await world.read_conversation()), tail=job_for(known).tail)
+    known: list[LogMessage] = await world.store.read_log(world.conversation, 0, 99)
+    job = copied(world.job(conversation=await world.read_conversation()), log_tail=job_for(known).log_tail)
     after = asyncio.ensure_future(world.compactor.compact(job))
     await asyncio.sleep(0)
     world.scene.router.gate.set()
-    assert (await before).chunks == ()
-    (chunk,) = (await after).chunks
+    assert (await before).summaries == ()
+    (chunk,) = (await after).summaries
     assert SECRET in orjson.dumps(world.scene.router.calls[0]).decode()
     assert SECRET not in orjson.dumps(world.scene.router.calls[1]).decode()
     assert SECRET not in chunk.text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from app.context.plan.outline import Range
-from app.context.plan.policy import Policy
-from app.context.plan.summary_chain import active_chain
-from app.conversation.messages import Chunk
+from app.context.plan.outline import SummaryRange
+from app.context.plan.policy import ContextPolicy
+from app.context.plan.summary_chain import find_active_chain
+from app.conversation.messages import Summary
 from tests.compaction.simulated_compaction import Body, Scene, job_for, log_of, saying, talk
 
-CHECKPOINT = Policy(name="checkpoint", kind="checkpoint")
+CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")
 TURN_TOKENS = 94
 GOOD = "Lockers were given to colleagues, each with a code."
 
@@ -19,7 +19,7 @@ def said_of(body: Body) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def parts_in(scene: Scene) -> list[Chunk]:
+def parts_in(scene: Scene) -> list[Summary]:
     return sorted(
         (chunk for chunk in scene.shelf.chunks_by_range.values() if chunk.kind == "part"),
         key=lambda chunk: (bool(chunk.folds), chunk.from_seq),
@@ -31,10 +31,10 @@ async def checkpoints(scene: Scene, ends: list[int]) -> list[int]:
     log = log_of(talk(ends[-1] // 2))
     base, calls = None, []
     for end in ends:
-        wanted = Range(0, end, style="checkpoint", base=base.id if base else "")
-        job = job_for(log[:end], wanted, policy=CHECKPOINT, folded=(base,) if base else ())
+        wanted = SummaryRange(0, end, style="checkpoint", base=base.id if base else "")
+        job = job_for(log[:end], wanted, policy=CHECKPOINT, available_summaries=(base,) if base else ())
         before = len(scene.router.calls)
-        [base] = (await scene.compactor.compact(job)).chunks
+        [base] = (await scene.compactor.compact(job)).summaries
         assert (base.kind, base.from_seq, base.to_seq) == ("model", 0, end)
         calls.append(len(scene.router.calls) - before)
     return calls
@@ -103,7 +103,7 @@ async def test_parts_that_were_written_are_kept_although_the_checkpoint_fails() 
 
     scene = Scene(said=failing)
     log = log_of(talk(200))
-    made = await scene.compactor.compact(job_for(log, Range(0, 400, style="checkpoint"), policy=CHECKPOINT))
+    made = await scene.compactor.compact(job_for(log, SummaryRange(0, 400, style="checkpoint"), policy=CHECKPOINT))
     assert made.outcome == "mechanical"
     assert len(parts_in(scene)) >= 2
     again = Scene(said=saying(GOOD))
@@ -116,6 +116,6 @@ async def test_a_part_is_shown_in_no_view() -> None:
     await checkpoints(scene, [400])
     parts = parts_in(scene)
     assert parts[0].from_seq == 0
-    assert active_chain(parts) == ((), ())
-    [shown] = active_chain(scene.shelf.chunks_by_range.values(), replacing=True)[0]
+    assert find_active_chain(parts) == ((), ())
+    [shown] = find_active_chain(scene.shelf.chunks_by_range.values(), are_replacing=True)[0]
     assert (shown.kind, shown.to_seq) == ("model", 400)

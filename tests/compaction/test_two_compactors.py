@@ -8,31 +8,31 @@ from itertools import count
 
 from app.compaction.compaction_job import CompactionJob
 from app.compaction.compactor import Compactor
-from app.compaction.summarizer.summarizer import Summarizer
-from app.context.count.token_counter import TokenCounter, encoding_for, tokenizer_for
-from app.context.plan.log_cuts import Tail
-from app.context.plan.outline import Range
-from app.context.plan.policy import Policy
-from app.conversation.identity import root_of, start_of
+from app.compaction.summarizer.summarizer import SummaryGenerator
+from app.context.count.token_counter import TokenCounter, find_encoding_name, load_tokenizer
+from app.context.plan.log_cuts import LogTail
+from app.context.plan.outline import SummaryRange
+from app.context.plan.policy import ContextPolicy
+from app.conversation.identity import compute_family_root, compute_start_position
 from app.simulator.options import SimulatorOptions
 from app.simulator.provider import SimulatedProvider
 from app.simulator.simulator import Simulator
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
-from app.upstream.routing.router import ModelRoute, Place, Router
+from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, Router
 from tests.compaction.simulated_compaction import TENANT, OneWindow, log_of, talk
 
 
 @cache
 def counter_for(encoding: str) -> TokenCounter:
-    return TokenCounter(tokenizer_for(encoding))
+    return TokenCounter(load_tokenizer(encoding))
 
 
 async def test_a_long_history_is_summarized_once_by_two_processes_on_one_store() -> None:
     ids = count(1)
     simulator = Simulator(
         SimulatorOptions(),
-        counter_for=lambda model: counter_for(encoding_for(model)),
+        counter_for=lambda model: counter_for(find_encoding_name(model)),
         clock=lambda: 1_800_000_000.0,
         new_id=lambda: str(next(ids)),
     )
@@ -44,7 +44,7 @@ async def test_a_long_history_is_summarized_once_by_two_processes_on_one_store()
 
     def process(name: str) -> Compactor:
         router = Router(
-            {"*": ModelRoute((Place("simulator"),))},
+            {"*": ModelRoute((ConfiguredDeployment("simulator"),))},
             {"simulator": provider},
             sleep=no_time,
             clock=lambda: 0.0,
@@ -53,26 +53,26 @@ async def test_a_long_history_is_summarized_once_by_two_processes_on_one_store()
         return Compactor(
             store=store,
             leases=LeaseKeeper(store, name, sleep=no_time, clock=lambda: 0.0, random=lambda: 0.5),
-            summarizer=Summarizer(router=router, windows=OneWindow(8192), counter_for=counter_for),
+            summary_generator=SummaryGenerator(router=router, windows=OneWindow(8192), counter_for=counter_for),
             counter_for=counter_for,
         )
 
     log = log_of(talk(60))
     job = CompactionJob(
         tenant=TENANT,
-        root=root_of(TENANT, log[0].link),
+        root=compute_family_root(TENANT, log[0].link),
         conversation_id="conv_1",
-        tail=Tail(log, after=None),
-        start_link=start_of(TENANT).link,
-        ranges=[Range(0, 60), Range(60, 120)],
-        policy=Policy(),
+        log_tail=LogTail(log, after=None),
+        start_link=compute_start_position(TENANT).link,
+        ranges=[SummaryRange(0, 60), SummaryRange(60, 120)],
+        policy=ContextPolicy(),
         window=8192,
         model="sim-8k",
         encoding="o200k_base",
     )
     ours, theirs = await asyncio.gather(process("a").compact(job), process("b").compact(replace(job)))
-    assert len(simulator.requests) == 2
-    assert [chunk.id for chunk in ours.chunks] == [chunk.id for chunk in theirs.chunks]
-    assert {chunk.kind for chunk in ours.chunks} == {"model"}
-    assert "Number40 has code 326760" in ours.chunks[1].text
-    assert all(counter_for("o200k_base").count(chunk.text) <= 512 for chunk in ours.chunks)
+    assert len(simulator.recorded_requests) == 2
+    assert [chunk.id for chunk in ours.summaries] == [chunk.id for chunk in theirs.summaries]
+    assert {chunk.kind for chunk in ours.summaries} == {"model"}
+    assert "Number40 has code 326760" in ours.summaries[1].text
+    assert all(counter_for("o200k_base").count(chunk.text) <= 512 for chunk in ours.summaries)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from app.main import create_app
-from app.settings import load
+from app.settings import load_settings
 from migrations import run as migrations
 from tests.live import serving
 
@@ -107,8 +107,8 @@ async def running(**sections: Any) -> AsyncIterator[Console]:
     arguments: dict[Any, Any] = {
         (name,): value for name, value in {"database": {"url": "memory://"}, **sections}.items()
     }
-    settings = load(environ={}, arguments=arguments)
-    await asyncio.to_thread(migrations.prepare, settings.database.url.get_secret_value(), auto_migrate=True)
+    settings = load_settings(environ={}, arguments=arguments)
+    await asyncio.to_thread(migrations.prepare_database, settings.database.url.get_secret_value(), auto_migrate=True)
     async with serving(create_app(settings)) as address, httpx.AsyncClient(base_url=address, timeout=60) as client:
         yield Console(address, client)
 

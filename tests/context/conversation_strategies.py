@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from app.context.plan.policy import (
     STAGES_OF_KIND,
-    ClearReasoning,
-    ClearToolResults,
-    Policy,
+    CheckpointTrigger,
+    ContextPolicy,
+    ReasoningClearing,
     SummarizerPolicy,
-    Trigger,
+    ToolResultClearing,
 )
 from app.context.stages.stages import STAGES
 from tests.context.planned_conversation import Body, assistant, result, user, words
@@ -165,36 +165,42 @@ SMALL_LIMITS: dict[str, Any] = {
     "summarize_after_turns": 1,
 }
 CLEARING: dict[str, Any] = {
-    "clear_tool_results": ClearToolResults(trigger_tokens=600, keep=2, inputs=True, exclude_tools=("tool_1",)),
-    "clear_reasoning": ClearReasoning(keep_turns=1),
+    "clear_tool_results": ToolResultClearing(trigger_tokens=600, keep=2, inputs=True, exclude_tools=("tool_1",)),
+    "clear_reasoning": ReasoningClearing(keep_turns=1),
 }
-POLICIES: dict[str, Policy] = {
-    "additive": Policy(),
-    "additive, clearing": Policy(**CLEARING),
-    "additive, few turns": Policy(buffer_turns=1, recall="off", token_floor=0),
-    "additive, trimming only": Policy(summarizer=SummarizerPolicy(enabled=False)),
-    "additive, masking": Policy(stages=("clear_tool_results", "mask_results", "fade_results"), **SMALL_LIMITS),
-    "recursive": Policy(strategy="recursive"),
-    "recursive, clearing": Policy(strategy="recursive", **CLEARING),
-    "checkpoint": Policy(name="checkpoint", kind="checkpoint"),
-    "checkpoint, nothing kept": Policy(name="checkpoint", kind="checkpoint", keep_turns=0, **SMALL_LIMITS),
-    "checkpoint, eager": Policy(
-        name="checkpoint", kind="checkpoint", keep_turns=3, trigger=Trigger("token_ratio", 0.5)
+POLICIES: dict[str, ContextPolicy] = {
+    "additive": ContextPolicy(),
+    "additive, clearing": ContextPolicy(**CLEARING),
+    "additive, few turns": ContextPolicy(buffer_turns=1, recall="off", token_floor=0),
+    "additive, trimming only": ContextPolicy(summarizer=SummarizerPolicy(enabled=False)),
+    "additive, masking": ContextPolicy(stages=("clear_tool_results", "mask_results", "fade_results"), **SMALL_LIMITS),
+    "recursive": ContextPolicy(strategy="recursive"),
+    "recursive, clearing": ContextPolicy(strategy="recursive", **CLEARING),
+    "checkpoint": ContextPolicy(name="checkpoint", kind="checkpoint"),
+    "checkpoint, nothing kept": ContextPolicy(name="checkpoint", kind="checkpoint", keep_turns=0, **SMALL_LIMITS),
+    "checkpoint, eager": ContextPolicy(
+        name="checkpoint", kind="checkpoint", keep_turns=3, trigger=CheckpointTrigger("token_ratio", 0.5)
     ),
-    "checkpoint, late": Policy(name="checkpoint", kind="checkpoint", trigger=Trigger("remaining_tokens", 200)),
-    "checkpoint, counting": Policy(name="checkpoint", kind="checkpoint", trigger=Trigger("messages_to_refine", 5)),
-    "fade": Policy(name="fade", kind="fade"),
-    "fade, by position": Policy(name="fade", kind="fade", position_pruning=True, **SMALL_LIMITS),
-    "prune": Policy(name="prune", kind="prune"),
-    "prune, early": Policy(name="prune", kind="prune", **SMALL_LIMITS),
-    "window": Policy(name="window", kind="window"),
-    "window of turns": Policy(name="window", kind="window", keep_turns=3),
-    "window of tokens": Policy(name="window", kind="window", keep_tokens=700),
-    "every stage": Policy(name="prune", kind="prune", stages=tuple(STAGES), keep_turns=9, **SMALL_LIMITS, **CLEARING),
-    "every stage, backwards": Policy(name="fade", kind="fade", stages=tuple(STAGES)[::-1], **SMALL_LIMITS),
-    "no stage": Policy(name="window", kind="window", stages=()),
+    "checkpoint, late": ContextPolicy(
+        name="checkpoint", kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 200)
+    ),
+    "checkpoint, counting": ContextPolicy(
+        name="checkpoint", kind="checkpoint", trigger=CheckpointTrigger("messages_to_refine", 5)
+    ),
+    "fade": ContextPolicy(name="fade", kind="fade"),
+    "fade, by position": ContextPolicy(name="fade", kind="fade", position_pruning=True, **SMALL_LIMITS),
+    "prune": ContextPolicy(name="prune", kind="prune"),
+    "prune, early": ContextPolicy(name="prune", kind="prune", **SMALL_LIMITS),
+    "window": ContextPolicy(name="window", kind="window"),
+    "window of turns": ContextPolicy(name="window", kind="window", keep_turns=3),
+    "window of tokens": ContextPolicy(name="window", kind="window", keep_tokens=700),
+    "every stage": ContextPolicy(
+        name="prune", kind="prune", stages=tuple(STAGES), keep_turns=9, **SMALL_LIMITS, **CLEARING
+    ),
+    "every stage, backwards": ContextPolicy(name="fade", kind="fade", stages=tuple(STAGES)[::-1], **SMALL_LIMITS),
+    "no stage": ContextPolicy(name="window", kind="window", stages=()),
 }
-SHORTENING = tuple(name for name, policy in POLICIES.items() if not policy.summarizes)
-SUMMARIZING = tuple(name for name, policy in POLICIES.items() if policy.summarizes)
+SHORTENING = tuple(name for name, policy in POLICIES.items() if not policy.may_summarize)
+SUMMARIZING = tuple(name for name, policy in POLICIES.items() if policy.may_summarize)
 assert {policy.kind for policy in POLICIES.values()} == set(STAGES_OF_KIND)
 WINDOWS = st.sampled_from([1_024, 2_000, 4_096, 8_192, 32_000, 128_000, 1_000_000])

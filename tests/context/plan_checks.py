@@ -6,15 +6,15 @@ from itertools import chain
 
 import orjson
 
-from app.context.plan.log_cuts import rounds_of
+from app.context.plan.log_cuts import split_into_rounds
 from app.context.plan.outline import Plan
-from app.context.view.message_edits import edited
-from app.context.view.message_fate import SHOWN, dispositions
-from app.context.view.message_origins import origins
-from app.context.view.view_messages import notice
+from app.context.view.message_edits import render_edited_message
+from app.context.view.message_fate import SHOWN_KINDS, compute_message_fates
+from app.context.view.message_origins import compute_message_origins
+from app.context.view.view_messages import render_dropped_notice
 from tests.context.planned_conversation import COUNT, INSTRUCTIONS, Body, World, calls_of
 
-NOTICE_TOKENS = COUNT.message({"role": "user", "content": notice(1_000)})
+NOTICE_TOKENS = COUNT.count_message({"role": "user", "content": render_dropped_notice(1_000)})
 ANSWERS = frozenset({"tool", "function"})
 
 
@@ -31,14 +31,14 @@ def check_plan(world: World, decided: Plan) -> None:
 
 def check_it_fits_or_says_why(world: World, decided: Plan) -> None:
     if decided.fits:
-        assert world.budget.calibrated(decided.prompt_tokens) <= world.budget.hard
+        assert world.budget.calibrate_tokens(decided.prompt_tokens) <= world.budget.limit
         return
     facts = next(note.facts for note in decided.notes if note.code == "does_not_fit")
     users = [message for message in world.log if message.message.role == "user"]
     if users:
         pinned = sum(pin.tokens for pin in world.pins if not pin.from_seq <= users[-1].seq < pin.to_seq)
         parts = world.instructions_tokens + pinned + users[-1].tokens + NOTICE_TOKENS
-        assert world.budget.calibrated(parts) > world.budget.hard
+        assert world.budget.calibrate_tokens(parts) > world.budget.limit
     told = ("instructions_tokens", "newest_message_tokens", "notice_tokens")
     assert sum(int(facts[name]) for name in told) + 2 >= int(facts["limit_tokens"])
 
@@ -56,19 +56,19 @@ def check_every_message_is_accounted_for(world: World, decided: Plan) -> None:
         assert seqs <= verbatim | {*pinned}, "what is pinned is shown"
         assert not seqs & set(decided.edits), "and never shortened"
     covered: set[int] = set()
-    for chunk in decided.chunks:
+    for chunk in decided.summaries:
         span = set(range(chunk.from_seq, chunk.to_seq))
         assert not covered & span
         covered |= span
     assert not covered & verbatim
-    assert decided.dropped == len(set(range(len(world.log))) - covered - verbatim - {*early})
-    folded = {name for chunk in decided.chunks for name in chunk.folds}
-    assert not folded & {chunk.id for chunk in decided.chunks}
+    assert decided.dropped_message_count == len(set(range(len(world.log))) - covered - verbatim - {*early})
+    folded = {name for chunk in decided.summaries for name in chunk.folds}
+    assert not folded & {chunk.id for chunk in decided.summaries}
 
 
 def check_untouched_is_untouched(world: World, decided: Plan) -> None:
     rendered = world.render(decided)
-    has_summary = bool(decided.chunks or decided.dropped)
+    has_summary = bool(decided.summaries or decided.dropped_message_count)
     assert rendered[0] is INSTRUCTIONS
     behind = rendered[1 + has_summary :]
     for seq in early_seqs(decided):
@@ -85,12 +85,12 @@ def check_untouched_is_untouched(world: World, decided: Plan) -> None:
 def check_origins(world: World, decided: Plan) -> None:
     """Each message of a view is known for what it is, and everything that is shown stands for itself once."""
     rendered = world.render(decided)
-    told = origins(decided, instructions=1, next_seq=len(world.log))
+    told = compute_message_origins(decided, instruction_count=1, next_seq=len(world.log))
     stood_for: list[int] = []
     for raw, one in zip(rendered, told, strict=True):
         if one.kind == "summary":
             assert "".join(part.text or "" for part in one.parts) == orjson.loads(raw)["content"]
-            assert [part.summary_id for part in one.parts if part.summary_id] == [one.id for one in decided.chunks]
+            assert [part.summary_id for part in one.parts if part.summary_id] == [one.id for one in decided.summaries]
         if one.kind == "message":
             assert one.from_seq is not None
             assert one.to_seq is not None
@@ -130,20 +130,20 @@ def is_gone(decided: Plan, seq: int) -> bool:
 
 def check_tokens_are_those_of_the_rendered_view(world: World, decided: Plan) -> None:
     messages = [orjson.loads(raw) for raw in world.render(decided)]
-    assert decided.prompt_tokens == sum(map(COUNT.message, messages)) + 3
+    assert decided.prompt_tokens == sum(map(COUNT.count_message, messages)) + 3
 
 
 def check_rounds_stay_whole(world: World, decided: Plan) -> None:
     """A call and its results are shown together, told together, or not at all."""
     early = set(early_seqs(decided)) - ({decided.boundary.anchor_seq} if decided.anchor_seq is not None else set())
-    for one in rounds_of(world.log):
+    for one in split_into_rounds(world.log):
         seqs = set(range(one.from_seq, one.to_seq))
         assert decided.boundary_seq <= one.from_seq or decided.boundary_seq >= one.to_seq
         assert seqs <= early or not seqs & early
         told = {seq for seq in seqs if seq in decided.edits and decided.edits[seq].kind == "told"}
         assert told in (set(), seqs)
         if told:
-            told_by = edited(decided.edits[one.from_seq], lambda at: world.log[at].message)
+            told_by = render_edited_message(decided.edits[one.from_seq], lambda at: world.log[at].message)
             assert told_by is not None
             assert not told_by.tool_calls
 
@@ -164,20 +164,20 @@ def check_nothing_is_orphaned(world: World, decided: Plan) -> None:
 
 def calls_that_wait(world: World) -> int:
     """How many calls of the log's last round have no result yet."""
-    one = rounds_of(world.log)[-1]
+    one = split_into_rounds(world.log)[-1]
     return len(world.log[one.from_seq].message.tool_calls) - (one.to_seq - one.from_seq - 1)
 
 
 def check_ranges(world: World, decided: Plan) -> None:
     outline = world.outline()
-    position = outline.chunks[-1].to_seq if outline.chunks else 0
-    openings = {one.from_seq for one in rounds_of(world.log)} | {len(world.log)}
-    if world.policy.replaces and decided.to_summarize:
+    position = outline.summaries[-1].to_seq if outline.summaries else 0
+    openings = {one.from_seq for one in split_into_rounds(world.log)} | {len(world.log)}
+    if world.policy.has_replacing_summaries and decided.to_summarize:
         [part] = decided.to_summarize
         assert (part.from_seq, part.folds) == (0, ())
         assert part.to_seq in openings
         style = "checkpoint" if world.policy.kind == "checkpoint" else "recursive"
-        assert (part.style, part.base) == (style, outline.chunks[-1].id if outline.chunks else "")
+        assert (part.style, part.base) == (style, outline.summaries[-1].id if outline.summaries else "")
         assert part.to_seq > position
         return
     for part in decided.to_summarize:
@@ -193,11 +193,11 @@ def check_ranges(world: World, decided: Plan) -> None:
 
 
 def check_rows(world: World, decided: Plan) -> None:
-    rows = dispositions(world.log, decided)
+    rows = compute_message_fates(world.log, decided)
     assert [row.seq for row in rows] == list(range(len(world.log)))
-    assert sum(row.kind == "dropped" for row in rows) == decided.dropped
+    assert sum(row.kind == "dropped" for row in rows) == decided.dropped_message_count
     assert {row.seq for row in rows if row.kind in {"masked", "truncated", "cleared", "told"}} == set(decided.edits)
-    assert {row.chunk_id for row in rows} - {None} <= {chunk.id for chunk in decided.chunks}
-    assert all(row.is_shown == (row.kind in SHOWN) and row.reason for row in rows)
+    assert {row.summary_id for row in rows} - {None} <= {chunk.id for chunk in decided.summaries}
+    assert all(row.is_shown == (row.kind in SHOWN_KINDS) and row.reason for row in rows)
     summary = world.summary_tokens(decided)
     assert world.instructions_tokens + summary + sum(row.shown_tokens for row in rows) == decided.prompt_tokens

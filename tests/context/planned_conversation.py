@@ -12,15 +12,15 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, budget_for, summary_limit
-from app.context.plan.log_cuts import Tail, boundary_after, rounds_of
-from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, Range, Summarize, last_view
-from app.context.plan.planner import plan
-from app.context.plan.policy import Policy
-from app.context.plan.summary_chain import active_chain
-from app.context.view.message_edits import edited
-from app.context.view.view_messages import render, section_tokens, summary_message_tokens
-from app.conversation.messages import Chunk, LogMessage, Message, text_of
+from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
+from app.context.plan.log_cuts import LogTail, build_boundary_after, split_into_rounds
+from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, SummarizeMode, SummaryRange, make_last_view
+from app.context.plan.planner import plan_view
+from app.context.plan.policy import ContextPolicy
+from app.context.plan.summary_chain import find_active_chain
+from app.context.view.message_edits import render_edited_message
+from app.context.view.view_messages import count_section_tokens, count_summary_message_tokens, render_view
+from app.conversation.messages import LogMessage, Message, Summary, extract_text
 
 PIECE = re.compile(r"\w{1,5}|[^\w\s]|\s+")
 IMAGE_TOKENS = 85
@@ -39,8 +39,13 @@ class WordCounter:
         self.calls += 1
         return len(PIECE.findall(text))
 
-    def message(self, body: Body) -> int:
-        return 4 + self.count(text_of(body.get("content"))) + self._images(body) + sum(map(self._call, calls_of(body)))
+    def count_message(self, body: Body) -> int:
+        return (
+            4
+            + self.count(extract_text(body.get("content")))
+            + self._images(body)
+            + sum(map(self._call, calls_of(body)))
+        )
 
     def _call(self, call: Body) -> int:
         facts = call.get("function") or call.get("custom") or {}
@@ -92,14 +97,14 @@ def log_of(bodies: Sequence[Body], count: WordCounter = COUNT) -> list[LogMessag
     log: list[LogMessage] = []
     total = 0
     for seq, body in enumerate(bodies):
-        tokens = count.message(body)
+        tokens = count.count_message(body)
         total += tokens
         link = seq.to_bytes(16, "big")
-        log.append(LogMessage(seq, Message.of(body), link, link, True, tokens, total, False))
+        log.append(LogMessage(seq, Message.from_body(body), link, link, True, tokens, total, False))
     return log
 
 
-def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **fields: Any) -> Chunk:
+def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **fields: Any) -> Summary:
     through_turn = fields.pop("through_turn", to_seq)
     facts: dict[str, Any] = {
         "id": f"chunk_{from_seq}_{to_seq}",
@@ -107,7 +112,7 @@ def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **
         "from_link": from_seq.to_bytes(16, "big"),
         "to_link": to_seq.to_bytes(16, "big"),
         "to_skeleton": None,
-        "tokens": section_tokens(text, through_turn=through_turn, count=COUNT),
+        "tokens": count_section_tokens(text, through_turn=through_turn, counter=COUNT),
         "tokens_total": 0,
         "anchor_seq": None,
         "anchor_tokens": 0,
@@ -116,7 +121,7 @@ def chunk_of(to_seq: int, *, from_seq: int = 0, text: str = "What was said.", **
         "prompt_version": "1",
         "created_at": START,
     }
-    return Chunk(from_seq=from_seq, to_seq=to_seq, text=text, through_turn=through_turn, **{**facts, **fields})
+    return Summary(from_seq=from_seq, to_seq=to_seq, text=text, through_turn=through_turn, **{**facts, **fields})
 
 
 @dataclass
@@ -124,9 +129,9 @@ class World:
     """A conversation that grows, is planned, and is compacted by a summarizer that always uses all it may."""
 
     window: int = 8_192
-    policy: Policy = field(default_factory=Policy)
+    policy: ContextPolicy = field(default_factory=ContextPolicy)
     bodies: list[Body] = field(default_factory=list)
-    stored: list[Chunk] = field(default_factory=list)
+    stored: list[Summary] = field(default_factory=list)
     ratio: float = 1.0
     output: int = 0
     last: LastView = field(default_factory=LastView)
@@ -140,41 +145,43 @@ class World:
 
     @property
     def budget(self) -> Budget:
-        return budget_for(self.policy, window=self.window, requested_output=self.output, ratio=self.ratio)
+        return compute_budget(
+            self.policy, window=self.window, requested_output=self.output, calibration_ratio=self.ratio
+        )
 
     @property
     def instructions_tokens(self) -> int:
-        return COUNT.message(orjson.loads(INSTRUCTIONS)) + 3
+        return COUNT.count_message(orjson.loads(INSTRUCTIONS)) + 3
 
     def say(self, *bodies: Body) -> None:
         self.new_from_seq = len(self.bodies)
         self.bodies.extend(bodies)
         for body in bodies:
-            seq, tokens = len(self.log), COUNT.message(body)
+            seq, tokens = len(self.log), COUNT.count_message(body)
             total = tokens + (self.log[-1].tokens_total if self.log else 0)
             link = seq.to_bytes(16, "big")
-            self.log.append(LogMessage(seq, Message.of(body), link, link, True, tokens, total, False))
+            self.log.append(LogMessage(seq, Message.from_body(body), link, link, True, tokens, total, False))
 
     def outline(self, *, loaded: bool = True, start: Boundary | None = None) -> Outline:
-        chain, folds = active_chain(self.stored, replacing=self.policy.replaces)
-        if not self.policy.summarizes:
+        chain, folds = find_active_chain(self.stored, are_replacing=self.policy.has_replacing_summaries)
+        if not self.policy.may_summarize:
             chain, folds = (), ()
         if start is None:
-            start = boundary_after(chain[-1]) if chain else Boundary()
+            start = build_boundary_after(chain[-1]) if chain else Boundary()
         return Outline(
             instructions_tokens=self.instructions_tokens,
             log_tokens=self.log[-1].tokens_total if self.log else 0,
             next_seq=len(self.log),
-            chunks=chain,
+            summaries=chain,
             folds=folds,
             tail=self.log[start.to_seq :] if loaded else None,
             tail_start=start,
             new_from_seq=max(0, len(self.log) - 1) if self.new_from_seq is None else self.new_from_seq,
             pins=self.pins,
-            last=self.last,
+            last_view=self.last,
         )
 
-    def plan(self, summarize: Summarize = "auto", *, loaded: bool = True) -> Plan:
+    def plan(self, summarize: SummarizeMode = "auto", *, loaded: bool = True) -> Plan:
         """The plan as a request makes it: the log is read only if the plan asks for it, and `loaded` allows it."""
         decided = self.plan_of(self.outline(loaded=False), summarize)
         if loaded and decided.needs_tail is not None:
@@ -182,17 +189,17 @@ class World:
             assert decided.needs_tail is None
         return decided
 
-    def plan_of(self, outline: Outline, summarize: Summarize) -> Plan:
-        return plan(
+    def plan_of(self, outline: Outline, summarize: SummarizeMode) -> Plan:
+        return plan_view(
             outline,
             self.budget,
             self.policy,
-            count=COUNT,
+            counter=COUNT,
             summarizer_input_tokens=int(self.window * self.summarizer_share),
             summarize=summarize,
         )
 
-    def settle(self, summarize: Summarize = "auto", most_replans: int = 50) -> Plan:
+    def settle(self, summarize: SummarizeMode = "auto", most_replans: int = 50) -> Plan:
         """Plan and compact until nothing more is asked for; the boundary is remembered as that of the last view."""
         decided = self.plan(summarize)
         self.replans = 0
@@ -211,7 +218,7 @@ class World:
 
     def remember(self, decided: Plan) -> None:
         """What a conversation keeps of a view that was answered, in the form in which it is stored."""
-        kept = last_view(decided, self.last)
+        kept = make_last_view(decided, self.last)
         self.last = msgspec.convert(orjson.loads(orjson.dumps(msgspec.to_builtins(kept))), LastView)
         assert self.last == kept
 
@@ -219,21 +226,21 @@ class World:
         """Pin the rounds that these messages belong to."""
         self.pins = tuple(
             Pin(one.from_seq, one.to_seq, one.tokens)
-            for one in rounds_of(self.log)
+            for one in split_into_rounds(self.log)
             if any(one.from_seq <= seq < one.to_seq for seq in seqs)
         )
 
     def summary_tokens(self, decided: Plan) -> int:
         """What the message in front of the verbatim part takes."""
-        return summary_message_tokens(decided.chunks, decided.dropped, COUNT)
+        return count_summary_message_tokens(decided.summaries, decided.dropped_message_count, COUNT)
 
     def shown(self, decided: Plan, seq: int) -> Body:
         """A message as a plan shows it."""
-        message = edited(decided.edits[seq], lambda at: self.log[at].message)
+        message = render_edited_message(decided.edits[seq], lambda at: self.log[at].message)
         assert message is not None
         return message.body
 
-    def summary_of(self, part: Range, kind: str = "model") -> Chunk:
+    def summary_of(self, part: SummaryRange, kind: str = "model") -> Summary:
         if part.folds:
             shown = {chunk.id: chunk for chunk in self.stored}
             last = max((shown[name] for name in part.folds), key=lambda chunk: chunk.to_seq)
@@ -246,7 +253,7 @@ class World:
                 "through_turn": last.through_turn,
             }
         else:
-            end = Tail(self.log, after=None).boundary(part.to_seq)
+            end = LogTail(self.log, after=None).build_boundary(part.to_seq)
             tokens = sum(message.tokens for message in self.log[part.from_seq : part.to_seq])
             boundary = {
                 "tokens_total": end.tokens_total,
@@ -254,7 +261,7 @@ class World:
                 "anchor_tokens": end.anchor_tokens,
                 "through_turn": end.through_turn,
             }
-        limit = self.budget.raw(summary_limit(self.policy, self.window))
+        limit = self.budget.compute_raw_tokens(compute_summary_token_limit(self.policy, self.window))
         made = chunk_of(
             part.to_seq,
             from_seq=part.from_seq,
@@ -267,9 +274,9 @@ class World:
         return replace(made, id=f"chunk_{len(self.stored)}")
 
     def render(self, decided: Plan) -> list[bytes]:
-        return render(
+        return render_view(
             decided,
             instructions=[INSTRUCTIONS],
-            message_at=lambda seq: self.log[seq].message.raw,
+            find_raw_message=lambda seq: self.log[seq].message.raw,
             next_seq=len(self.log),
         )

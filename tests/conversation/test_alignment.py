@@ -10,16 +10,16 @@ import pytest
 
 from app.conversation.alignment import (
     Alignment,
-    Element,
-    align,
-    align_behind,
-    confirms_hint,
-    cut_head,
-    digest_message,
-    element_from,
-    is_distinctive,
-    is_evidence,
-    note_firsts,
+    AlignmentElement,
+    align_after_head,
+    align_history,
+    build_alignment_element,
+    compute_message_digest,
+    confirms_conversation_hint,
+    cut_alignment_head,
+    is_random_call_id,
+    proves_same_conversation,
+    record_first_seqs,
 )
 from app.conversation.messages import Message
 
@@ -59,7 +59,7 @@ NOTED = [user("u0"), long("a0"), note("date"), user("u1"), long("a1")]
 NEW = user("something new")
 
 
-def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Element]:
+def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[AlignmentElement]:
     """The elements of a log whose assistant messages are all ours.
 
     Args:
@@ -67,27 +67,33 @@ def read_log(bodies: Sequence[Body], choices: tuple[Body, ...] = ()) -> list[Ele
     """
     elements = []
     for place, body in enumerate(bodies):
-        message = Message.of(body)
-        others = tuple(digest_message(Message.of(choice)) for choice in choices) if place == len(bodies) - 1 else ()
+        message = Message.from_body(body)
+        others = (
+            tuple(compute_message_digest(Message.from_body(choice)) for choice in choices)
+            if place == len(bodies) - 1
+            else ()
+        )
         ours = body["role"] == "assistant"
-        elements.append(element_from(message, tokens=len(message.text) // 4, is_answer=ours, alternatives=others))
+        elements.append(
+            build_alignment_element(message, tokens=len(message.text) // 4, is_answer=ours, alternatives=others)
+        )
     return elements
 
 
-def read_history(bodies: Sequence[Body]) -> list[Element]:
-    return [element_from(Message.of(body)) for body in bodies]
+def read_history(bodies: Sequence[Body]) -> list[AlignmentElement]:
+    return [build_alignment_element(Message.from_body(body)) for body in bodies]
 
 
 def align_bodies(
     log: list[Body], history: list[Body], *, named: bool = False, choices: tuple[Body, ...] = ()
 ) -> Alignment:
-    return align(read_log(log, choices), read_history(history), named=named)
+    return align_history(read_log(log, choices), read_history(history), is_log_named=named)
 
 
 def show(alignment: Alignment) -> str:
     """`=3` same, `~3` rewritten, `n3` note, `i3` inserted, `s3` summary, `+` new."""
     letters = {"same": "=", "rewritten": "~", "note": "n", "inserted": "i", "summary": "s"}
-    return " ".join("+" if a.mark == "new" else f"{letters[a.mark]}{a.seq}" for a in alignment.marks)
+    return " ".join("+" if a.kind == "new" else f"{letters[a.kind]}{a.seq}" for a in alignment.message_alignments)
 
 
 CASES: dict[str, tuple[list[Body], list[Body], str, str]] = {
@@ -267,8 +273,8 @@ NAMED: dict[str, tuple[list[Body], list[Body], str, str]] = {
 
 def check(alignment: Alignment, marks: str, outcome: str) -> None:
     assert show(alignment) == marks
-    omitted = "".join(f" {start}-{end}" for start, end in alignment.omitted)
-    what = "continues" if alignment.continues else "branches"
+    omitted = "".join(f" {start}-{end}" for start, end in alignment.omitted_ranges)
+    what = "continues" if alignment.continues_log else "branches"
     shown = f"{what} {alignment.last_seq}" + (f" omits{omitted}" if omitted else "")
     assert outcome == ("new" if alignment.last_seq < 0 else shown)
 
@@ -287,33 +293,35 @@ def test_each_habit_is_aligned_with_a_log_that_an_id_names(
 
 @pytest.mark.parametrize("call_id", [X, "toolu_01A09q90qw90lq917835lq9", "D681PevKs", "call_1k3b9x0q", "0f" * 16])
 def test_a_random_id_is_distinctive(call_id: str) -> None:
-    assert is_distinctive(call_id)
+    assert is_random_call_id(call_id)
 
 
 @pytest.mark.parametrize(
     "call_id", ["", "call_0", "functions.read:0", "call_get_weather_12", "functions.read2files0:1"]
 )
 def test_a_counter_is_not_distinctive(call_id: str) -> None:
-    assert not is_distinctive(call_id)
+    assert not is_random_call_id(call_id)
 
 
 def test_two_long_answers_are_evidence_and_one_is_not() -> None:
-    assert is_evidence(align_bodies(CHAT, [*CHAT[2:], NEW]))
-    assert not is_evidence(align_bodies(CHAT, [*CHAT[4:], NEW]))
-    assert not is_evidence(align_bodies(CHAT, [CHAT[1], CHAT[4], CHAT[5], user("a"), user("b"), *CHAT[4:], NEW][1:]))
+    assert proves_same_conversation(align_bodies(CHAT, [*CHAT[2:], NEW]))
+    assert not proves_same_conversation(align_bodies(CHAT, [*CHAT[4:], NEW]))
+    assert not proves_same_conversation(
+        align_bodies(CHAT, [CHAT[1], CHAT[4], CHAT[5], user("a"), user("b"), *CHAT[4:], NEW][1:])
+    )
 
 
 def test_the_same_answer_twice_is_one_answer() -> None:
     twice = [CHAT[0], CHAT[1], CHAT[0], CHAT[1]]
-    assert align_bodies(twice, [*twice, NEW]).answers == 1
+    assert align_bodies(twice, [*twice, NEW]).returned_answer_count == 1
 
 
 def test_an_issued_id_is_evidence_unless_the_log_repeats_it() -> None:
     log = [user("Fix it"), call(X), result(X, "-"), answer("Done.")]
-    assert is_evidence(align_bodies(log, [*log, NEW]))
-    assert not is_evidence(align_bodies([*log, *log], [*log, *log, NEW]))
+    assert proves_same_conversation(align_bodies(log, [*log, NEW]))
+    assert not proves_same_conversation(align_bodies([*log, *log], [*log, *log, NEW]))
     counted = [user("Fix it"), call("call_0"), result("call_0", "-"), answer("Done.")]
-    assert not is_evidence(align_bodies(counted, [*counted, NEW]))
+    assert not proves_same_conversation(align_bodies(counted, [*counted, NEW]))
 
 
 def test_masked_results_do_not_count_against_a_conversation() -> None:
@@ -321,20 +329,20 @@ def test_masked_results_do_not_count_against_a_conversation() -> None:
     history = [m | {"content": "masked"} if m["role"] == "tool" else m for m in log]
     alignment = align_bodies(log, [*history, NEW])
     assert alignment.aligned_share == 1.0
-    assert is_evidence(alignment)
+    assert proves_same_conversation(alignment)
 
 
 def test_an_answer_that_the_log_does_not_know_is_no_evidence() -> None:
-    assert is_evidence(align_bodies([*CHAT, *AGENT], [*CHAT, NEW]))
-    assert not is_evidence(align_bodies([*CHAT, *AGENT], [*CHAT, NEW, long("elsewhere"), NEW]))
+    assert proves_same_conversation(align_bodies([*CHAT, *AGENT], [*CHAT, NEW]))
+    assert not proves_same_conversation(align_bodies([*CHAT, *AGENT], [*CHAT, NEW, long("elsewhere"), NEW]))
 
 
 @pytest.mark.parametrize(("strange", "expected"), [(2, True), (3, False)])
 def test_half_of_what_the_client_said_must_be_known_to_the_log(strange: int, expected: bool) -> None:
     history = [*(user(f"elsewhere {number}") for number in range(strange)), *CHAT[2:], NEW]
     alignment = align_bodies(CHAT, history)
-    assert alignment.answers == 2
-    assert is_evidence(alignment) is expected
+    assert alignment.returned_answer_count == 2
+    assert proves_same_conversation(alignment) is expected
 
 
 @pytest.mark.parametrize(("strange", "expected"), [(2, True), (3, False)])
@@ -343,30 +351,34 @@ def test_most_answers_of_a_history_must_be_known_to_the_log(strange: int, expect
     left_out = [log[2 * number] for number in range(6 - strange)]
     elsewhere = [body for number in range(6 - strange, 6) for body in (log[2 * number], long(f"else{number}"))]
     alignment = align_bodies(log, [*left_out, *elsewhere, *log[12:], NEW])
-    assert (alignment.answers, alignment.unknown, alignment.ends_unknown) == (2, strange, False)
-    assert is_evidence(alignment) is expected
+    assert (alignment.returned_answer_count, alignment.unknown_answer_count, alignment.is_newest_answer_unknown) == (
+        2,
+        strange,
+        False,
+    )
+    assert proves_same_conversation(alignment) is expected
 
 
 def test_answers_that_many_people_get_are_no_evidence() -> None:
     greeting, farewell = answer("Hello! How can I help you today?"), answer("You are welcome. Anything else today?")
     log = [user("Hi"), greeting, user("Thanks"), farewell]
     alignment = align_bodies(log, [*log, NEW])
-    assert alignment.answers == 0
-    assert not is_evidence(alignment)
+    assert alignment.returned_answer_count == 0
+    assert not proves_same_conversation(alignment)
 
 
 def test_a_hint_needs_the_newest_question_and_one_more_message() -> None:
     kept = [CHAT[0], CHAT[2], CHAT[4], user("Summary"), NEW]
-    assert confirms_hint(align_bodies(CHAT, kept, named=True))
-    assert not confirms_hint(align_bodies(CHAT, [CHAT[4], NEW], named=True))
-    assert not confirms_hint(align_bodies(CHAT, [CHAT[0], CHAT[2], NEW], named=True))
-    assert not confirms_hint(align_bodies(CHAT, [CHAT[0], CHAT[4], answer("else"), NEW], named=True))
+    assert confirms_conversation_hint(align_bodies(CHAT, kept, named=True))
+    assert not confirms_conversation_hint(align_bodies(CHAT, [CHAT[4], NEW], named=True))
+    assert not confirms_conversation_hint(align_bodies(CHAT, [CHAT[0], CHAT[2], NEW], named=True))
+    assert not confirms_conversation_hint(align_bodies(CHAT, [CHAT[0], CHAT[4], answer("else"), NEW], named=True))
 
 
 def test_a_digest_needs_the_key() -> None:
-    message = Message.of(user("yes"))
-    assert digest_message(message, b"a") != digest_message(message, b"b")
-    assert element_from(message, key=b"a").digest == digest_message(message, b"a")
+    message = Message.from_body(user("yes"))
+    assert compute_message_digest(message, b"a") != compute_message_digest(message, b"b")
+    assert build_alignment_element(message, key=b"a").digest == compute_message_digest(message, b"a")
 
 
 def cut_off(log: list[Body], history: list[Body], at: int, *, ours: bool = True, named: bool = True) -> bool:
@@ -374,10 +386,10 @@ def cut_off(log: list[Body], history: list[Body], at: int, *, ours: bool = True,
     elements, firsts = read_log(log), dict[Hashable, int]()
     if not ours:
         elements = read_history(log)
-    note_firsts(firsts, elements, 0)
+    record_first_seqs(firsts, elements, 0)
     theirs = read_history(history)
-    alignment = align(elements, theirs, named=named)
-    return cut_head(alignment, at, None, elements, theirs, firsts, named=named) is not None
+    alignment = align_history(elements, theirs, is_log_named=named)
+    return cut_alignment_head(alignment, at, None, elements, theirs, firsts, is_log_named=named) is not None
 
 
 def test_a_part_of_an_alignment_is_cut_off_only_behind_an_answer_that_stands_for_what_is_before() -> None:
@@ -432,12 +444,18 @@ def align_in_parts(
     ours, theirs = read_log([*log, *log_behind]), read_history([*history, *history_behind])
     earlier, told = ours[: len(log)], theirs[: len(history)]
     firsts: dict[Hashable, int] = {}
-    note_firsts(firsts, ours, 0)
-    head = cut_head(align(earlier, told, named=named), len(told) - 1, None, earlier, told, firsts, named=named)
+    record_first_seqs(firsts, ours, 0)
+    head = cut_alignment_head(
+        align_history(earlier, told, is_log_named=named), len(told) - 1, None, earlier, told, firsts, is_log_named=named
+    )
     assert head is not None
     rest = theirs[len(told) - 1 :]
-    alone = align(ours[head.last_seq :], rest, first_seq=head.last_seq, named=named)
-    return align_behind(head, ours, rest, firsts, named=named), alone, align(ours, theirs, named=named)
+    alone = align_history(ours[head.last_seq :], rest, first_seq=head.last_seq, is_log_named=named)
+    return (
+        align_after_head(head, ours, rest, firsts, is_log_named=named),
+        alone,
+        align_history(ours, theirs, is_log_named=named),
+    )
 
 
 @pytest.mark.parametrize("case", BEHIND.values(), ids=BEHIND)
@@ -445,8 +463,12 @@ def test_only_the_whole_tells_what_has_to_do_with_what_stands_before(
     case: tuple[list[Body], list[Body], list[Body], list[Body], bool],
 ) -> None:
     behind, alone, whole = align_in_parts(*case)
-    first = len(whole.marks) - len(alone.marks)
-    assert (alone.marks, alone.continues, alone.issued) != (whole.marks[first:], whole.continues, whole.issued)
+    first = len(whole.message_alignments) - len(alone.message_alignments)
+    assert (alone.message_alignments, alone.continues_log, alone.returned_call_id_count) != (
+        whole.message_alignments[first:],
+        whole.continues_log,
+        whole.returned_call_id_count,
+    )
     assert behind is None
 
 
@@ -457,19 +479,32 @@ def test_all_that_an_alignment_counts_is_counted_before_and_behind_a_beginning()
     behind, _, whole = align_in_parts(log[:6], told, [*log[6:], *AGENT[4:]], told_behind, True)
     assert behind == whole
     assert show(whole) == "~0 =1 ~2 =3 =4 =5 =6 ~7 n8 =8 ~9 =10 +"
-    assert (whole.answers, whole.issued, whole.unknown, whole.reworded) == (3, 2, 0, 4)
-    assert (whole.others, whole.others_aligned, whole.users, whole.newest_user) == (4, 2, 1, True)
+    assert (
+        whole.returned_answer_count,
+        whole.returned_call_id_count,
+        whole.unknown_answer_count,
+        whole.reworded_count,
+    ) == (3, 2, 0, 4)
+    assert (
+        whole.client_message_count,
+        whole.aligned_client_message_count,
+        whole.same_user_message_count,
+        whole.has_newest_user_message,
+    ) == (4, 2, 1, True)
     behind, _, whole = align_in_parts(CHAT[:4], [CHAT[0], *CHAT[2:4]], CHAT[4:], [*CHAT[4:], NEW], True)
     assert behind == whole
-    assert (whole.answers, whole.omitted) == (2, ((1, 2),))
+    assert (whole.returned_answer_count, whole.omitted_ranges) == (2, ((1, 2),))
 
 
 @pytest.mark.parametrize("repeat", [1, 10_000], ids=["all alike", "all different"])
 def test_long_sequences_take_no_quadratic_time(repeat: int) -> None:
     log = [body for n in range(5_000) for body in (user(f"u{n % repeat}"), answer(f"a{n % repeat}" + "." * 100))]
     changed = [body | {"content": f"x{n}"} if n % 3 == 0 else body for n, body in enumerate(log)]
-    elements = [element_from(Message.of(body), tokens=30, is_answer=body["role"] == "assistant") for body in log]
-    history = [element_from(Message.of(body)) for body in changed]
+    elements = [
+        build_alignment_element(Message.from_body(body), tokens=30, is_answer=body["role"] == "assistant")
+        for body in log
+    ]
+    history = [build_alignment_element(Message.from_body(body)) for body in changed]
     started = time.process_time()
-    align(elements, history[100:])
+    align_history(elements, history[100:])
     assert time.process_time() - started < 5

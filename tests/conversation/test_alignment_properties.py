@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from app.conversation.alignment import (
     Alignment,
-    Element,
-    align,
-    align_behind,
-    confirms_hint,
-    cut_head,
-    element_from,
-    is_evidence,
-    note_firsts,
+    AlignmentElement,
+    align_after_head,
+    align_history,
+    build_alignment_element,
+    confirms_conversation_hint,
+    cut_alignment_head,
+    proves_same_conversation,
+    record_first_seqs,
 )
 from app.conversation.messages import Message
 
@@ -89,14 +89,16 @@ def alternative_of(seq: int) -> Body:
     return {"role": "assistant", "content": long_answer(f"other choice {seq}")}
 
 
-def elements_of(turns: Sequence[Turn]) -> list[Element]:
+def elements_of(turns: Sequence[Turn]) -> list[AlignmentElement]:
     elements = []
     for line in [line for turn in turns for line in turn.lines]:
         ours = line.body["role"] == "assistant"
-        message = Message.of(line.body)
-        other = element_from(Message.of(alternative_of(line.seq or 0))).digest if ours else b""
+        message = Message.from_body(line.body)
+        other = build_alignment_element(Message.from_body(alternative_of(line.seq or 0))).digest if ours else b""
         tokens = len(message.text) // 4
-        elements.append(element_from(message, tokens=tokens, is_answer=ours, alternatives=(other,) if ours else ()))
+        elements.append(
+            build_alignment_element(message, tokens=tokens, is_answer=ours, alternatives=(other,) if ours else ())
+        )
     return elements
 
 
@@ -176,53 +178,53 @@ def new_lines(draw: st.DrawFn) -> list[Line]:
 
 
 def align_lines(turns: Sequence[Turn], lines: Sequence[Line], *, named: bool = False, first_seq: int = 0) -> Alignment:
-    history = [element_from(Message.of(line.body)) for line in lines]
-    return align(elements_of(turns), history, named=named, first_seq=first_seq)
+    history = [build_alignment_element(Message.from_body(line.body)) for line in lines]
+    return align_history(elements_of(turns), history, is_log_named=named, first_seq=first_seq)
 
 
 def check_form(turns: Sequence[Turn], lines: Sequence[Line], alignment: Alignment) -> None:
     """What holds whether the history continues or branches."""
     log = elements_of(turns)
-    marks = alignment.marks
+    marks = alignment.message_alignments
     assert len(marks) == len(lines)
-    kept = [aligned.seq for aligned in marks if aligned.mark in ("same", "rewritten")]
+    kept = [aligned.seq for aligned in marks if aligned.kind in ("same", "rewritten")]
     assert len(set(kept)) == len(kept)
-    omitted = [seq for start, end in alignment.omitted for seq in range(start, end)]
+    omitted = [seq for start, end in alignment.omitted_ranges for seq in range(start, end)]
     assert sorted(kept + omitted) == list(range(alignment.last_seq + 1))
-    assert all(mark.mark in ("new", "note") for mark in marks[alignment.new_from :])
-    assert all(mark.mark != "new" for mark in marks[: alignment.new_from])
+    assert all(mark.kind in ("new", "note") for mark in marks[alignment.first_new_index :])
+    assert all(mark.kind != "new" for mark in marks[: alignment.first_new_index])
     in_order = [
         aligned.seq
         for line, aligned in zip(lines, marks, strict=True)
-        if aligned.mark != "new" and line.body["role"] != "tool"
+        if aligned.kind != "new" and line.body["role"] != "tool"
     ]
     assert in_order == sorted(in_order)
     for line, aligned in zip(lines, marks, strict=True):
-        element = element_from(Message.of(line.body))
-        assert element.kind == "note" or aligned.mark != "note"
-        if aligned.mark in ("same", "rewritten"):
+        element = build_alignment_element(Message.from_body(line.body))
+        assert element.kind == "note" or aligned.kind != "note"
+        if aligned.kind in ("same", "rewritten"):
             assert log[aligned.seq].kind == element.kind
             assert element.kind != "tool" or log[aligned.seq].call_ids == element.call_ids
-            assert (log[aligned.seq].digest == element.digest) == (aligned.mark == "same")
-        if line.is_distinctive and aligned.mark == "same":
+            assert (log[aligned.seq].digest == element.digest) == (aligned.kind == "same")
+        if line.is_distinctive and aligned.kind == "same":
             assert aligned.seq == line.seq
 
 
 def check_calls(lines: Sequence[Line], alignment: Alignment) -> None:
     """Each result that is paired belongs to the call that is paired: no view has an orphan."""
     call = None
-    for line, aligned in zip(lines, alignment.marks, strict=True):
+    for line, aligned in zip(lines, alignment.message_alignments, strict=True):
         if line.body["role"] == "assistant":
             call = aligned
         elif line.body["role"] == "tool":
             assert call is not None
-            assert (aligned.mark in ("same", "rewritten")) == (call.mark in ("same", "rewritten"))
-            assert aligned.mark == "inserted" or call.seq < aligned.seq <= call.seq + 3
+            assert (aligned.kind in ("same", "rewritten")) == (call.kind in ("same", "rewritten"))
+            assert aligned.kind == "inserted" or call.seq < aligned.seq <= call.seq + 3
 
 
 def check_new(lines: Sequence[Line], alignment: Alignment, count: int) -> None:
     expected = [at for at in range(len(lines) - count, len(lines)) if lines[at].body["role"] == "user"]
-    assert [at for at, aligned in enumerate(alignment.marks) if aligned.mark == "new"] == expected
+    assert [at for at, aligned in enumerate(alignment.message_alignments) if aligned.kind == "new"] == expected
 
 
 @settings(max_examples=100)
@@ -240,16 +242,16 @@ def test_a_rewritten_history_continues_with_each_message_once(data: st.DataObjec
     new = data.draw(new_lines())
     lines += new
     alignment = align_lines(turns, lines, named=named)
-    assert alignment.continues
+    assert alignment.continues_log
     assert alignment.last_seq == head.seq
     check_form(turns, lines, alignment)
     check_calls(lines, alignment)
     check_new(lines, alignment, len(new))
-    for line, aligned in zip(lines, alignment.marks, strict=True):
+    for line, aligned in zip(lines, alignment.message_alignments, strict=True):
         if line.is_distinctive:
-            assert (aligned.mark, aligned.seq) == ("same", line.seq)
+            assert (aligned.kind, aligned.seq) == ("same", line.seq)
         if line.seq is None:
-            assert aligned.mark not in ("same", "rewritten")
+            assert aligned.kind not in ("same", "rewritten")
 
 
 @settings(max_examples=100)
@@ -265,13 +267,13 @@ def test_regenerate_and_edit_branch_where_they_happen(data: st.DataObject, named
     lines.append(Line({"role": "user", "content": "Question, edited?"}, None) if is_edit else question)
     alignment = align_lines(turns, lines, named=named)
     check_form(turns, lines, alignment)
-    assert not alignment.continues
+    assert not alignment.continues_log
     if is_edit:
         assert alignment.last_seq == turns[at - 1].lines[-1].seq
         check_new(lines, alignment, 1)
     else:
         assert alignment.last_seq == question.seq
-        assert alignment.new_from == len(lines)
+        assert alignment.first_new_index == len(lines)
 
 
 @given(st.data(), st.integers(0, 10_000))
@@ -280,23 +282,23 @@ def test_a_log_that_begins_later_is_counted_from_its_first_seq(data: st.DataObje
     lines = [*data.draw(retold(turns)), *data.draw(new_lines())]
     plain, moved = align_lines(turns, lines), align_lines(turns, lines, first_seq=first_seq)
     assert moved.last_seq == plain.last_seq + first_seq
-    assert [(start - first_seq, end - first_seq) for start, end in moved.omitted] == list(plain.omitted)
-    assert [(a.mark, a.seq - first_seq * (a.mark != "new")) for a in moved.marks] == [
-        (a.mark, a.seq) for a in plain.marks
+    assert [(start - first_seq, end - first_seq) for start, end in moved.omitted_ranges] == list(plain.omitted_ranges)
+    assert [(a.kind, a.seq - first_seq * (a.kind != "new")) for a in moved.message_alignments] == [
+        (a.kind, a.seq) for a in plain.message_alignments
     ]
 
 
 def close_somewhere(
-    log: Sequence[Element], history: Sequence[Element], alignment: Alignment, *, named: bool
+    log: Sequence[AlignmentElement], history: Sequence[AlignmentElement], alignment: Alignment, *, named: bool
 ) -> list[Alignment]:
     """Each part of an alignment that can be closed, each made of the one before."""
     firsts: dict[Hashable, int] = {}
-    note_firsts(firsts, log, 0)
+    record_first_seqs(firsts, log, 0)
     heads: list[Alignment] = []
     for at in range(len(history)):
         head = heads[-1] if heads else None
-        start = len(head.marks) - 1 if head is not None else 0
-        closed = cut_head(alignment, at, head, log, history[start:], firsts, named=named)
+        start = len(head.message_alignments) - 1 if head is not None else 0
+        closed = cut_alignment_head(alignment, at, head, log, history[start:], firsts, is_log_named=named)
         heads += [] if closed is None else [closed]
     return heads
 
@@ -325,22 +327,22 @@ def test_what_is_aligned_behind_a_beginning_is_aligned_as_in_the_whole(data: st.
     turns = data.draw(logs_with_own_calls() | logs())
     earlier = turns[: data.draw(st.integers(2, len(turns)))]
     old = data.draw(retold(earlier))
-    log, history = elements_of(earlier), [element_from(Message.of(line.body)) for line in old]
-    heads = close_somewhere(log, history, align(log, history, named=named), named=named)
+    log, history = elements_of(earlier), [build_alignment_element(Message.from_body(line.body)) for line in old]
+    heads = close_somewhere(log, history, align_history(log, history, is_log_named=named), named=named)
     if not heads:
         return
     head = data.draw(st.sampled_from(heads))
-    kept = data.draw(st.integers(len(head.marks), len(old)))
+    kept = data.draw(st.integers(len(head.message_alignments), len(old)))
     last = max(line.seq for line in old[:kept] if line.seq is not None) - data.draw(st.sampled_from([0, 0, 0, 1, 5]))
     told = data.draw(retold(turns, slides=False))
     behind = [line for line in told if line.seq is not None and line.seq > last]
     lines = [*old[:kept], *behind, *data.draw(new_lines())]
-    log, history = elements_of(turns), [element_from(Message.of(line.body)) for line in lines]
+    log, history = elements_of(turns), [build_alignment_element(Message.from_body(line.body)) for line in lines]
     firsts: dict[Hashable, int] = {}
-    note_firsts(firsts, log, 0)
-    found = align_behind(head, log, history[len(head.marks) - 1 :], firsts, named=named)
+    record_first_seqs(firsts, log, 0)
+    found = align_after_head(head, log, history[len(head.message_alignments) - 1 :], firsts, is_log_named=named)
     event("behind" if found is not None else "only the whole can tell")
-    assert found is None or found == align(log, history, named=named)
+    assert found is None or found == align_history(log, history, is_log_named=named)
 
 
 OPENERS = ("Hi", "Hello, I have a question.")
@@ -390,12 +392,12 @@ def people(draw: st.DrawFn, name: str, opening: Sequence[Line], greeting: str) -
     return lines
 
 
-def person_elements(lines: Sequence[Line]) -> list[Element]:
+def person_elements(lines: Sequence[Line]) -> list[AlignmentElement]:
     elements = []
     for line in lines:
-        message = Message.of(line.body)
+        message = Message.from_body(line.body)
         ours = line.body["role"] == "assistant" and line.seq != 0
-        elements.append(element_from(message, tokens=len(message.text) // 4, is_answer=ours))
+        elements.append(build_alignment_element(message, tokens=len(message.text) // 4, is_answer=ours))
     return elements
 
 
@@ -430,7 +432,7 @@ def are_indistinguishable(ours: Sequence[Line], theirs: Sequence[Line]) -> bool:
 def test_two_conversations_are_not_joined_by_what_they_share(pair: tuple[list[Line], list[Line]]) -> None:
     ours, theirs = pair
     assume(not are_indistinguishable(ours, theirs))
-    assert not is_evidence(align(person_elements(ours), person_elements(theirs)))
+    assert not proves_same_conversation(align_history(person_elements(ours), person_elements(theirs)))
 
 
 def tells_nothing_of_its_own(ours: Sequence[Line], theirs: Sequence[Line]) -> bool:
@@ -445,7 +447,9 @@ def tells_nothing_of_its_own(ours: Sequence[Line], theirs: Sequence[Line]) -> bo
 def test_two_conversations_are_not_joined_by_a_hint_that_both_have(pair: tuple[list[Line], list[Line]]) -> None:
     ours, theirs = pair
     assume(not tells_nothing_of_its_own(ours, theirs))
-    assert not confirms_hint(align(person_elements(ours), person_elements(theirs), named=True))
+    assert not confirms_conversation_hint(
+        align_history(person_elements(ours), person_elements(theirs), is_log_named=True)
+    )
 
 
 @settings(max_examples=100)
@@ -458,5 +462,5 @@ def test_a_conversation_whose_client_compacts_is_known_by_its_hint(data: st.Data
     lines += [line for turn in turns[cut:] for line in turn.lines]
     lines.append(Line({"role": "user", "content": "Something new?"}, None))
     alignment = align_lines(turns, lines, named=True)
-    assert alignment.continues
-    assert confirms_hint(alignment)
+    assert alignment.continues_log
+    assert confirms_conversation_hint(alignment)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.conversation.canonical_form import canonical, skeleton_part
+from app.conversation.canonical_form import canonicalize_message, canonicalize_skeleton_message
 
 CALL: dict[str, Any] = {
     "role": "assistant",
@@ -103,7 +103,7 @@ SAME = {
 
 @pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME.keys())
 def test_a_message_that_a_client_reshaped_is_still_the_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert canonical(one) == canonical(other) is not None
+    assert canonicalize_message(one) == canonicalize_message(other) is not None
 
 
 DIFFERENT = {
@@ -145,7 +145,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT.values(), ids=DIFFERENT.keys())
 def test_a_message_that_says_something_else_is_another(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert canonical(one) != canonical(other)
+    assert canonicalize_message(one) != canonicalize_message(other)
 
 
 @pytest.mark.parametrize(
@@ -162,21 +162,23 @@ def test_a_message_that_says_something_else_is_another(one: dict[str, Any], othe
     ],
 )
 def test_instructions_and_empty_answers_are_looked_through(body: dict[str, Any]) -> None:
-    assert canonical(body) is None
-    assert skeleton_part(body) is None
+    assert canonicalize_message(body) is None
+    assert canonicalize_skeleton_message(body) is None
 
 
 def test_the_skeleton_holds_user_texts_and_final_answers_only() -> None:
-    assert skeleton_part(user("Hi")) == canonical(user("Hi"))
-    assert skeleton_part(answer("Hi")) == canonical(answer("Hi"))
-    assert skeleton_part(CALL) is None
-    assert skeleton_part(tool("ok")) is None
+    assert canonicalize_skeleton_message(user("Hi")) == canonicalize_message(user("Hi"))
+    assert canonicalize_skeleton_message(answer("Hi")) == canonicalize_message(answer("Hi"))
+    assert canonicalize_skeleton_message(CALL) is None
+    assert canonicalize_skeleton_message(tool("ok")) is None
 
 
 def test_json_nested_beyond_any_parser_is_compared_as_text() -> None:
     deep = "[" * 100_000 + "]" * 100_000
-    assert canonical(tool(deep)) == canonical(tool(f" {deep}\n"))
-    assert canonical(tool("[" * 300 + "1.0" + "]" * 300)) != canonical(tool("[" * 300 + "2.0" + "]" * 300))
+    assert canonicalize_message(tool(deep)) == canonicalize_message(tool(f" {deep}\n"))
+    assert canonicalize_message(tool("[" * 300 + "1.0" + "]" * 300)) != canonicalize_message(
+        tool("[" * 300 + "2.0" + "]" * 300)
+    )
 
 
 json_values = st.recursive(
@@ -207,7 +209,7 @@ odd_messages = st.fixed_dictionaries(
 @example({"role": "user", "content": "\ud800"})
 @example({"role": "tool", "content": "9" * 5000})
 def test_any_decodable_object_has_a_canonical_form_and_keeps_it(body: dict[str, Any]) -> None:
-    assert canonical(body) == canonical(copy.deepcopy(body))
+    assert canonicalize_message(body) == canonicalize_message(copy.deepcopy(body))
 
 
 finite_json = st.recursive(
@@ -244,8 +246,8 @@ def test_json_is_the_same_however_it_was_written(value: object) -> None:
         json.dumps(whole_floats_as_integers(value), separators=(",", ":")),
     ]
     for other in others:
-        assert canonical(tool(plain)) == canonical(tool(other))
-        assert canonical(call_with(plain)) == canonical(call_with(other))
+        assert canonicalize_message(tool(plain)) == canonicalize_message(tool(other))
+        assert canonicalize_message(call_with(plain)) == canonicalize_message(call_with(other))
 
 
 def same_json(one: object, other: object) -> bool:
@@ -268,12 +270,12 @@ small_json = st.recursive(
 
 @given(small_json, small_json)
 def test_results_are_equal_exactly_when_their_values_are(one: object, other: object) -> None:
-    equal = canonical(tool(json.dumps(one))) == canonical(tool(json.dumps(other)))
+    equal = canonicalize_message(tool(json.dumps(one))) == canonicalize_message(tool(json.dumps(other)))
     assert equal == same_json(one, other)
 
 
 @given(st.text(), st.text())
 def test_text_parts_never_collide_across_messages(one: str, other: str) -> None:
-    plain = {canonical(user(text)) for text in (one, other)}
-    split = {canonical(user([IMAGE, text])) for text in (one, other)}
+    plain = {canonicalize_message(user(text)) for text in (one, other)}
+    split = {canonicalize_message(user([IMAGE, text])) for text in (one, other)}
     assert not plain & split

@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.identity import (
-    PrefixMemory,
-    advance,
-    anchor_digest,
-    canonical,
-    is_valid_id,
-    new_conversation_id,
-    prefix_digests,
-    root_of,
-    root_of_conversation,
-    seed,
-    skeleton_part,
-    start_of,
-    walk,
+    PrefixCache,
+    canonicalize_message,
+    canonicalize_skeleton_message,
+    compute_anchor_digest,
+    compute_family_root,
+    compute_first_link,
+    compute_next_link,
+    compute_prefix_digests,
+    compute_start_position,
+    extract_family_root,
+    is_valid_conversation_id,
+    iterate_link_positions,
+    make_conversation_id,
 )
 from app.conversation.messages import Message
 
@@ -38,11 +38,18 @@ LOSSY_CLIENTS = {"ai_js"}
 
 
 def chain(bodies: Iterable[Body], tenant: str = "t") -> list[bytes]:
-    return [position.link for position in walk(map(Message.of, bodies), start_of(tenant))]
+    return [
+        position.link
+        for position in iterate_link_positions(map(Message.from_body, bodies), compute_start_position(tenant))
+    ]
 
 
 def skeleton(bodies: Iterable[Body], tenant: str = "t") -> list[bytes]:
-    return [p.skeleton for p in walk(map(Message.of, bodies), start_of(tenant)) if p.in_skeleton]
+    return [
+        p.skeleton_link
+        for p in iterate_link_positions(map(Message.from_body, bodies), compute_start_position(tenant))
+        if p.is_in_skeleton
+    ]
 
 
 words = st.text(min_size=1, max_size=30).filter(
@@ -133,8 +140,8 @@ def test_the_order_of_messages_is_part_of_the_chain() -> None:
 @given(turns, st.text(), st.text())
 def test_tenants_share_no_link(history: list[Any], one: str, other: str) -> None:
     bodies = as_sent(history)
-    ours = {*chain(bodies, one), *skeleton(bodies, one), seed(one)}
-    theirs = {*chain(bodies, other), *skeleton(bodies, other), seed(other)}
+    ours = {*chain(bodies, one), *skeleton(bodies, one), compute_first_link(one)}
+    theirs = {*chain(bodies, other), *skeleton(bodies, other), compute_first_link(other)}
     assert (one == other) == bool(ours & theirs)
 
 
@@ -144,19 +151,24 @@ def test_the_chain_and_the_skeleton_never_meet() -> None:
 
 
 def test_links_are_sixteen_bytes_and_a_walk_can_go_on_from_any_position() -> None:
-    messages = [Message.of(body) for body in as_sent([("Hi", [], "Hello"), ("More", [], "Here")])]
-    positions = list(walk(messages, start_of("t")))
-    assert {len(p.link) for p in positions} == {len(p.skeleton) for p in positions} == {16}
-    assert list(walk(messages[2:], positions[1])) == positions[2:]
+    messages = [Message.from_body(body) for body in as_sent([("Hi", [], "Hello"), ("More", [], "Here")])]
+    positions = list(iterate_link_positions(messages, compute_start_position("t")))
+    assert {len(p.link) for p in positions} == {len(p.skeleton_link) for p in positions} == {16}
+    assert list(iterate_link_positions(messages[2:], positions[1])) == positions[2:]
 
 
 def test_a_walk_is_the_chain_of_canonical_forms() -> None:
     bodies = as_sent([("Hi", [(("function", "read", {}), {})], "Hello")])
-    link, bones = seed("t"), start_of("t").skeleton
-    for body, position in zip(bodies, walk(map(Message.of, bodies), start_of("t")), strict=True):
-        link, bones = advance(link, canonical(body)), advance(bones, skeleton_part(body))
-        assert (position.link, position.skeleton) == (link, bones)
-        assert position.in_skeleton == (skeleton_part(body) is not None)
+    link, bones = compute_first_link("t"), compute_start_position("t").skeleton_link
+    for body, position in zip(
+        bodies, iterate_link_positions(map(Message.from_body, bodies), compute_start_position("t")), strict=True
+    ):
+        link, bones = (
+            compute_next_link(link, canonicalize_message(body)),
+            compute_next_link(bones, canonicalize_skeleton_message(body)),
+        )
+        assert (position.link, position.skeleton_link) == (link, bones)
+        assert position.is_in_skeleton == (canonicalize_skeleton_message(body) is not None)
 
 
 def test_the_links_of_a_known_history_never_change() -> None:
@@ -185,20 +197,20 @@ def test_each_later_request_of_a_real_client_contains_the_one_before(session: di
 
 
 def test_a_conversation_id_carries_its_root() -> None:
-    root = root_of("t", chain([{"role": "user", "content": "Hi"}])[0])
-    conversation_id = new_conversation_id(root, lambda count: b"\x01" * count)
+    root = compute_family_root("t", chain([{"role": "user", "content": "Hi"}])[0])
+    conversation_id = make_conversation_id(root, lambda count: b"\x01" * count)
     assert len(root) == 16
     assert conversation_id == f"conv_{root}{'01' * 16}"
-    assert root_of_conversation(conversation_id) == root
-    assert is_valid_id(conversation_id)
-    assert root != root_of("u", chain([{"role": "user", "content": "Hi"}])[0])
+    assert extract_family_root(conversation_id) == root
+    assert is_valid_conversation_id(conversation_id)
+    assert root != compute_family_root("u", chain([{"role": "user", "content": "Hi"}])[0])
 
 
 @pytest.mark.parametrize(
     "foreign", ["", "conv_", "chat-1", "conv_" + "g" * 48, "conv_" + "A" * 48, "conv_" + "a" * 48 + "\n"]
 )
 def test_an_id_that_is_not_ours_has_no_root(foreign: str) -> None:
-    assert root_of_conversation(foreign) is None
+    assert extract_family_root(foreign) is None
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_an_id_that_is_not_ours_has_no_root(foreign: str) -> None:
     ],
 )
 def test_ids_of_clients_are_held_to_a_plain_alphabet(text: str, valid: bool) -> None:
-    assert is_valid_id(text) is valid
+    assert is_valid_conversation_id(text) is valid
 
 
 raw_messages = st.lists(st.binary(max_size=12), max_size=40)
@@ -224,45 +236,45 @@ raw_messages = st.lists(st.binary(max_size=12), max_size=40)
 
 @given(raw_messages, raw_messages)
 def test_a_longer_request_meets_the_digests_of_the_shorter_one(known: list[bytes], added: list[bytes]) -> None:
-    later = dict(prefix_digests([*known, *added], "t", last=100))
-    for count, digest in prefix_digests(known, "t"):
+    later = dict(compute_prefix_digests([*known, *added], "t", last=100))
+    for count, digest in compute_prefix_digests(known, "t"):
         assert later[count] == digest
 
 
 @given(raw_messages, raw_messages)
 def test_only_equal_splits_of_equal_bytes_share_a_digest(one: list[bytes], other: list[bytes]) -> None:
     if one and other:
-        assert (prefix_digests(one, "t")[-1][1] == prefix_digests(other, "t")[-1][1]) == (one == other)
-        assert prefix_digests(one, "t")[-1][1] != prefix_digests(one, "u")[-1][1]
+        assert (compute_prefix_digests(one, "t")[-1][1] == compute_prefix_digests(other, "t")[-1][1]) == (one == other)
+        assert compute_prefix_digests(one, "t")[-1][1] != compute_prefix_digests(one, "u")[-1][1]
 
 
 def test_digests_are_of_the_last_boundaries_and_take_views_of_a_body() -> None:
     raws = [b"%d" % number for number in range(40)]
-    assert [count for count, _ in prefix_digests(raws, "t")] == list(range(25, 41))
-    assert prefix_digests([memoryview(raw) for raw in raws], "t") == prefix_digests(raws, "t")
-    assert prefix_digests([], "t") == []
+    assert [count for count, _ in compute_prefix_digests(raws, "t")] == list(range(25, 41))
+    assert compute_prefix_digests([memoryview(raw) for raw in raws], "t") == compute_prefix_digests(raws, "t")
+    assert compute_prefix_digests([], "t") == []
 
 
 def test_the_deepest_known_prefix_is_recalled() -> None:
-    memory: PrefixMemory[str] = PrefixMemory()
-    digests = prefix_digests([b"a", b"b", b"c"], "t")
-    assert memory.recall(digests) is None
-    memory.remember(digests[0][1], "one")
-    memory.remember(digests[1][1], "two")
-    assert memory.recall(digests) == (2, "two")
-    memory.forget(digests[1][1])
-    assert memory.recall(digests) == (1, "one")
+    memory: PrefixCache[str] = PrefixCache()
+    digests = compute_prefix_digests([b"a", b"b", b"c"], "t")
+    assert memory.find_longest_prefix(digests) is None
+    memory.put(digests[0][1], "one")
+    memory.put(digests[1][1], "two")
+    assert memory.find_longest_prefix(digests) == (2, "two")
+    memory.discard(digests[1][1])
+    assert memory.find_longest_prefix(digests) == (1, "one")
 
 
 def test_the_memory_is_bounded_and_forgets_what_was_used_longest_ago() -> None:
-    memory: PrefixMemory[int] = PrefixMemory(max_entries=2)
-    memory.remember(b"a", 1)
-    memory.remember(b"b", 2)
-    memory.recall([(1, b"a")])
-    memory.remember(b"c", 3)
+    memory: PrefixCache[int] = PrefixCache(max_entries=2)
+    memory.put(b"a", 1)
+    memory.put(b"b", 2)
+    memory.find_longest_prefix([(1, b"a")])
+    memory.put(b"c", 3)
     assert len(memory) == 2
-    assert memory.recall([(1, b"b")]) is None
-    assert memory.recall([(1, b"a")]) == (1, 1)
+    assert memory.find_longest_prefix([(1, b"b")]) is None
+    assert memory.find_longest_prefix([(1, b"a")]) == (1, 1)
 
 
 def test_two_megabytes_over_two_thousand_messages_take_a_few_milliseconds() -> None:
@@ -273,10 +285,10 @@ def test_two_megabytes_over_two_thousand_messages_take_a_few_milliseconds() -> N
 
 def _cpu_seconds(raws: list[bytes]) -> float:
     started = time.process_time()
-    prefix_digests(raws, "t")
+    compute_prefix_digests(raws, "t")
     return time.process_time() - started
 
 
 def test_names_of_answers_are_shared_by_no_tenants_and_no_kinds() -> None:
     named = [(tenant, kind, value) for tenant in ("a", "b") for kind in ("answer", "call") for value in (b"x", b"y")]
-    assert len({anchor_digest(*one) for one in named}) == len(named)
+    assert len({compute_anchor_digest(*one) for one in named}) == len(named)

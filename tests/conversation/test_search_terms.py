@@ -9,9 +9,9 @@ from app.conversation.search_terms import (
     MAX_MESSAGE_CHARS,
     MAX_QUERY_TERMS,
     MAX_TERM_CHARS,
-    query_terms,
-    terms_of,
-    terms_of_message,
+    extract_message_terms,
+    extract_query_terms,
+    extract_terms,
 )
 
 
@@ -31,7 +31,7 @@ from app.conversation.search_terms import (
     ],
 )
 def test_a_word_is_found_in_its_other_forms(asked: str, written: str) -> None:
-    assert set(terms_of(written)) == set(terms_of(asked))
+    assert set(extract_terms(written)) == set(extract_terms(asked))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_word_is_found_in_its_other_forms(asked: str, written: str) -> None:
     ],
 )
 def test_identifiers_are_kept_whole_and_in_their_parts(text: str, terms: set[str]) -> None:
-    assert set(terms_of(text)) == terms
+    assert set(extract_terms(text)) == terms
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_identifiers_are_kept_whole_and_in_their_parts(text: str, terms: set[str
     ],
 )
 def test_scripts_without_spaces_are_pairs_of_characters(text: str, terms: list[str]) -> None:
-    assert terms_of(text) == terms
+    assert extract_terms(text) == terms
 
 
 def test_words_of_other_languages_are_not_stemmed() -> None:
-    assert terms_of("мосты") == ["мосты"]
+    assert extract_terms("мосты") == ["мосты"]
 
 
 def test_a_question_asks_for_what_is_not_common() -> None:
-    assert query_terms("What is my first name? My name!") == ["first", "nam"]
-    assert query_terms("And what was it then?") == []
+    assert extract_query_terms("What is my first name? My name!") == ["first", "nam"]
+    assert extract_query_terms("And what was it then?") == []
 
 
 def test_a_pasted_text_asks_for_its_beginning_and_its_end() -> None:
-    asked = query_terms(" ".join(f"w{number}" for number in range(1000)))
+    asked = extract_query_terms(" ".join(f"w{number}" for number in range(1000)))
     assert len(asked) == MAX_QUERY_TERMS
     assert asked[0] == "w0"
     assert asked[-1] == "999"
@@ -81,7 +81,7 @@ def test_a_pasted_text_asks_for_its_beginning_and_its_end() -> None:
 @pytest.mark.parametrize("unit", ["a", "aB", "a1", "我", "é", "e\u0301", "'s", "\u0301"])
 def test_a_megabyte_without_spaces_is_read_in_one_pass(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
-    assert all(len(term) <= MAX_TERM_CHARS for term in set(terms_of(text)))
+    assert all(len(term) <= MAX_TERM_CHARS for term in set(extract_terms(text)))
 
 
 def test_a_message_is_found_by_its_calls_and_results() -> None:
@@ -91,22 +91,24 @@ def test_a_message_is_found_by_its_calls_and_results() -> None:
     }
     broken = {"type": "function", "function": {"name": "run", "arguments": '{"half'}}
     custom = {"type": "custom", "custom": {"name": "shell", "input": "make all"}}
-    message = Message.of({"role": "assistant", "content": "Done.", "tool_calls": [call, broken, custom, "odd"]})
-    terms = set(terms_of_message(message))
+    message = Message.from_body({"role": "assistant", "content": "Done.", "tool_calls": [call, broken, custom, "odd"]})
+    terms = set(extract_message_terms(message))
     assert {"don", "write_file", "writ", "fil", "text", "two", "7", "half", "shell", "mak"} <= terms
     assert "none" not in terms
-    assert "result" in terms_of_message(Message.of({"role": "tool", "tool_call_id": "1", "content": "results"}))
+    assert "result" in extract_message_terms(
+        Message.from_body({"role": "tool", "tool_call_id": "1", "content": "results"})
+    )
 
 
 def test_only_the_beginning_of_a_long_message_is_indexed() -> None:
-    message = Message.of({"role": "tool", "content": "word\n" * MAX_MESSAGE_CHARS + "last"})
-    assert set(terms_of_message(message)) <= {"word", "w", "wo", "wor"}
+    message = Message.from_body({"role": "tool", "content": "word\n" * MAX_MESSAGE_CHARS + "last"})
+    assert set(extract_message_terms(message)) <= {"word", "w", "wo", "wor"}
 
 
 @given(st.text())
 def test_any_text_has_terms_that_find_it(text: str) -> None:
-    terms = terms_of(text)
-    assert terms == terms_of(text)
+    terms = extract_terms(text)
+    assert terms == extract_terms(text)
     assert all(terms)
     assert all(len(term) <= MAX_TERM_CHARS for term in terms)
-    assert set(query_terms(text)) <= set(terms)
+    assert set(extract_query_terms(text)) <= set(terms)

@@ -17,17 +17,17 @@ import httpx
 import pytest
 
 from app.__main__ import main
-from app.api.edge.auth import open_caller
-from app.context.count.token_counter import counter_for
-from app.conversations.verification import Found, Verifying
+from app.api.edge.auth import build_open_caller
+from app.context.count.token_counter import load_counter
+from app.conversations.verification import DatabaseVerifier, VerificationReport
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
-from app.store.audit import opened_audit
-from app.store.connect import open_store
+from app.store.audit import open_database_scan
+from app.store.connect import create_store
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import Sealing
-from migrations.run import prepare
+from app.store.encryption.sealed_fields import FieldSealer
+from migrations.run import prepare_database
 from tests.live import gateway, serving
 from tests.postgres import dsn
 from tests.store.example_logs import NOON
@@ -46,7 +46,7 @@ async def fill(url: str, **sections: Any) -> None:
     """Conversations of every kind: appended, resent, branched, summarized, folded, edited, deleted from, stored."""
     numbers = itertools.count()
     simulator = Simulator(
-        SimulatorOptions(), lambda _: counter_for("o200k_base"), clock=lambda: 0.0, new_id=lambda: str(next(numbers))
+        SimulatorOptions(), lambda _: load_counter("o200k_base"), clock=lambda: 0.0, new_id=lambda: str(next(numbers))
     )
     async with (
         serving(SimulatorApp(simulator), lifespan="off") as model,
@@ -79,10 +79,10 @@ async def fill(url: str, **sections: Any) -> None:
         await client.get("/search?q=Question")
 
 
-async def verified(url: str, keys: dict[str, bytes] | None = None) -> Found:
-    sealing = Sealing(Cipher(keys or {}, None))
-    async with opened_audit(url) as audit:
-        return await Verifying(audit, sealing, counter_for=counter_for, now=NOON).run()
+async def verified(url: str, keys: dict[str, bytes] | None = None) -> VerificationReport:
+    sealing = FieldSealer(Cipher(keys or {}, None))
+    async with open_database_scan(url) as audit:
+        return await DatabaseVerifier(audit, sealing, counter_for=load_counter, now=NOON).run()
 
 
 Execute = Callable[[str], None]
@@ -126,7 +126,7 @@ def healthy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("filled") / "kept.db"
     url = f"sqlite+aiosqlite:///{file}"
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     asyncio.run(fill(url))
     return file
 
@@ -142,13 +142,13 @@ def filled_template(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_a_healthy_database_is_clean(healthy: str) -> None:
     found = asyncio.run(verified(healthy))
-    assert found.findings == []
+    assert found.faults == []
     assert found.notices == []
-    assert found.drift < 0.01
+    assert found.drift_share < 0.01
     assert found.messages > 30
     assert found.chunks > 2
-    assert found.redacted == 2
-    assert found.miscounted == 0
+    assert found.redacted_messages == 2
+    assert found.miscounted_messages == 0
 
 
 FIRST = "(SELECT min(id) FROM conversations WHERE head_seq > 20)"
@@ -177,12 +177,12 @@ DAMAGES = {
 def test_damage_is_found(healthy: str, kind: str) -> None:
     executing(healthy)(DAMAGES[kind])
     found = asyncio.run(verified(healthy))
-    assert kind in {one.kind for one in found.findings}, found.kinds
+    assert kind in {one.kind for one in found.faults}, found.counts_by_kind
 
 
 def test_folds_that_lost_a_part_and_beginnings_that_moved_are_told(healthy: str) -> None:
     executing(healthy)("UPDATE chunks SET from_link = to_link, tokens_total = 1, folds = '[\"sum_gone\"]'")
-    told = " ".join(one.told for one in asyncio.run(verified(healthy)).findings)
+    told = " ".join(one.description for one in asyncio.run(verified(healthy)).faults)
     for expected in ("it folds sum_gone", "has its beginning", "tokens through its end are 1"):
         assert expected in told
 
@@ -192,18 +192,18 @@ def test_leases_of_the_dead_and_answers_that_are_gone_are_no_faults(healthy: str
     execute("INSERT INTO leases VALUES ('r', 'conv_x', 'h', 1, '2020-01-01T00:00:00.000000+00:00')")
     execute("UPDATE request_keys SET seq = 999")
     found = asyncio.run(verified(healthy))
-    assert found.findings == []
+    assert found.faults == []
     assert {"lease", "request key"} <= {one.kind for one in found.notices}
 
 
 def test_what_is_encrypted_is_checked_with_its_key_and_said_to_be_unchecked_without(tmp_path: Path) -> None:
     url, key = f"sqlite+aiosqlite:///{tmp_path}/kept.db", bytes(range(32))
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     asyncio.run(fill(url, encryption={"keys": {"k": base64.b64encode(key).decode()}, "active": "k"}))
     with_key, without = asyncio.run(verified(url, {"k": key})), asyncio.run(verified(url))
-    assert with_key.findings == without.findings == []
-    assert with_key.unreadable == 0
-    assert without.unreadable == without.messages
+    assert with_key.faults == without.faults == []
+    assert with_key.unreadable_messages == 0
+    assert without.unreadable_messages == without.messages
     assert "encryption" in {one.kind for one in without.notices}
 
 
@@ -242,24 +242,28 @@ def test_what_cannot_be_read_exits_with_two(
 def test_verifying_sees_one_moment_whoever_erases_meanwhile(healthy: str) -> None:
     url = healthy
 
-    async def meanwhile() -> Found:
-        async with opened_audit(url) as audit:
-            before = await audit.counts()
-            store = open_store(url)
+    async def meanwhile() -> VerificationReport:
+        async with open_database_scan(url) as audit:
+            before = await audit.count_rows()
+            store = create_store(url)
             await store.open()
-            tenant = open_caller(f"Bearer {KEY}", None, await store.server_secret("pepper", proposed="")).tenant
-            found = await store.get(tenant=tenant, conversation_id="mine")
+            tenant = build_open_caller(
+                f"Bearer {KEY}", None, await store.ensure_server_secret("pepper", proposed="")
+            ).tenant
+            found = await store.find_conversation(tenant=tenant, conversation_id="mine")
             assert found is not None
-            await store.delete(tenant=tenant, conversation_id=found.id)
+            await store.erase_conversation(tenant=tenant, conversation_id=found.id)
             await store.close()
-            assert await audit.counts() == before
-            return await Verifying(audit, Sealing(Cipher({}, None)), counter_for=counter_for, now=NOON).run()
+            assert await audit.count_rows() == before
+            return await DatabaseVerifier(
+                audit, FieldSealer(Cipher({}, None)), counter_for=load_counter, now=NOON
+            ).run()
 
-    assert asyncio.run(meanwhile()).findings == []
+    assert asyncio.run(meanwhile()).faults == []
 
 
 def test_a_summary_of_messages_that_were_never_stored_is_no_fault(healthy: str) -> None:
     executing(healthy)("UPDATE chunks SET to_link = from_link WHERE from_seq = 0 AND NOT is_fold")
     found = asyncio.run(verified(healthy))
-    assert found.findings == []
+    assert found.faults == []
     assert [one.kind for one in found.notices] == ["chunk"]

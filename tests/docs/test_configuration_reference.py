@@ -14,8 +14,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from app.settings import Settings, load
-from app.settings.key_tree import known_paths
+from app.settings import Settings, load_settings
+from app.settings.key_tree import list_setting_paths
 from app.settings.sections import Model, Provider
 
 ROOT = Path(__file__).parents[2]
@@ -54,14 +54,14 @@ def test_each_section_has_a_heading() -> None:
 
 
 def test_the_default_file_changes_nothing() -> None:
-    assert load(str(ROOT / "config/default.yaml"), environ={}) == Settings()
+    assert load_settings(str(ROOT / "config/default.yaml"), environ={}) == Settings()
 
 
 def test_what_the_default_file_shows_commented_out_are_defaults_too(tmp_path: Path) -> None:
     text = re.sub(r"^(providers|models): \{\}$", r"\1:", (ROOT / "config/default.yaml").read_text(), flags=re.MULTILINE)
     file = tmp_path / "uncommented.yaml"
     file.write_text(re.sub(r"^#  ", "  ", text, flags=re.MULTILINE))
-    settings = load(str(file), environ={})
+    settings = load_settings(str(file), environ={})
     assert settings.providers == {"openai": Provider(base_url="https://api.openai.com/v1")}
     assert settings.models == {"some-model": Model(provider="openai")}
 
@@ -69,7 +69,7 @@ def test_what_the_default_file_shows_commented_out_are_defaults_too(tmp_path: Pa
 def test_the_default_file_names_every_setting() -> None:
     text = re.sub(r"^#", " ", (ROOT / "config/default.yaml").read_text(), flags=re.MULTILINE)
     named = set(re.findall(r"^ *(\w+):", text, re.MULTILINE))
-    assert {last_name(path) for path in known_paths()} - named == set()
+    assert {last_name(path) for path in list_setting_paths()} - named == set()
 
 
 def last_name(path: tuple[str, ...]) -> str:
@@ -78,7 +78,7 @@ def last_name(path: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: file.name)
 def test_each_example_can_be_used_as_it_is(file: Path) -> None:
-    load(str(file), environ={})
+    load_settings(str(file), environ={})
 
 
 def snippets() -> Iterator[Any]:
@@ -93,4 +93,4 @@ def snippets() -> Iterator[Any]:
 def test_each_configuration_in_the_docs_can_be_used(snippet: str, tmp_path: Path) -> None:
     file = tmp_path / "snippet.yaml"
     file.write_text(snippet)
-    load(str(file), environ={})
+    load_settings(str(file), environ={})

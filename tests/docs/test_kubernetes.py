@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from app.settings import Settings, load
+from app.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "config/kubernetes"
@@ -86,7 +86,7 @@ def test_what_kustomize_makes_of_it_is_one_that_kubernetes_takes(folder: Path) -
 def configured(file: Path, secrets: dict[str, str]) -> Settings:
     overrides: list[str] = []
     image = {"CONCERTINA_DEFAULTS": str(ROOT / "config/image.yaml")}
-    settings = load(str(file), environ=image | secrets, on_override=overrides.append)
+    settings = load_settings(str(file), environ=image | secrets, on_override=overrides.append)
     assert overrides == []
     return settings
 

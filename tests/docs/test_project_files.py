@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings import load
+from app.settings import load_settings
 from tests.upstream.http.loopback_server import Received, loopback, whole
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def defaults_of(service: dict[str, Any]) -> str:
 def test_the_image_is_set_up_by_a_file_of_defaults_and_by_nothing_that_overrides_a_file() -> None:
     assert re.findall(r"CONCERTINA_\w+", DOCKERFILE) == ["CONCERTINA_DEFAULTS"]
     assert json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1]) == ["concertina", "serve"]
-    settings = load(environ={"CONCERTINA_DEFAULTS": defaults_of({})})
+    settings = load_settings(environ={"CONCERTINA_DEFAULTS": defaults_of({})})
     assert (settings.server.host, settings.server.port) == ("0.0.0.0", SERVED_PORT)
     assert settings.database.location.endswith(":////data/concertina.db")
     assert f"EXPOSE {SERVED_PORT}" in DOCKERFILE
@@ -98,7 +98,7 @@ def test_what_a_mounted_file_says_is_overridden_by_no_image_and_no_compose_file(
     for service in services:
         environ = environment_of(service) | {"CONCERTINA_DEFAULTS": defaults_of(service)}
         overrides: list[str] = []
-        settings = load(str(file), environ=environ, on_override=overrides.append)
+        settings = load_settings(str(file), environ=environ, on_override=overrides.append)
         assert (settings.server.host, settings.server.port) == ("10.0.0.1", 9000)
         assert settings.database.location == "postgresql://db/d"
         assert settings.telemetry.traces.endpoint == "http://mine:4318"
@@ -112,7 +112,7 @@ def test_each_gateway_of_the_compose_file_is_configured_soundly(name: str) -> No
     environ = environment_of(service)
     inside = environ.pop("CONCERTINA_CONFIG")
     outside = next(source for source, target in mounted.items() if target == inside)
-    settings = load(str(ROOT / outside), environ=environ | {"CONCERTINA_DEFAULTS": defaults_of(service)})
+    settings = load_settings(str(ROOT / outside), environ=environ | {"CONCERTINA_DEFAULTS": defaults_of(service)})
     kept_in, host = {"gateway": ("postgresql+asyncpg", "0.0.0.0"), "sidecar": ("sqlite+aiosqlite", "127.0.0.1")}[name]
     assert (settings.database.location.partition("://")[0], settings.server.host) == (kept_in, host)
     assert not settings.uses_simulated_model

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.observability.metric_families import FAMILIES, Family
+from app.observability.metric_families import FAMILIES, MetricFamily
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/telemetry.md").read_text()
@@ -28,7 +28,7 @@ GROUPED = re.compile(r"by \(([^)]*)\)")
 OF_PROMETHEUS = {"le", "instance", "job"}
 
 
-def samples_of(family: Family) -> list[str]:
+def samples_of(family: MetricFamily) -> list[str]:
     if family.kind != "histogram":
         return [family.full_name]
     return [f"{family.full_name}_{part}" for part in ("bucket", "sum", "count")]

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.servers import Database, Instance
 from tests.harness import Simulated
@@ -126,7 +126,7 @@ async def scene(
             seen = f"postgresql+asyncpg://postgres@127.0.0.1:{to_database.port}/postgres"
         else:
             url = seen = f"sqlite+aiosqlite:///{folder}/kept.db"
-        await asyncio.to_thread(prepare, url, auto_migrate=True)
+        await asyncio.to_thread(prepare_database, url, auto_migrate=True)
         config = folder / "verify.yaml"
         config.write_text(yaml.safe_dump({**config_of(seen_model, url, **sections)}))
         gateways = [

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Lease, Store
 from tests.store.example_logs import fresh_tenant
 
@@ -21,7 +21,7 @@ async def two(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterato
     """One with the right time, and one that is minutes off."""
     off = timedelta(minutes=request.param)
     async with AsyncExitStack() as stack:
-        stores = open_store(postgres_url), open_store(postgres_url, clock=lambda: datetime.now(UTC) + off)
+        stores = create_store(postgres_url), create_store(postgres_url, clock=lambda: datetime.now(UTC) + off)
         for store in stores:
             await store.open()
             stack.push_async_callback(store.close)
@@ -47,7 +47,7 @@ async def test_a_request_key_is_neither_stolen_while_it_is_answered_nor_stuck(tw
         tenant = fresh_tenant()
 
         async def claim(store: Store, holder: str, seconds: float, *, tenant: str = tenant) -> str:
-            claimed = await store.claim_request(
+            claimed = await store.claim_idempotency_key(
                 tenant=tenant, key="k", digest=b"d", holder=holder, seconds=seconds, kept_seconds=60
             )
             return claimed.state
@@ -57,7 +57,7 @@ async def test_a_request_key_is_neither_stolen_while_it_is_answered_nor_stuck(tw
         assert await claim(answers, "one", SHORT_SECONDS) == "claimed"
         await asyncio.sleep(SHORT_SECONDS)
         assert await claim(repeats, "two", 60) == "claimed"
-        await repeats.settle_request(tenant=tenant, key="k", holder="two", conversation_id="conv", seq=1)
+        await repeats.complete_idempotency_key(tenant=tenant, key="k", holder="two", conversation_id="conv", seq=1)
         assert await claim(answers, "three", 60) == "done"
-        await answers.purge_requests()
+        await answers.purge_idempotency_keys()
         assert await claim(repeats, "four", 60) == "done"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from app.__main__ import main
-from app.settings.environment import variable_of
-from app.settings.key_tree import known_paths
+from app.settings.environment import variable_name
+from app.settings.key_tree import list_setting_paths
 from tests.integrations.pages import ROOT, Page
 from tests.live import ScriptedUpstream
 from tests.shared_data import FOLDER, recorded
@@ -135,7 +135,7 @@ def test_the_compose_file_names_what_exists() -> None:
     services = yaml.safe_load((FILES / "open-webui" / "compose.yml").read_text())["services"]
     environ = services["gateway"]["environment"]
     assert {name for name in environ if name.startswith("CONCERTINA_")} <= {
-        *(variable_of(path) for path in known_paths()), "CONCERTINA_CONFIG"
+        *(variable_name(path) for path in list_setting_paths()), "CONCERTINA_CONFIG"
     }  # fmt: skip
     assert (FILES / "open-webui" / services["gateway"]["build"] / "Dockerfile").exists()
     assert services["open-webui"]["environment"]["OPENAI_API_BASE_URL"] == "http://gateway:8000/v1"

@@ -20,12 +20,12 @@ import asyncpg
 import httpx
 import pytest
 
-from app.context.count.token_counter import counter_for
-from app.conversations.verification import Verifying
-from app.store.audit import opened_audit
+from app.context.count.token_counter import load_counter
+from app.conversations.verification import DatabaseVerifier
+from app.store.audit import open_database_scan
 from app.store.encryption.cipher import Cipher
-from app.store.encryption.sealed_fields import Sealing
-from app.store.location import location_of
+from app.store.encryption.sealed_fields import FieldSealer
+from app.store.location import parse_database_url
 from migrations import run, upgrading
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.migrations.fill_former import EXAMPLES, KEY, LOOK, POLICIES, SYSTEM, WINDOW, Body, answer, user, words
@@ -40,7 +40,7 @@ TOLD: dict[str, Any] = json.loads((FORMER / "histories.json").read_text())
 def former_template(databases: Databases) -> Iterator[str]:
     """A PostgreSQL database as the former code left it, to copy others from."""
     name = databases.create()
-    location = location_of(databases.url(name))
+    location = parse_database_url(databases.url(name))
     upgrading.upgrade_schema(location, REVISION)
     with zipfile.ZipFile(FORMER / "postgresql.zip") as archive:
         asyncio.run(copy_rows(location.dsn, {table: archive.read(table) for table in archive.namelist()}))
@@ -107,7 +107,7 @@ async def migrated(url: str) -> AsyncIterator[Client]:
         gateway(address, database=url, window=WINDOW, policies=POLICIES) as base_url,
         httpx.AsyncClient(base_url=base_url, timeout=60) as http,
     ):
-        yield Client(http, upstream, location_of(url).backend)
+        yield Client(http, upstream, parse_database_url(url).backend)
 
 
 def history(name: str) -> list[Body]:
@@ -124,14 +124,14 @@ def slide(name: str, count: int) -> list[Body]:
 
 
 def test_a_former_database_migrates_and_nothing_is_wrong_with_it(url: str) -> None:
-    assert run.current(url) == REVISION
-    run.upgrade(url)
-    assert run.current(url) == run.head()
+    assert run.read_schema_version(url) == REVISION
+    run.upgrade_database(url)
+    assert run.read_schema_version(url) == run.required_schema_version()
 
     async def verify() -> Any:
-        async with opened_audit(url) as audit:
-            sealing = Sealing(Cipher({}, None))
-            return await Verifying(audit, sealing, counter_for=counter_for, now=datetime.now(UTC)).run()
+        async with open_database_scan(url) as audit:
+            sealing = FieldSealer(Cipher({}, None))
+            return await DatabaseVerifier(audit, sealing, counter_for=load_counter, now=datetime.now(UTC)).run()
 
     found = asyncio.run(verify())
     assert found.findings == []

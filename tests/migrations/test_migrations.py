@@ -26,10 +26,10 @@ from sqlalchemy.pool import NullPool
 from app.conversation.api_keys import ApiKey
 from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
-from app.store.connect import open_store
-from app.store.location import location_of
+from app.store.connect import create_store
+from app.store.location import parse_database_url
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.tables import is_on, metadata
+from app.store.sql.tables import is_in_dialect, metadata
 from migrations import run, upgrading
 from tests.postgres import Databases
 from tests.store.example_logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links
@@ -50,7 +50,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def with_connection(url: str, look: Callable[[Connection], Any]) -> Any:
     """What a look at a database through SQLAlchemy finds."""
-    location = location_of(url)
+    location = parse_database_url(url)
     if location.backend == "sqlite":
         engine = create_engine(f"sqlite:///{location.path}", poolclass=NullPool)
         with engine.connect() as connection:
@@ -69,7 +69,7 @@ def with_connection(url: str, look: Callable[[Connection], Any]) -> Any:
 
 
 def execute(url: str, sql: str) -> None:
-    location = location_of(url)
+    location = parse_database_url(url)
     if location.backend == "sqlite":
         connection = sqlite3.connect(location.path)
         with connection:
@@ -87,7 +87,7 @@ def execute(url: str, sql: str) -> None:
 
 def differences(connection: Connection) -> list[Any]:
     def belongs(thing: Any, name: str, kind: str, reflected: bool, other: Any) -> bool:
-        return kind != "table" or is_on(thing, connection.dialect.name)
+        return kind != "table" or is_in_dialect(thing, connection.dialect.name)
 
     opts = {"compare_type": True, "compare_server_default": True, "include_object": belongs}
     context = MigrationContext.configure(connection, opts=opts)
@@ -95,17 +95,17 @@ def differences(connection: Connection) -> list[Any]:
 
 
 def test_upgrading_from_empty_gives_the_tables_of_today(url: str) -> None:
-    upgrading.upgrade_schema(location_of(url))
+    upgrading.upgrade_schema(parse_database_url(url))
     assert with_connection(url, differences) == []
-    assert run.current(url) == run.head() == STEPS[-1] == SCHEMA_VERSION
+    assert run.read_schema_version(url) == run.required_schema_version() == STEPS[-1] == SCHEMA_VERSION
 
 
 def test_partial_indexes_have_their_condition(url: str) -> None:
-    upgrading.upgrade_schema(location_of(url))
+    upgrading.upgrade_schema(parse_database_url(url))
     query = {
         "sqlite": "SELECT sql FROM sqlite_master WHERE name = 'messages_skeleton'",
         "postgresql": "SELECT indexdef FROM pg_indexes WHERE indexname = 'messages_skeleton'",
-    }[location_of(url).backend]
+    }[parse_database_url(url).backend]
     definition = with_connection(url, lambda connection: connection.exec_driver_sql(query).scalar())
     assert "WHERE in_skeleton" in definition
 
@@ -119,8 +119,8 @@ def test_an_empty_database_is_made_from_what_the_tables_say() -> None:
 
 def test_a_new_file_made_at_once_equals_one_that_was_migrated(tmp_path: Path) -> None:
     at_once, migrated = f"sqlite:///{tmp_path}/at_once.db", f"sqlite:///{tmp_path}/migrated.db"
-    run.upgrade(at_once)
-    upgrading.upgrade_schema(location_of(migrated))
+    run.upgrade_database(at_once)
+    upgrading.upgrade_schema(parse_database_url(migrated))
 
     def schema(url: str) -> set[tuple[str, str]]:
         rows = with_connection(
@@ -129,7 +129,7 @@ def test_a_new_file_made_at_once_equals_one_that_was_migrated(tmp_path: Path) ->
         return {(name, re.sub(r"\s+", "", sql or "")) for name, sql in rows}
 
     assert schema(at_once) == schema(migrated)
-    assert run.current(at_once) == run.current(migrated) == run.head()
+    assert run.read_schema_version(at_once) == run.read_schema_version(migrated) == run.required_schema_version()
 
 
 POSTGRES_SCHEMA = """
@@ -144,39 +144,39 @@ POSTGRES_SCHEMA = """
 
 def test_an_empty_postgresql_filled_at_once_equals_one_that_was_migrated(databases: Databases) -> None:
     found = []
-    for make in (run.upgrade, lambda url: upgrading.upgrade_schema(location_of(url))):
+    for make in (run.upgrade_database, lambda url: upgrading.upgrade_schema(parse_database_url(url))):
         name = databases.create()
         make(databases.url(name))
         rows = with_connection(
             databases.url(name), lambda connection: connection.exec_driver_sql(POSTGRES_SCHEMA).all()
         )
-        found.append((rows, run.current(databases.url(name))))
+        found.append((rows, run.read_schema_version(databases.url(name))))
         databases.drop(name)
     assert found[0] == found[1]
 
 
 def test_upgrading_twice_changes_nothing(url: str) -> None:
-    run.upgrade(url)
-    run.upgrade(url)
-    upgrading.upgrade_schema(location_of(url))
-    assert run.current(url) == run.head()
+    run.upgrade_database(url)
+    run.upgrade_database(url)
+    upgrading.upgrade_schema(parse_database_url(url))
+    assert run.read_schema_version(url) == run.required_schema_version()
 
 
 def test_each_step_runs_on_a_filled_database_and_loses_nothing(url: str) -> None:
     """From the second step on, the database is filled by whatever the version before could write: see `fill`."""
     for step in STEPS:
-        upgrading.upgrade_schema(location_of(url), step)
-        assert run.current(url) == step
+        upgrading.upgrade_schema(parse_database_url(url), step)
+        assert run.read_schema_version(url) == step
     asyncio.run(fill(url))
-    upgrading.upgrade_schema(location_of(url))
+    upgrading.upgrade_schema(parse_database_url(url))
     assert with_connection(url, differences) == []
 
 
 def test_pins_become_marks_and_what_was_indexed_is_indexed_again(url: str) -> None:
-    upgrading.upgrade_schema(location_of(url), "2026_11_22_find_messages")
+    upgrading.upgrade_schema(parse_database_url(url), "2026_11_22_find_messages")
     pins = [{"from_seq": 1, "to_seq": 2, "tokens": 7}]
     states = {"a": {"pins": pins, "indexed": 64, "calibration": {"m": [1, 2]}}, "b": {"indexed": 3}, "c": {"x": "pins"}}
-    binary, yes = ("x'00'", 1) if location_of(url).backend == "sqlite" else ("'\\x00'::bytea", "true")
+    binary, yes = ("x'00'", 1) if parse_database_url(url).backend == "sqlite" else ("'\\x00'::bytea", "true")
     for name, state in states.items():
         execute(
             url,
@@ -186,7 +186,7 @@ def test_pins_become_marks_and_what_was_indexed_is_indexed_again(url: str) -> No
             VALUES ('r', '{name}', 't', 0, {binary}, {binary}, 0, {yes}, 'e', '[]', 'append', 0,
                 '{orjson.dumps(state).decode()}', '{{}}', '2026-11-21T12:00:00+00:00', '2026-11-21T12:00:00+00:00')""",
         )
-    upgrading.upgrade_schema(location_of(url))
+    upgrading.upgrade_schema(parse_database_url(url))
     query = "SELECT id, state, marks, indexed_before FROM conversations ORDER BY id"
     rows = with_connection(url, lambda connection: connection.exec_driver_sql(query).all())
     assert [(name, orjson.loads(state), orjson.loads(marks), seq) for name, state, marks, seq in rows] == [
@@ -198,59 +198,59 @@ def test_pins_become_marks_and_what_was_indexed_is_indexed_again(url: str) -> No
 
 async def fill(url: str) -> None:
     """Everything that a store can keep."""
-    store = open_store(url)
+    store = create_store(url)
     await store.open()
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, ["user hi", "assistant hello"], external_id="chat")
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 2)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    await store.revise(tenant=tenant, root=conversation.root, chunk=replace(chunk, revision=2))
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+    await store.revise_summary(tenant=tenant, root=conversation.root, summary=replace(chunk, revision=2))
     completion = StoredCompletion("chatcmpl-1", tenant, conversation.root, conversation.id, 1, "m", NOON)
-    await store.keep_completion(completion)
-    await store.claim_request(tenant=tenant, key="k", digest=b"d", holder="h", seconds=9, kept_seconds=9)
-    await store.add_key(ApiKey("key_1", "digest", "abcd", "mine", tenant, ("chat",), NOON))
-    await store.server_secret("pepper", proposed="secret")
-    await store.index(conversation, log)
-    assert len(await store.search(conversation, terms=["hello"], from_seq=0, before_seq=2, limit=9)) == 2
-    await store.learn(model="provider/model", facts={"window": 8192})
-    assert links(await store.read(conversation, 0, 9)) == links(log)
+    await store.save_completion(completion)
+    await store.claim_idempotency_key(tenant=tenant, key="k", digest=b"d", holder="h", seconds=9, kept_seconds=9)
+    await store.add_api_key(ApiKey("key_1", "digest", "abcd", "mine", tenant, ("chat",), NOON))
+    await store.ensure_server_secret("pepper", proposed="secret")
+    await store.index_messages(conversation, log)
+    assert len(await store.search_log(conversation, terms=["hello"], from_seq=0, before_seq=2, limit=9)) == 2
+    await store.merge_model_facts(model="provider/model", facts={"window": 8192})
+    assert links(await store.read_log(conversation, 0, 9)) == links(log)
     await store.close()
 
 
 def test_a_newer_schema_is_refused(url: str) -> None:
-    run.upgrade(url)
+    run.upgrade_database(url)
     execute(url, "UPDATE alembic_version SET version_num = '2999_01_01_from_the_future'")
     for auto_migrate in (True, False):
         with pytest.raises(run.SchemaIsNewer, match="2999_01_01"):
-            run.prepare(url, auto_migrate=auto_migrate)
-    assert run.current(url) == "2999_01_01_from_the_future"
+            run.prepare_database(url, auto_migrate=auto_migrate)
+    assert run.read_schema_version(url) == "2999_01_01_from_the_future"
 
 
 def test_an_older_schema_is_left_alone_where_that_is_wanted(url: str) -> None:
     with pytest.raises(run.SchemaIsOlder, match="migrate"):
-        run.prepare(url, auto_migrate=False)
-    assert run.current(url) is None
-    run.prepare(url, auto_migrate=True)
-    run.prepare(url, auto_migrate=False)
+        run.prepare_database(url, auto_migrate=False)
+    assert run.read_schema_version(url) is None
+    run.prepare_database(url, auto_migrate=True)
+    run.prepare_database(url, auto_migrate=False)
 
 
 def test_processes_that_start_together_migrate_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(run.upgrade, [url] * 4))
+        list(pool.map(run.upgrade_database, [url] * 4))
     assert with_connection(url, differences) == []
 
 
 def test_a_database_with_tables_of_others_is_not_taken_for_new(url: str) -> None:
     execute(url, "CREATE TABLE theirs (id INTEGER)")
-    run.upgrade(url)
-    assert run.current(url) == run.head()
+    run.upgrade_database(url)
+    assert run.read_schema_version(url) == run.required_schema_version()
     assert with_connection(url, lambda connection: connection.exec_driver_sql("SELECT * FROM theirs").all()) == []
 
 
 def test_memory_needs_no_migration() -> None:
-    run.prepare("memory://", auto_migrate=False)
-    assert run.current("memory://") == run.head()
+    run.prepare_database("memory://", auto_migrate=False)
+    assert run.read_schema_version("memory://") == run.required_schema_version()
 
 
 def test_an_unreachable_database_is_said_to_be_unreachable(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_an_unreachable_database_is_said_to_be_unreachable(tmp_path: Path) -> No
         f"sqlite:///{tmp_path}/text.db",
     ):
         with pytest.raises(StoreUnavailable):
-            run.prepare(url, auto_migrate=True)
+            run.prepare_database(url, auto_migrate=True)
 
 
 def test_a_start_with_nothing_to_migrate_imports_neither_alembic_nor_sqlalchemy(url: str) -> None:
@@ -278,5 +278,5 @@ def test_a_start_with_nothing_to_migrate_imports_neither_alembic_nor_sqlalchemy(
         check=True,
         env={"PYTHONPATH": str(ROOT)},
     )
-    needed = "{'asyncpg'}" if location_of(url).backend == "postgresql" else ""
+    needed = "{'asyncpg'}" if parse_database_url(url).backend == "postgresql" else ""
     assert answer.stdout == f"{needed} {SCHEMA_VERSION}\n"

@@ -74,7 +74,7 @@ STORE: Final = (
     Mutation(
         "joined-appends-without-fence",
         "app/store/sqlite/appends.py",
-        "            require(connection, write.fence, now)",
+        "            require_lease(connection, write.fence, now)",
         "            pass",
         (
             f"{GUARDS}::test_of_appends_at_once_those_whose_lease_was_lost_are_not_written[sqlite-False-have_taken_over]",
@@ -100,7 +100,7 @@ STORE: Final = (
     Mutation(
         "summary-without-fence",
         "app/store/sqlite/writes.py",
-        "    require(connection, fence, now)",
+        "    require_lease(connection, fence, now)",
         "    pass",
         (f"{GUARDS}::test_of_summaries_at_once_those_whose_lease_was_lost_are_not_kept[sqlite-give_back]",),
         "A summary is stored although what it summarizes was erased while it was written.",
@@ -126,15 +126,15 @@ STORE: Final = (
     Mutation(
         "summary-of-erased",
         "app/store/shared_redaction.py",
-        "return any(chunk.from_seq <= change.seq < chunk.to_seq for change in changes)",
-        "return any(chunk.from_seq < change.seq < chunk.to_seq for change in changes)",
+        "return any(summary.from_seq <= change.seq < summary.to_seq for change in changes)",
+        "return any(summary.from_seq < change.seq < summary.to_seq for change in changes)",
         ("tests/store/test_redaction.py::test_chunks_that_cover_the_message_go_and_those_behind_it_move[memory]",),
         "A summary goes on telling what was erased.",
     ),
     Mutation(
         "precompaction-of-erased",
         "app/store/sql/erasure_transactions.py",
-        "    for prefix in RANGE_LEASES:",
+        "    for prefix in SUMMARY_LEASE_PREFIXES:",
         "    for prefix in ():",
         (f"{GUARDS}::test_leases_of_summaries_end_with_an_erasure_and_those_of_other_families_stay[sqlite]",),
         "A summary that was being written while a message was erased tells that message.",
@@ -168,15 +168,15 @@ STORE: Final = (
     Mutation(
         "versions-in-plain-text",
         "app/store/encryption/sealed_fields.py",
-        "if not self.is_active or not version.bodies:",
-        "if not self.is_active or version.bodies:",
+        "if not self.is_encrypting or not version.bodies:",
+        "if not self.is_encrypting or version.bodies:",
         ("tests/store/test_client_versions.py::test_versions_come_back_as_they_were_written[encrypted memory]",),
         "What a client shows in the place of messages lies in plain text in an encrypted database.",
     ),
     Mutation(
         "index-under-a-key",
         "app/store/encryption/encrypted_store.py",
-        "        if self.searches_all:",
+        "        if self.is_fully_searchable:",
         "        if True:",
         (
             "tests/store/encryption/test_encrypted_store.py::test_no_index_of_words_lies_beside_what_is_encrypted[memory]",
@@ -208,16 +208,16 @@ IDENTITY: Final = (
     Mutation(
         "retry-of-strangers",
         "app/pipeline/admission/request_digest.py",
-        "return tenant, request.caller.key_id, meaning_of(request)",
-        'return "", meaning_of(request)',
+        "return tenant, request.caller.api_key_id, request_options(request)",
+        'return "", request_options(request)',
         (f"{TURNS}::test_a_retry_of_another_tenant_finds_no_run_in_flight[waiting]",),
         "A request joins the answer that another tenant waits for.",
     ),
     Mutation(
         "retry-in-another-conversation",
         "app/pipeline/admission/request_digest.py",
-        "return request.conversation_id, request.chat_ui, request.mode",
-        "return None, request.chat_ui, request.mode",
+        "return request.conversation_id, request.is_chat_ui, request.context_mode",
+        "return None, request.is_chat_ui, request.context_mode",
         (f"{TURNS}::test_a_retry_in_another_conversation_finds_no_run_in_flight[waiting]",),
         "A question in one conversation gets the answer that was given in another.",
     ),
@@ -232,8 +232,8 @@ IDENTITY: Final = (
     Mutation(
         "stored-answer-to-another-body",
         "app/pipeline/admission/request_digest.py",
-        "return (await _hash(msgspec.json.encode(meaning), request.body)).hex()[:32]",
-        "return (await _hash(msgspec.json.encode(meaning), b'')).hex()[:32]",
+        "return (await _hash_body(msgspec.json.encode(options), request.body)).hex()[:32]",
+        "return (await _hash_body(msgspec.json.encode(options), b'')).hex()[:32]",
         (
             "tests/pipeline/resolve/test_client_retries.py::test_a_retry_of_another_request_with_the_same_messages_is_answered_anew",
         ),
@@ -242,15 +242,15 @@ IDENTITY: Final = (
     Mutation(
         "idempotency-key-with-another-body",
         "app/pipeline/admission/request_digest.py",
-        "return await _hash(msgspec.json.encode(meaning_of(request)), request.body)",
-        "return await _hash(msgspec.json.encode(meaning_of(request)), b'')",
+        "return await _hash_body(msgspec.json.encode(request_options(request)), request.body)",
+        "return await _hash_body(msgspec.json.encode(request_options(request)), b'')",
         (f"{IDEMPOTENCY_KEYS}::test_a_key_belongs_to_one_request[fields0-other0]",),
         "An idempotency key that comes with another request gets the first request's answer.",
     ),
     Mutation(
         "idempotency-key-of-erased",
         "app/pipeline/admission/idempotency_keys.py",
-        "if found.seq in conversation.marks.get(REDACTED, ()):",
+        "if request_key.seq in conversation.marks.get(REDACTED, ()):",
         "if False:",
         (f"{IDEMPOTENCY_KEYS}::test_a_key_whose_answer_was_erased_is_answered_anew[its words]",),
         "An idempotency key gives an answer again that was erased.",
@@ -258,7 +258,7 @@ IDENTITY: Final = (
     Mutation(
         "answers-of-strangers",
         "app/conversation/identity.py",
-        '_tenant_bytes(tenant) + b"\\0" + value)[:LINK_BYTES]',
+        '_encode_tenant(tenant) + b"\\0" + value)[:LINK_BYTES]',
         "value)[:LINK_BYTES]",
         ("tests/conversation/test_identity.py::test_names_of_answers_are_shared_by_no_tenants_and_no_kinds",),
         "Answers have the same names for all tenants: the database tells who got the same answer.",
@@ -266,15 +266,15 @@ IDENTITY: Final = (
     Mutation(
         "conversation-in-doubt",
         "app/pipeline/resolve/conversation_resolver.py",
-        "if not found or (len(found) > 1 and found[0][0] == found[1][0]):",
-        "if not found:",
+        "if not candidates or (len(candidates) > 1 and candidates[0][0] == candidates[1][0]):",
+        "if not candidates:",
         (f"{TURNS}::test_a_rewritten_history_that_two_conversations_have_goes_on_with_neither[two]",),
         "Of two conversations that fit a history equally well, one is taken: it may be another person's.",
     ),
     Mutation(
         "end-users-together",
         "app/pipeline/resolve/resolved_request.py",
-        "return kept is not None and request.end_user is not None and request.end_user != kept",
+        "return stored_end_user is not None and request.end_user is not None and request.end_user != stored_end_user",
         "return False",
         (f"{FEATURES}::test_two_end_users_though_one_resends_what_the_other_has_said",),
         "End users of one application go on in each other's conversations.",
@@ -282,15 +282,15 @@ IDENTITY: Final = (
     Mutation(
         "evidence-without-share",
         "app/conversation/alignment.py",
-        "MIN_SHARE = 0.5",
-        "MIN_SHARE = 0.0",
+        "MIN_ALIGNED_SHARE = 0.5",
+        "MIN_ALIGNED_SHARE = 0.0",
         (f"{ALIGNMENT}::test_half_of_what_the_client_said_must_be_known_to_the_log[3-False]",),
         "A history that is mostly unknown to a conversation goes on in it.",
     ),
     Mutation(
         "evidence-of-few-answers",
         "app/conversation/alignment.py",
-        "and alignment.unknown <= known",
+        "and alignment.unknown_answer_count <= known",
         "and True",
         (f"{ALIGNMENT}::test_most_answers_of_a_history_must_be_known_to_the_log[3-False]",),
         "A person with two equal answers among many others goes on in another person's conversation.",
@@ -400,7 +400,7 @@ CONTEXT: Final = (
     Mutation(
         "call-without-result",
         "app/context/plan/log_cuts.py",
-        "while end < count and roles[end] in RESULT_ROLES:",
+        "while end < count and roles[end] in TOOL_RESULT_ROLES:",
         "while end < count and roles[end] in ():",
         ("tests/context/plan/test_log_cuts.py::test_a_round_is_a_message_or_a_call_with_the_results_right_after_it",),
         "A cut parts a tool call from its result, and providers refuse the view.",
@@ -432,7 +432,7 @@ CONTEXT: Final = (
     Mutation(
         "relevance",
         "app/context/quote/quote_selection.py",
-        "return most > 0 and most >= RELEVANT_SHARE * once",
+        "return most > 0 and most >= MIN_RELEVANCE_SHARE * once",
         "return most > 0",
         (f"{FEATURES}::test_a_word_that_turns_up_every_so_often_is_no_reason_to_quote",),
         "Old messages that share a common word with the question are quoted.",
@@ -448,7 +448,7 @@ CONTEXT: Final = (
     Mutation(
         "refusal-by-estimate",
         "app/pipeline/view/view_builder.py",
-        "if LOWEST_SLOPE * turn.prompt(view).estimated_tokens > budget.window:",
+        "if LOWEST_SLOPE * turn.count_prompt(view).estimated_tokens > budget.window:",
         "if True:",
         (
             "tests/pipeline/view/test_token_estimates.py::test_where_only_an_estimate_says_too_long_the_provider_decides[True]",
@@ -458,7 +458,7 @@ CONTEXT: Final = (
     Mutation(
         "status-of-mechanical",
         "app/context/stages/shortening.py",
-        'if changed or (shown and all(chunk.kind == "mechanical" for chunk in shown)):',
+        'if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):',
         "if changed:",
         (f"{PLAN}::test_mechanical_summaries_alone_make_a_view_trimmed",),
         "An answer says `summarized` where no model has summarized anything.",
@@ -470,7 +470,7 @@ EDGE: Final = (
     Mutation(
         "scope",
         "app/api/edge/auth.py",
-        "if needs is not None and needs not in key.scopes:",
+        "if required_scope is not None and required_scope not in key.scopes:",
         "if False:",
         ("tests/api/edge/test_auth.py::test_what_a_key_lacks_is_named[chat]",),
         "A key that may only read changes and erases conversations.",
@@ -494,7 +494,7 @@ EDGE: Final = (
     Mutation(
         "client-key-shown",
         "app/upstream/provider.py",
-        '(rule == "if_meant" and provider.name == self.meant_for)',
+        '(rule == "if_meant" and provider.name == self.intended_provider)',
         'rule == "if_meant"',
         ("tests/security/test_client_keys.py::test_a_clients_key_stays_with_the_first_provider_of_its_model",),
         "A client's key for one provider is shown to another provider.",
@@ -502,7 +502,7 @@ EDGE: Final = (
     Mutation(
         "foreign-pages",
         "app/api/edge/browser_origins.py",
-        "if not (is_loopback(name) or name in self._allowed):",
+        "if not (is_loopback(name) or name in self._allowed_hosts):",
         "if False:",
         ("tests/security/test_visitors.py::test_what_another_sites_page_sends_without_a_key_is_refused",),
         "Any web page uses a gateway without keys through its visitor's browser.",
@@ -510,7 +510,7 @@ EDGE: Final = (
     Mutation(
         "rebound-names",
         "app/api/edge/header_checks.py",
-        'return not self._allowed and ("." not in name or name.endswith(RESERVED_ENDINGS))',
+        'return not self._allowed_hosts and ("." not in name or name.endswith(RESERVED_DOMAIN_SUFFIXES))',
         "return True",
         (
             "tests/security/test_request_heads.py::test_a_gateway_without_keys_is_not_reached_by_a_name_that_was_made_to_mean_it",
@@ -520,7 +520,7 @@ EDGE: Final = (
     Mutation(
         "headers-of-providers",
         "app/api/edge/passed_headers.py",
-        "if name in TO_CLIENT or name.startswith(TO_CLIENT_PREFIXES)",
+        "if name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)",
         "if True",
         ("tests/security/test_passed_headers.py::test_headers_of_a_provider_pass_only_where_they_are_known[GET-200]",),
         "Cookies of providers reach clients.",
@@ -560,8 +560,8 @@ EDGE: Final = (
     Mutation(
         "tenant-bound",
         "app/pipeline/admission/admission.py",
-        "if self.running >= self._most or held >= self._most_per_tenant:",
-        "if self.running >= self._most:",
+        "if self.running_count >= self._max_running or running >= self._max_running_per_tenant:",
+        "if self.running_count >= self._max_running:",
         ("tests/pipeline/admission/test_fair_queue.py::test_a_tenant_at_its_own_bound_leaves_places_to_others",),
         "One tenant takes all places.",
     ),
@@ -600,7 +600,7 @@ EDGE: Final = (
     Mutation(
         "status-degraded",
         "app/pipeline/respond/context_status.py",
-        "    if turn.degraded:",
+        "    if resolved_request.is_degraded:",
         "    if False:",
         ("tests/store/test_database_outage.py::test_histories_are_served_and_appends_are_not[False]",),
         "An answer that is not stored does not say so.",
@@ -608,7 +608,7 @@ EDGE: Final = (
     Mutation(
         "status-bypassed",
         "app/pipeline/respond/context_status.py",
-        'if stateless and plan.status == "full":',
+        'if is_stateless and plan.status == "full":',
         "if False:",
         ("tests/pipeline/resolve/test_conversation_ids.py::test_the_mode_header_settles_what_messages_are",),
         "An answer that is not to be stored says `full`, as if it were.",
@@ -616,7 +616,7 @@ EDGE: Final = (
     Mutation(
         "question-without-fence",
         "app/pipeline/persist/turn_writer.py",
-        "fence=turn.lease,\n            versions=",
+        "fence=resolved_request.lease,\n            versions=",
         "fence=None,\n            versions=",
         (f"{TURNS}::test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored",),
         "A question is stored although its conversation has gone on without it.",
@@ -624,7 +624,7 @@ EDGE: Final = (
     Mutation(
         "summary-of-outdated",
         "app/compaction/summary_maker.py",
-        "return [seq for seq in now.redacted if seq <= last_seq] != known",
+        "return [seq for seq in stored.redacted_seqs if seq <= last_seq] != known_seqs",
         "return False",
         (
             "tests/compaction/test_outdated_ranges.py::test_a_message_that_was_erased_while_its_range_waited_is_not_summarized",
@@ -638,16 +638,16 @@ UPSTREAM: Final = (
     Mutation(
         "first-byte-timeout",
         "app/upstream/http/http1_connection.py",
-        "self.watch.begin(silence_seconds=self._timeouts.first_byte_seconds, ends_at=ends_at)",
-        "self.watch.begin(silence_seconds=None, ends_at=ends_at)",
+        "self.timeout.start(silence_seconds=self._timeouts.first_byte_seconds, deadline=deadline)",
+        "self.timeout.start(silence_seconds=None, deadline=deadline)",
         ("tests/upstream/protocols/test_openai.py::test_a_provider_that_never_answers_times_out[own]",),
         "A provider that never answers holds its request for ever.",
     ),
     Mutation(
         "silence-timeout",
         "app/upstream/http/http1_connection.py",
-        "self.watch.limit_silence(self._timeouts.between_bytes_seconds)",
-        "self.watch.limit_silence(None)",
+        "self.timeout.set_silence_limit(self._timeouts.between_bytes_seconds)",
+        "self.timeout.set_silence_limit(None)",
         (
             "tests/upstream/protocols/test_openai.py::test_the_first_byte_may_take_longer_than_the_pauses_between_bytes[own]",
         ),
@@ -664,15 +664,15 @@ UPSTREAM: Final = (
     Mutation(
         "again-after-timeout",
         "app/upstream/routing/router.py",
-        "again=not isinstance(error, AnswerTimedOut)",
-        "again=True",
+        "may_retry=not isinstance(error, AnswerTimedOut)",
+        "may_retry=True",
         ("tests/upstream/routing/test_router.py::test_a_call_that_timed_out_goes_to_the_next_deployment",),
         "A provider that is slow is paid for the same answer three times.",
     ),
     Mutation(
         "rate-limit-as-overflow",
         "app/upstream/protocols/overflow.py",
-        "if not named and _SOMETHING_ELSE.search(said):",
+        "if not has_overflow_code and _OTHER_LIMIT_PATTERN.search(error_text):",
         "if False:",
         ("tests/upstream/protocols/test_overflow.py::test_other_refusals_are_not_taken_for_an_overflow",),
         "A rate limit on tokens makes the conversation be summarized.",
@@ -680,7 +680,7 @@ UPSTREAM: Final = (
     Mutation(
         "stream-unfinished",
         "app/pipeline/respond/stream_relay.py",
-        "if self.failure is None and not self.collector.complete:",
+        "if self.stream_failure is None and not self.collector.is_complete:",
         "if False:",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",
@@ -708,7 +708,7 @@ UPSTREAM: Final = (
     Mutation(
         "incomplete-as-whole",
         "app/pipeline/respond/response.py",
-        "incomplete = not collector.complete or relay.failure is not None",
+        "incomplete = not collector.is_complete or relay.stream_failure is not None",
         "incomplete = False",
         (
             "tests/pipeline/respond/test_stream_failures.py::test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_incomplete",

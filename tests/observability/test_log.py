@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.observability import log as lines
-from app.observability.log import configure, flush, log_scope, name_conversation
+from app.observability.log import configure_logging, flush_log, log_scope, set_log_conversation
 
 log = logging.getLogger("app.pipeline")
 
@@ -27,7 +27,7 @@ def last_line(stream: io.StringIO) -> dict[str, object]:
 
 
 def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.info("answered", extra={"prompt_tokens": 12, "model": "sim", "ok": True})
     line = last_line(stream)
     assert line.pop("time")
@@ -42,11 +42,11 @@ def test_a_line_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
 
 
 def test_lines_of_a_request_name_it_and_its_conversation(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     with log_scope(request_id="req_1"):
         log.info("begun")
         assert last_line(stream)["request_id"] == "req_1"
-        name_conversation("conv_1")
+        set_log_conversation("conv_1")
         log.info("known")
         assert last_line(stream)["conversation_id"] == "conv_1"
     log.info("over")
@@ -54,7 +54,7 @@ def test_lines_of_a_request_name_it_and_its_conversation(stream: io.StringIO) ->
 
 
 def test_what_could_be_content_is_left_out(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.info("odd", extra={"body": {"messages": ["hello"]}, "text": "word " * 100, "raw": b"hello"})
     assert set(last_line(stream)) == {"time", "level", "logger", "message"}
 
@@ -70,14 +70,14 @@ def test_what_could_be_content_is_left_out(stream: io.StringIO) -> None:
     ],
 )
 def test_keys_and_passwords_are_blotted_out(stream: io.StringIO, told: str, written: str) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.warning(told, extra={"detail": told})
     assert last_line(stream)["message"] == written
     assert last_line(stream)["detail"] == written
 
 
 def test_an_exception_is_told_without_its_secrets(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     try:
         raise ValueError("Bearer abcdef is wrong")
     except ValueError:
@@ -88,7 +88,7 @@ def test_an_exception_is_told_without_its_secrets(stream: io.StringIO) -> None:
 
 
 def test_text_is_for_eyes(stream: io.StringIO) -> None:
-    configure("warning", "text", stream)
+    configure_logging("warning", "text", stream)
     log.info("not told")
     log.warning("slow", extra={"seconds": 2})
     assert stream.getvalue().rstrip().endswith("warning slow  seconds=2")
@@ -102,7 +102,7 @@ async def test_ordinary_lines_of_an_event_loop_are_written_together_and_soon(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "FLUSH_SECONDS", 0.0)
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     for turn in range(2):
         log.info("one of %d", turn)
         log.info("two of %d", turn)
@@ -113,17 +113,17 @@ async def test_ordinary_lines_of_an_event_loop_are_written_together_and_soon(
 
 
 async def test_a_warning_is_written_at_once_behind_what_came_before(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.info("begun")
     log.warning("slow")
     log.info("done")
     assert messages(stream) == ["begun", "slow"]
-    flush()
+    flush_log()
     assert messages(stream) == ["begun", "slow", "done"]
 
 
 async def test_no_line_of_another_thread_is_lost_or_waits(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.info("begun")
     thread = threading.Thread(target=log.info, args=("elsewhere",))
     thread.start()
@@ -135,7 +135,7 @@ def test_lines_that_an_event_loop_left_behind_are_written_by_the_next(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "FLUSH_SECONDS", 0.0)
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
 
     async def tell(text: str, steps: int) -> None:
         log.info(text)
@@ -148,15 +148,15 @@ def test_lines_that_an_event_loop_left_behind_are_written_by_the_next(
 
 
 async def test_what_is_set_up_anew_leaves_no_line_behind(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     log.info("begun")
-    configure("info", "json", io.StringIO())
+    configure_logging("info", "json", io.StringIO())
     assert messages(stream) == ["begun"]
 
 
 def test_who_watches_a_terminal_does_not_wait(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "isatty", lambda: True)
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
 
     async def tell() -> None:
         log.info("begun")
@@ -166,13 +166,13 @@ def test_who_watches_a_terminal_does_not_wait(stream: io.StringIO, monkeypatch: 
 
 
 def test_a_line_is_no_reason_to_fail(stream: io.StringIO) -> None:
-    configure("info", "json", stream)
+    configure_logging("info", "json", stream)
     stream.close()
     log.warning("nobody takes this")
 
 
 def test_characters_that_a_stream_cannot_take_are_spelt_out(stream: io.StringIO) -> None:
     written = io.BytesIO()
-    configure("info", "json", io.TextIOWrapper(written, "ascii"))
+    configure_logging("info", "json", io.TextIOWrapper(written, "ascii"))
     log.warning("näh")
     assert b"n\\xe4h" in written.getvalue()

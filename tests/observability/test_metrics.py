@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from app.observability import metric_families as f
-from app.observability.counter_cells import CELL_BYTES, CELLS, Cells
+from app.observability.counter_cells import CELL_BYTES, CELL_COUNT, CounterCells
 from app.observability.metric_families import OTHER
-from app.observability.metric_readings import quantile
-from app.observability.metrics import MOST_MODELS, SILENT, Metrics, TurnFacts
+from app.observability.metric_readings import estimate_quantile
+from app.observability.metrics import MAX_MODEL_LABELS, NO_METRICS, Metrics, TurnFacts
 
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5)
 
@@ -51,90 +51,92 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_counters_add_up() -> None:
     metrics = Metrics()
     for _ in range(3):
-        metrics.answered(TURN)
-    numbers = metrics.numbers()
-    assert numbers.total(f.TURNS, status="full") == 3
-    assert numbers.by(f.PROMPT_TOKENS, "kind")["saved"] == 120
+        metrics.count_turn(TURN)
+    numbers = metrics.read_snapshot()
+    assert numbers.sum_series(f.TURNS, status="full") == 3
+    assert numbers.sum_by_label(f.PROMPT_TOKENS, "kind")["saved"] == 120
 
 
 def test_a_series_is_told_from_its_first_time_on() -> None:
     metrics = Metrics()
-    assert list(metrics.numbers().of(f.ERRORS)) == []
-    metrics.error("model_not_found", 404)
-    assert [labels for labels, _ in metrics.numbers().of(f.ERRORS)] == [{"code": "model_not_found", "status": "404"}]
+    assert list(metrics.read_snapshot().iter_series(f.ERRORS)) == []
+    metrics.count_error("model_not_found", 404)
+    assert [labels for labels, _ in metrics.read_snapshot().iter_series(f.ERRORS)] == [
+        {"code": "model_not_found", "status": "404"}
+    ]
 
 
 def test_a_watched_gauge_is_looked_up_when_it_is_read() -> None:
     metrics, running = Metrics(), [1.0]
-    metrics.watch(f.TASKS, lambda: running[0])
+    metrics.watch_gauge(f.TASKS, lambda: running[0])
     running[0] = 5.0
-    assert metrics.numbers().total(f.TASKS) == 5
+    assert metrics.read_snapshot().sum_series(f.TASKS) == 5
 
 
 def test_more_models_than_anybody_has_are_one() -> None:
     metrics = Metrics(models=("configured",))
-    names = [metrics.model(f"m{number}") for number in range(MOST_MODELS + 5)]
+    names = [metrics.model_label(f"m{number}") for number in range(MAX_MODEL_LABELS + 5)]
     assert names[-1] == OTHER
-    assert len(set(names)) == MOST_MODELS
-    assert metrics.model("configured") == "configured"
+    assert len(set(names)) == MAX_MODEL_LABELS
+    assert metrics.model_label("configured") == "configured"
 
 
 def test_a_model_that_nobody_has_answered_for_has_no_name() -> None:
     metrics = Metrics()
-    assert metrics.model("made-up", is_served=False) == OTHER
-    assert metrics.model("real") == metrics.model("real", is_served=False) == "real"
+    assert metrics.model_label("made-up", is_served=False) == OTHER
+    assert metrics.model_label("real") == metrics.model_label("real", is_served=False) == "real"
 
 
 def test_what_is_switched_off_counts_nothing() -> None:
-    SILENT.answered(TURN)
-    SILENT.error("x", 500)
-    assert SILENT.numbers().total(f.TURNS) == 0
-    assert SILENT.numbers().total(f.ERRORS) == 0
+    NO_METRICS.count_turn(TURN)
+    NO_METRICS.count_error("x", 500)
+    assert NO_METRICS.read_snapshot().sum_series(f.TURNS) == 0
+    assert NO_METRICS.read_snapshot().sum_series(f.ERRORS) == 0
 
 
 def test_a_process_tells_for_those_beside_it(start: Start) -> None:
     one, other = start(), start()
-    one.answered(TURN)
-    assert other.numbers().total(f.TURNS) == 1
-    other.answered(TURN)
-    other.error("x", 500)
-    assert one.numbers().total(f.TURNS) == 2
-    assert one.numbers().total(f.ERRORS, code="x") == 1
-    assert one.numbers().total(f.WORKERS) == 2
+    one.count_turn(TURN)
+    assert other.read_snapshot().sum_series(f.TURNS) == 1
+    other.count_turn(TURN)
+    other.count_error("x", 500)
+    assert one.read_snapshot().sum_series(f.TURNS) == 2
+    assert one.read_snapshot().sum_series(f.ERRORS, code="x") == 1
+    assert one.read_snapshot().sum_series(f.WORKERS) == 2
 
 
 def test_counters_of_a_process_that_ended_stay_and_its_gauges_go(start: Start) -> None:
     one, other = start(), start()
-    other.answered(TURN)
+    other.count_turn(TURN)
     other.in_flight.add(3)
     other.close()
-    numbers = one.numbers()
-    assert (numbers.total(f.TURNS), numbers.total(f.WORKERS), numbers.total(f.IN_FLIGHT)) == (1, 1, 0)
+    numbers = one.read_snapshot()
+    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.IN_FLIGHT)) == (1, 1, 0)
 
 
 def test_the_next_process_goes_on_where_one_has_ended(start: Start, tmp_path: Path) -> None:
     one, other = start(unix_seconds=lambda: 10.0), start(unix_seconds=lambda: 11.0)
-    other.answered(TURN)
+    other.count_turn(TURN)
     other.in_flight.add(3)
     other.close()
     heir = start(unix_seconds=lambda: 99.0)
-    heir.answered(TURN)
-    numbers = one.numbers()
-    assert (numbers.total(f.TURNS), numbers.total(f.WORKERS), numbers.total(f.IN_FLIGHT)) == (2, 2, 0)
-    assert numbers.total(f.STARTED) == 10
+    heir.count_turn(TURN)
+    numbers = one.read_snapshot()
+    assert (numbers.sum_series(f.TURNS), numbers.sum_series(f.WORKERS), numbers.sum_series(f.IN_FLIGHT)) == (2, 2, 0)
+    assert numbers.sum_series(f.STARTED) == 10
     assert len(list(tmp_path.glob("*.cells"))) == 2
 
 
 def test_a_journal_that_broke_off_in_a_line_is_gone_on_from_there(start: Start, tmp_path: Path) -> None:
     one = start()
-    one.answered(TURN)
+    one.count_turn(TURN)
     one.close()
     with (tmp_path / "0.names").open("ab") as journal:
         journal.write(b'["errors_tot')
     heir = start()
-    heir.error("x", 500)
-    assert heir.numbers().total(f.ERRORS, code="x") == 1
-    assert heir.numbers().total(f.TURNS) == 1
+    heir.count_error("x", 500)
+    assert heir.read_snapshot().sum_series(f.ERRORS, code="x") == 1
+    assert heir.read_snapshot().sum_series(f.TURNS) == 1
 
 
 def test_a_folder_that_cannot_be_used_leaves_a_process_to_count_alone(
@@ -142,20 +144,20 @@ def test_a_folder_that_cannot_be_used_leaves_a_process_to_count_alone(
 ) -> None:
     (tmp_path / "0.names").mkdir()
     alone = start()
-    alone.answered(TURN)
-    assert alone.numbers().total(f.TURNS) == 1
+    alone.count_turn(TURN)
+    assert alone.read_snapshot().sum_series(f.TURNS) == 1
     assert "counts for itself alone" in caplog.text
 
 
 def test_a_disk_that_is_full_costs_new_series_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     journal = FullDisk()
-    cells = Cells(mmap.mmap(-1, CELLS * CELL_BYTES), journal)
-    before = cells.place(f.ERRORS, ("x", "500"))
+    cells = CounterCells(mmap.mmap(-1, CELL_COUNT * CELL_BYTES), journal)
+    before = cells.find_cell(f.ERRORS, ("x", "500"))
     journal.is_full = True
-    assert [cells.place(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
+    assert [cells.find_cell(f.ERRORS, (code, "500")) for code in "yzx"] == [0, 0, before]
     assert caplog.text.count("No space left") == 1
     journal.is_full = False
-    assert cells.place(f.ERRORS, ("y", "500")) == 0
+    assert cells.find_cell(f.ERRORS, ("y", "500")) == 0
     cells.close()
 
 
@@ -164,31 +166,34 @@ def test_a_process_without_room_for_its_numbers_is_left_out_by_others(
 ) -> None:
     one = start()
     (tmp_path / "1.cells").symlink_to("/dev/full")
-    start().answered(TURN)
+    start().count_turn(TURN)
     assert "counts for itself alone" in caplog.text
-    one.answered(TURN)
-    assert one.numbers().total(f.TURNS) == 1
+    one.count_turn(TURN)
+    assert one.read_snapshot().sum_series(f.TURNS) == 1
 
 
 def test_no_place_is_left_to_be_found_on_the_disk_later(start: Start, tmp_path: Path) -> None:
     start()
     kept = (tmp_path / "0.cells").stat()
-    assert kept.st_blocks * 512 >= kept.st_size == CELLS * CELL_BYTES
+    assert kept.st_blocks * 512 >= kept.st_size == CELL_COUNT * CELL_BYTES
 
 
 @pytest.mark.parametrize(
     ("values", "share", "expected"),
-    [([], 0.5, None), ([0.003] * 10, 0.5, 0.0025), ([0.007] * 4, 1.0, 0.01), ([10_000.0], 0.5, f.SECONDS[-1])],
+    [([], 0.5, None), ([0.003] * 10, 0.5, 0.0025), ([0.007] * 4, 1.0, 0.01), ([10_000.0], 0.5, f.SECONDS_BOUNDS[-1])],
 )
 def test_quantiles_lie_within_their_bucket(values: list[float], share: float, expected: float | None) -> None:
     metrics = Metrics()
     for value in values:
-        metrics.observed(f.REQUEST_SECONDS, "x", "false").add(value)
-    assert quantile(share, f.REQUEST_SECONDS, metrics.numbers().summed(f.REQUEST_SECONDS)) == expected
+        metrics.histogram_series(f.REQUEST_SECONDS, "x", "false").observe(value)
+    assert (
+        estimate_quantile(share, f.REQUEST_SECONDS, metrics.read_snapshot().sum_histogram(f.REQUEST_SECONDS))
+        == expected
+    )
 
 
 def test_a_value_at_a_bucket_s_end_is_within_it() -> None:
     metrics = Metrics()
-    metrics.observed(f.REQUEST_SECONDS, "x", "false").add(f.SECONDS[2])
-    hits = metrics.numbers().summed(f.REQUEST_SECONDS)[1:]
+    metrics.histogram_series(f.REQUEST_SECONDS, "x", "false").observe(f.SECONDS_BOUNDS[2])
+    hits = metrics.read_snapshot().sum_histogram(f.REQUEST_SECONDS)[1:]
     assert hits.index(1) == 2

@@ -8,35 +8,35 @@ import pytest
 
 from app.observability import metric_families as f
 from app.observability.metrics import Metrics, TurnFacts
-from app.observability.overview import INTERVAL_SECONDS, KEPT_SAMPLES, RECENT_SAMPLES, Nature, Overview
+from app.observability.overview import INTERVAL_SECONDS, MAX_SAMPLES, RECENT_SAMPLES, MetricsOverview, ProcessInfo
 
-NATURE = Nature(version="1", database="memory", simulated=True)
+NATURE = ProcessInfo(version="1", database="memory", simulated=True)
 TURN = TurnFacts("p", "m", "additive", "full", prompt_tokens=60, log_tokens=100, pressure=0.5, saved_usd=0.5)
 
 
-def overview_of(metrics: Metrics) -> Overview:
+def overview_of(metrics: Metrics) -> MetricsOverview:
     times = iter(range(0, 1_000_000, INTERVAL_SECONDS))
-    return Overview(metrics, NATURE, unix_seconds=lambda: next(times))
+    return MetricsOverview(metrics, NATURE, unix_seconds=lambda: next(times))
 
 
 def test_an_hour_is_kept() -> None:
     overview = overview_of(Metrics())
-    for _ in range(KEPT_SAMPLES + 5):
-        overview.sample()
-    samples = overview.told()["series"]["samples"]
+    for _ in range(MAX_SAMPLES + 5):
+        overview.take_sample()
+    samples = overview.build_overview()["series"]["samples"]
     assert len(samples) * INTERVAL_SECONDS == 3600
     assert samples[0]["at"] == 5 * INTERVAL_SECONDS
 
 
 def test_a_sample_s_latency_is_that_of_its_interval() -> None:
     metrics = Metrics()
-    overview, first_byte = overview_of(metrics), metrics.observed(f.FIRST_BYTE_SECONDS, "true")
-    first_byte.add(50.0)
-    overview.sample()
-    first_byte.add(0.004)
-    overview.sample()
-    overview.sample()
-    told = [sample["first_byte_p95_seconds"] for sample in overview.told()["series"]["samples"]]
+    overview, first_byte = overview_of(metrics), metrics.histogram_series(f.FIRST_BYTE_SECONDS, "true")
+    first_byte.observe(50.0)
+    overview.take_sample()
+    first_byte.observe(0.004)
+    overview.take_sample()
+    overview.take_sample()
+    told = [sample["first_byte_p95_seconds"] for sample in overview.build_overview()["series"]["samples"]]
     assert told[0] > 30
     assert told[1] <= 0.005
     assert told[2] is None
@@ -44,47 +44,47 @@ def test_a_sample_s_latency_is_that_of_its_interval() -> None:
 
 def test_latencies_forget_what_was_long_ago() -> None:
     metrics = Metrics()
-    overview, seconds = overview_of(metrics), metrics.observed(f.STORE_SECONDS, "append")
-    seconds.add(4.0)
+    overview, seconds = overview_of(metrics), metrics.histogram_series(f.STORE_SECONDS, "append")
+    seconds.observe(4.0)
     for _ in range(RECENT_SAMPLES + 1):
-        overview.sample()
-    assert overview.told()["latency"]["store_seconds"]["p50"] > 1
-    seconds.add(0.00005)
-    assert overview.told()["latency"]["store_seconds"]["p99"] <= 0.0001
+        overview.take_sample()
+    assert overview.build_overview()["latency"]["store_seconds"]["p50"] > 1
+    seconds.observe(0.00005)
+    assert overview.build_overview()["latency"]["store_seconds"]["p99"] <= 0.0001
 
 
 def test_probes_and_lookers_on_are_no_requests() -> None:
     metrics = Metrics()
     for endpoint in ("/healthz", "/metrics", "/v1/admin/overview", "other", "/v1/models", "/v1/chat/completions"):
-        metrics.counted(f.REQUESTS, endpoint, "503").add()
-    assert overview_of(metrics).told()["totals"]["requests"] == 2
+        metrics.counter_series(f.REQUESTS, endpoint, "503").add()
+    assert overview_of(metrics).build_overview()["totals"]["requests"] == 2
 
 
 def test_errors_that_no_application_was_told_are_none() -> None:
     metrics = Metrics()
     for status in (404, 499, 503):
-        metrics.error("x", status)
+        metrics.count_error("x", status)
     for _ in range(3):
-        metrics.error("x", 404, is_of_application=False)
-    told = overview_of(metrics).told()
+        metrics.count_error("x", 404, is_of_application=False)
+    told = overview_of(metrics).build_overview()
     assert told["errors"] == [{"code": "x", "status": 404, "count": 1}, {"code": "x", "status": 503, "count": 1}]
     assert (told["totals"]["refusals"], told["totals"]["errors"]) == (1, 1)
 
 
 def test_what_is_saved_is_less_what_summaries_cost() -> None:
     metrics = Metrics()
-    metrics.answered(TURN)
-    metrics.counted(f.COST, "summary", "p", "m").add(0.2)
-    totals = overview_of(metrics).told()["totals"]
+    metrics.count_turn(TURN)
+    metrics.counter_series(f.COST, "summary", "p", "m").add(0.2)
+    totals = overview_of(metrics).build_overview()["totals"]
     assert (totals["saved_usd"], totals["cost_usd"]) == (0.3, 0.2)
 
 
 async def test_the_first_sample_is_taken_at_once_and_the_last_before_the_end() -> None:
-    overview = Overview(Metrics(), NATURE, unix_seconds=lambda: 0.0)
+    overview = MetricsOverview(Metrics(), NATURE, unix_seconds=lambda: 0.0)
     overview.start()
     await asyncio.sleep(0)
     await overview.aclose()
-    assert len(overview.told()["series"]["samples"]) == 1
+    assert len(overview.build_overview()["series"]["samples"]) == 1
 
 
 async def test_sampling_goes_on_where_numbers_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ async def test_sampling_goes_on_where_numbers_could_not_be_read(monkeypatch: pyt
         raise OSError("Too many open files")
 
     metrics = Metrics()
-    overview = Overview(metrics, NATURE, unix_seconds=lambda: 0.0, sleep=sleep)
-    monkeypatch.setattr(metrics, "numbers", unreadable)
+    overview = MetricsOverview(metrics, NATURE, unix_seconds=lambda: 0.0, sleep=sleep)
+    monkeypatch.setattr(metrics, "read_snapshot", unreadable)
     overview.start()
     await again.wait()
     await overview.aclose()
-    assert overview.told()["series"]["samples"]
+    assert overview.build_overview()["series"]["samples"]

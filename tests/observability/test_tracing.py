@@ -20,10 +20,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.assembly.telemetry import tracing_of
-from app.observability.opentelemetry_tracing import OtelTracing, exporter_to
-from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, traced
-from app.settings import ConfigurationError, load
+from app.assembly.telemetry import build_tracing
+from app.observability.opentelemetry_tracing import OtelTracing, build_exporter
+from app.observability.tracing import NO_SPAN, NoTracing, Tracing, current_span, trace_span
+from app.settings import ConfigurationError, load_settings
 from tests.live import ScriptedUpstream, gateway, serving
 
 SAMPLED = [(b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
@@ -121,8 +121,8 @@ async def test_a_collector_gets_the_spans_of_a_turn_over_http() -> None:
 )
 async def test_the_path_of_traces_is_added_unless_it_is_there(written: str, asked: str) -> None:
     async with collecting() as (collector, address):
-        tracing = otel_to(exporter_to(address + written, {}))
-        tracing.request("GET", [], {}).end()
+        tracing = otel_to(build_exporter(address + written, {}))
+        tracing.start_request_span("GET", [], {}).end()
         await tracing.aclose()
     assert collector.paths == [asked]
 
@@ -140,8 +140,8 @@ async def test_a_collector_that_is_away_costs_no_request_anything(caplog: pytest
 async def test_a_collector_that_hangs_holds_up_the_end_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
     async with collecting() as (collector, address):
         collector.gate = asyncio.Event()
-        tracing = otel_to(exporter_to(address, {}), drain_seconds=0.2)
-        tracing.request("GET", [], {}).end()
+        tracing = otel_to(build_exporter(address, {}), drain_seconds=0.2)
+        tracing.start_request_span("GET", [], {}).end()
         began = time.monotonic()
         await tracing.aclose()
         assert 0.15 < time.monotonic() - began < 1
@@ -154,7 +154,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
         pass
 
     caplog.set_level(logging.INFO)
-    exporter = exporter_to("http://127.0.0.1:9", {})
+    exporter = build_exporter("http://127.0.0.1:9", {})
     tracing = otel_to(exporter, drain_seconds=5)
     await asyncio.to_thread(exporter.shutdown)
     assert [exporter.export([]) for _ in range(3)]
@@ -165,7 +165,7 @@ async def test_a_collector_that_is_away_is_told_of_once(caplog: pytest.LogCaptur
 async def test_the_applications_own_tracing_is_left_alone() -> None:
     before = ambient.get_tracer_provider()
     tracing = otel_to(InMemorySpanExporter())
-    with tracing.request("GET", SAMPLED, {}):
+    with tracing.start_request_span("GET", SAMPLED, {}):
         assert ambient.get_current_span() is ambient.INVALID_SPAN
         assert ambient.get_tracer_provider() is before
     await tracing.aclose()
@@ -175,12 +175,12 @@ async def test_a_span_is_current_within_and_in_the_tasks_begun_there() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
 
-    @traced("step")
+    @trace_span("step")
     async def step() -> str:
-        with current_span().child("inner"):
+        with current_span().start_child("inner"):
             return "done"
 
-    with tracing.request("GET", [], {}):
+    with tracing.start_request_span("GET", [], {}):
         assert await asyncio.create_task(step()) == "done"
     assert current_span() is NO_SPAN
     await tracing.aclose()
@@ -193,7 +193,7 @@ async def test_a_span_is_current_within_and_in_the_tasks_begun_there() -> None:
 async def test_an_error_is_told_by_its_name_alone() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
-    with pytest.raises(ValueError, match="secret"), tracing.request("GET", [], {}):
+    with pytest.raises(ValueError, match="secret"), tracing.start_request_span("GET", [], {}):
         raise ValueError("secret")
     await tracing.aclose()
     (span,) = exporter.get_finished_spans()
@@ -204,9 +204,9 @@ async def test_an_error_is_told_by_its_name_alone() -> None:
 async def test_a_request_that_is_recorded_has_what_it_causes_recorded() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter, sample_ratio=0.0)
-    with tracing.request("GET", SAMPLED, {}) as recorded, recorded.follower("later"):
+    with tracing.start_request_span("GET", SAMPLED, {}) as recorded, recorded.start_linked_trace("later"):
         pass
-    tracing.request("GET", [], {}).follower("never").end()
+    tracing.start_request_span("GET", [], {}).start_linked_trace("never").end()
     await tracing.aclose()
     assert [span.name for span in exporter.get_finished_spans()] == ["later", "GET"]
 
@@ -214,20 +214,20 @@ async def test_a_request_that_is_recorded_has_what_it_causes_recorded() -> None:
 async def test_long_values_are_cut() -> None:
     exporter = InMemorySpanExporter()
     tracing = otel_to(exporter)
-    tracing.request("GET", [], {"gen_ai.request.model": "x" * 1000}).end()
+    tracing.start_request_span("GET", [], {"gen_ai.request.model": "x" * 1000}).end()
     await tracing.aclose()
     assert len(str((exporter.get_finished_spans()[0].attributes or {})["gen_ai.request.model"])) == 200
 
 
 def settings_with(endpoint: str | None) -> object:
-    return load(environ={}, arguments={("telemetry", "traces"): {"endpoint": endpoint}})
+    return load_settings(environ={}, arguments={("telemetry", "traces"): {"endpoint": endpoint}})
 
 
 def test_without_an_endpoint_the_library_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "app.observability.opentelemetry_tracing", None)
-    assert isinstance(tracing_of(load(environ={})), NoTracing)
+    assert isinstance(build_tracing(load_settings(environ={})), NoTracing)
     with pytest.raises(ImportError):
-        tracing_of(load(environ={"CONCERTINA_TELEMETRY__TRACES__ENDPOINT": "http://localhost:4318"}))
+        build_tracing(load_settings(environ={"CONCERTINA_TELEMETRY__TRACES__ENDPOINT": "http://localhost:4318"}))
 
 
 def test_an_endpoint_without_the_library_is_refused_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,10 +254,10 @@ def test_what_nobody_traces_costs_next_to_nothing() -> None:
     tracing: Tracing = NoTracing()
 
     def of_turn() -> None:
-        with tracing.request("POST", (), {}) as span:
-            span.share({"a": 1})
+        with tracing.start_request_span("POST", (), {}) as span:
+            span.set_shared({"a": 1})
             for _ in range(6):
-                current_span().child("step")
+                current_span().start_child("step")
             if span.is_recording:
                 span.set({})
 

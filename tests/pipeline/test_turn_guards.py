@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from app.pipeline.persist import turn_writer
-from app.pipeline.resolve.resent_history import FAST_PATH_MESSAGES
-from app.store.contract import Append
+from app.pipeline.resolve.resent_history import MIN_FAST_PATH_MESSAGES
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.pipeline.admission.test_idempotency_keys import KEY
@@ -132,7 +132,7 @@ async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str, m
     async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
         for name in ("first", "second"):
             history, ids = [], set()
-            for turn in range(FAST_PATH_MESSAGES):
+            for turn in range(MIN_FAST_PATH_MESSAGES):
                 history.append(user(f"Question {turn}"))
                 body = await gateway.say(history, **named(name))
                 ids.add(body["conversation_id"])
@@ -140,12 +140,12 @@ async def test_two_chats_with_the_same_words_stay_apart_by_their_ids(how: str, m
             assert len(ids) == 1, name
         first, second = gateway.conversations()
         assert {first.external_id, second.external_id} == {"first", "second"}
-        assert first.head_seq == second.head_seq == 2 * FAST_PATH_MESSAGES - 1
+        assert first.head_seq == second.head_seq == 2 * MIN_FAST_PATH_MESSAGES - 1
         assert first.lineage == second.lineage == ()
         again = await gateway.say([*history[:4], user("Otherwise")], **named("second"))
         branch = next(one for one in gateway.conversations() if one.id == again["conversation_id"])
         by_name = {one.external_id: one.id for one in (first, second)}
-        assert branch.path[0][0] == by_name["second"]
+        assert branch.lineage_with_self[0][0] == by_name["second"]
 
 
 @pytest.mark.parametrize(("openings", "is_known"), [(["Hi"], True), (["Hi", "Hello"], False)], ids=["one", "two"])
@@ -175,7 +175,7 @@ class Elapsing(MemoryStore):
         self.elapses_at: int | None = None
         """The append that comes too late, counted from 0."""
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         if len(self.seqs) == self.elapses_at:
             self.ahead += timedelta(hours=1)
         self.seqs.append([entry.seq for entry in write.messages])
@@ -197,7 +197,7 @@ WRITES = pytest.mark.parametrize(
 async def test_a_turn_whose_lease_expired_while_the_log_stood_still_is_not_stored(
     kept_back_seconds: float, late: int, seqs: list[list[int]], stored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", kept_back_seconds)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", kept_back_seconds)
     slow = completion("Too late.")
     gate = held(slow)
     store = Elapsing()
@@ -233,7 +233,7 @@ async def test_a_streamed_turn_whose_lease_expired_while_the_log_stood_still_is_
 
 
 async def test_of_turns_at_once_only_those_whose_leases_expired_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
     count = 4
     store = Elapsing()
     async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Store
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal
 from tests.faults.load import Load, Manners
@@ -51,7 +51,7 @@ def pooled_url(server: Database) -> Iterator[str]:
     """A database that was migrated through the pooler."""
     with pooled(server.folder, pool_size=POOL) as port:
         url = f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
-        prepare(url, auto_migrate=True)
+        prepare_database(url, auto_migrate=True)
         yield url
 
 
@@ -62,7 +62,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def store(pooled_url: str, clock: Clock) -> AsyncIterator[Store]:
-    opened = open_store(pooled_url, clock=clock, statement_cache_size=0)
+    opened = create_store(pooled_url, clock=clock, statement_cache_size=0)
     await opened.open()
     yield opened
     await opened.close()
@@ -154,7 +154,7 @@ async def by_hand(made: Fleet) -> None:
 async def test_whoever_forgets_the_setting_is_told_of_it(
     pooled_url: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store(pooled_url, clock=clock, statement_cache_size=256)
+    store = create_store(pooled_url, clock=clock, statement_cache_size=256)
     with caplog.at_level(logging.WARNING):
         await store.open()
     assert ["database.statement_cache_size: 0" in record.getMessage() for record in caplog.records] == [True]
@@ -172,9 +172,9 @@ async def test_whoever_needs_no_setting_is_not_warned(
     server: Database, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = server.url("postgres")
-    await asyncio.to_thread(prepare, url, auto_migrate=True)
+    await asyncio.to_thread(prepare_database, url, auto_migrate=True)
     with caplog.at_level(logging.WARNING):
-        store = open_store(url, clock=clock)
+        store = create_store(url, clock=clock)
         await store.open()
         await store.close()
     assert caplog.records == []
@@ -186,8 +186,8 @@ async def test_a_pooler_that_keeps_prepared_statements_needs_no_setting(server: 
         pytest.skip("no PgBouncer here can keep prepared statements: 1.21 is the first that can")
     with pooled(server.folder, pool_size=POOL, max_prepared_statements=200) as port:
         url = f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
-        await asyncio.to_thread(prepare, url, auto_migrate=True)
-        store = open_store(url, clock=clock, statement_cache_size=100)
+        await asyncio.to_thread(prepare_database, url, auto_migrate=True)
+        store = create_store(url, clock=clock, statement_cache_size=100)
         await store.open()
         await asyncio.gather(*(_talk(store) for _ in range(20)))
         await store.close()
@@ -197,4 +197,4 @@ async def _talk(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), ["user hi", "assistant hello"])
     for _ in range(5):
         conversation, log = await go_on(store, conversation, log, ["user and?", "assistant so"])
-        assert len(await store.read(conversation, 0, 99)) == conversation.head_seq + 1
+        assert len(await store.read_log(conversation, 0, 99)) == conversation.head_seq + 1

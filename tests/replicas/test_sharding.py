@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from sqlalchemy import UniqueConstraint
 
 from app.conversation.messages import StoredCompletion
-from app.store.contract import Append, CompletionQuery, ListQuery
+from app.store.contract import CompletionQuery, ConversationQuery, LogAppend
 from app.store.postgres.backend import PostgresStore
-from app.store.sql.tables import is_on, metadata
+from app.store.sql.tables import is_in_dialect, metadata
 from tests.postgres import Databases, dsn
 from tests.replicas.sharding import Plan, Router, Wide
 from tests.store.example_logs import (
@@ -39,7 +39,7 @@ SHARDS = 2
 FAMILIES = 8
 """Enough for each shard to have some."""
 CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
-TABLES = {name: table for name, table in metadata.tables.items() if is_on(table, "postgresql")}
+TABLES = {name: table for name, table in metadata.tables.items() if is_in_dialect(table, "postgresql")}
 
 
 @pytest.fixture(scope="module")
@@ -104,37 +104,37 @@ async def test_every_statement_of_a_turn_runs_on_one_shard(store: PostgresStore,
         tenant = fresh_tenant()
         conversation, log = await begin(store, tenant, CHAT)
         root = conversation.root
-        found = await store.find(tenant=tenant, root=root, links=links(log), skeletons=skeletons(log))
+        found = await store.find_link_matches(tenant=tenant, root=root, links=links(log), skeletons=skeletons(log))
         assert found[0].conversation.id == conversation.id
         lease = await lease_on(store, root, conversation.id)
         assert await store.renew_leases([lease], 30) == []
         more = log_of(tenant, ["user and?", "assistant so"], after=log[-1])
         after = grown(conversation, more)
-        await store.append(Append(after, conversation.head_seq, more, fence=lease, releases=True))
+        await store.append(LogAppend(after, conversation.head_seq, more, fence=lease, releases_lease=True))
         conversation, log = after, [*log, *more]
-        assert await store.get(tenant=tenant, conversation_id=conversation.id) is not None
-        assert links(await store.read(conversation, 0, 99)) == links(log)
+        assert await store.find_conversation(tenant=tenant, conversation_id=conversation.id) is not None
+        assert links(await store.read_log(conversation, 0, 99)) == links(log)
         branch, whole = await branch_off(store, conversation, log, 1, ["user instead", "assistant as you like"])
-        assert links(await store.read(branch, 0, 99)) == links(whole)
-        within = await store.find(
-            tenant=tenant, root=root, links=links(whole), skeletons=skeletons(whole), within=branch.id
+        assert links(await store.read_log(branch, 0, 99)) == links(whole)
+        within = await store.find_link_matches(
+            tenant=tenant, root=root, links=links(whole), skeletons=skeletons(whole), named_conversation_id=branch.id
         )
         assert within[0].conversation.id == branch.id
         lease = await lease_on(store, root, "range")
         chunk = chunk_over(conversation, log, 0, 2)
-        await store.add_chunk(tenant=tenant, root=root, chunk=chunk, fence=lease)
+        await store.add_summary(tenant=tenant, root=root, summary=chunk, fence=lease)
         await store.release_lease(lease)
-        shared = await store.chunks(tenant=tenant, root=root, path=branch.path, links=links(whole))
+        shared = await store.find_summaries(tenant=tenant, root=root, path=branch.lineage_with_self, links=links(whole))
         assert [one.id for one in shared] == [chunk.id]
-        await store.index(conversation, log)
-        told = await store.search(conversation, terms=["hello"], from_seq=0, before_seq=9, limit=3)
+        await store.index_messages(conversation, log)
+        told = await store.search_log(conversation, terms=["hello"], from_seq=0, before_seq=9, limit=3)
         assert "hello" in told[0].message.message.text
-        await store.mark(conversation, {"pins": []})
-        await store.revise(tenant=tenant, root=root, chunk=replace(chunk, text="Better.", revision=2))
-        assert [one.text for one in await store.revisions(tenant=tenant, root=root, chunk_id=chunk.id)][1:] == [
-            "Better."
-        ]
-        assert await store.delete_chunk(tenant=tenant, root=root, chunk_id=chunk.id)
+        await store.replace_marks(conversation, {"pins": []})
+        await store.revise_summary(tenant=tenant, root=root, summary=replace(chunk, text="Better.", revision=2))
+        assert [one.text for one in await store.read_summary_revisions(tenant=tenant, root=root, summary_id=chunk.id)][
+            1:
+        ] == ["Better."]
+        assert await store.delete_summary(tenant=tenant, root=root, summary_id=chunk.id)
         conversation, log = await go_on(store, conversation, log, ["user bye", "assistant bye"])
     places = {shard for _, shard in router.statements}
     assert places == {None, *range(SHARDS)}
@@ -144,16 +144,16 @@ async def test_a_turn_needs_no_more_than_one_place_of_its_tenant_beside(store: P
     tenant = fresh_tenant()
     conversation, _ = await begin(store, tenant, CHAT)
     claim = {"tenant": tenant, "key": "k", "holder": "h"}
-    assert (await store.claim_request(**claim, digest=b"d", seconds=9, kept_seconds=9)).state == "claimed"
-    await store.settle_request(**claim, conversation_id=conversation.id, seq=1)
-    assert (await store.claim_request(**claim, digest=b"d", seconds=9, kept_seconds=9)).state == "done"
+    assert (await store.claim_idempotency_key(**claim, digest=b"d", seconds=9, kept_seconds=9)).state == "claimed"
+    await store.complete_idempotency_key(**claim, conversation_id=conversation.id, seq=1)
+    assert (await store.claim_idempotency_key(**claim, digest=b"d", seconds=9, kept_seconds=9)).state == "done"
     completion = StoredCompletion("chatcmpl-1", tenant, conversation.root, conversation.id, 1, "m", NOON)
-    await store.keep_completion(completion)
-    assert await store.completion(tenant=tenant, completion_id=completion.id) is not None
-    assert len(await store.completions(tenant=tenant, query=CompletionQuery(limit=9))) == 1
-    assert await store.key_of("digest") is None
-    await store.learn(model="m", facts={"window": 1})
-    assert await store.model_facts() == {"m": {"window": 1}}
+    await store.save_completion(completion)
+    assert await store.find_completion(tenant=tenant, completion_id=completion.id) is not None
+    assert len(await store.list_completions(tenant=tenant, query=CompletionQuery(limit=9))) == 1
+    assert await store.find_api_key("digest") is None
+    await store.merge_model_facts(model="m", facts={"window": 1})
+    assert await store.read_model_facts() == {"m": {"window": 1}}
 
 
 Wideness = Callable[[PostgresStore], Awaitable[object]]
@@ -164,38 +164,40 @@ async def _named(store: PostgresStore) -> object:
 
 
 async def _by_name(store: PostgresStore) -> object:
-    return await store.get(tenant="t", conversation_id="chat")
+    return await store.find_conversation(tenant="t", conversation_id="chat")
 
 
 async def _point(store: PostgresStore) -> None:
     tenant = fresh_tenant()
-    await store.point(tenant=tenant, external_id="x", conversation=conversation_of(tenant, log_of(tenant, CHAT)))
+    await store.assign_external_id(
+        tenant=tenant, external_id="x", conversation=conversation_of(tenant, log_of(tenant, CHAT))
+    )
 
 
 async def _listed(store: PostgresStore) -> object:
-    return await store.conversations(tenant="t", query=ListQuery(limit=9))
+    return await store.list_conversations(tenant="t", query=ConversationQuery(limit=9))
 
 
 async def _search_all(store: PostgresStore) -> object:
-    return await store.search_all(tenant="t", terms=["hello"], limit=3)
+    return await store.search_tenant(tenant="t", terms=["hello"], limit=3)
 
 
 async def _deleted(store: PostgresStore) -> object:
     conversation, _ = await begin(store, tenant := fresh_tenant(), CHAT)
-    return await store.delete(tenant=tenant, conversation_id=conversation.id)
+    return await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
 
 
 async def _redacted(store: PostgresStore) -> object:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    return await store.redact(conversation, [log[0]])
+    return await store.redact_messages(conversation, [log[0]])
 
 
 async def _forgotten(store: PostgresStore) -> None:
-    await store.forget_index()
+    await store.clear_search_index()
 
 
 async def _purged_keys(store: PostgresStore) -> object:
-    return await store.purge_requests()
+    return await store.purge_idempotency_keys()
 
 
 async def _renewed(store: PostgresStore) -> object:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.conversations.api_keys import Issuing, Wish
-from app.store.connect import open_store
+from app.conversations.api_keys import ApiKeys, NewApiKey
+from app.store.connect import create_store
 from tests.replicas.fleet import REPLICAS, Fleet, answer_to, fleet, fresh_name, history_of, question, reached
 from tests.support.gateway import assistant, user
 
@@ -40,11 +40,11 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def admin(shared: Fleet) -> str:
     """The first key of all, made beside the gateways."""
-    store = open_store(shared.stage.database_url)
+    store = create_store(shared.stage.database_url)
     await store.open()
     try:
-        issuing = Issuing(store, policies=[], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
-        secret, _ = await issuing.issue(Wish(name="operator", tenant="operator", scopes=("admin",)))
+        issuing = ApiKeys(store, policies=[], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+        secret, _ = await issuing.create_key(NewApiKey(name="operator", tenant="operator", scopes=("admin",)))
     finally:
         await store.close()
     return secret

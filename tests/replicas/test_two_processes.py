@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.auth import open_caller
-from app.store.connect import open_store
-from migrations.run import prepare
+from app.api.edge.auth import build_open_caller
+from app.store.connect import create_store
+from migrations.run import prepare_database
 from tests.harness import Gateway, Simulated, gateway_config
 from tests.support.gateway import is_summary, material, user
 
@@ -33,7 +33,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
     url = f"sqlite+aiosqlite:///{tmp_path}/shared.db"
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     return url
 
 
@@ -120,13 +120,13 @@ async def test_twenty_resends_at_once_over_the_line_cost_one_summary_for_each_ra
 
 async def everything(database: str, conversation_id: str) -> list[dict[str, Any]]:
     """The log of a conversation, read past the store's own look-ups by tenant."""
-    store = open_store(database)
+    store = create_store(database)
     await store.open()
     try:
-        tenant = open_caller(AUTHORIZATION, None, await store.server_secret("pepper", proposed="")).tenant
-        found = await store.get(tenant=tenant, conversation_id=conversation_id)
+        tenant = build_open_caller(AUTHORIZATION, None, await store.ensure_server_secret("pepper", proposed="")).tenant
+        found = await store.find_conversation(tenant=tenant, conversation_id=conversation_id)
         assert found is not None
-        log = await store.read(found, 0, found.head_seq + 1)
+        log = await store.read_log(found, 0, found.head_seq + 1)
     finally:
         await store.close()
     return [{"seq": one.seq, "role": one.message.role, "text": one.message.text} for one in log]

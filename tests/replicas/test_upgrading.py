@@ -13,8 +13,8 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from app.store.location import location_of
-from app.store.sql.tables import is_on, metadata
+from app.store.location import parse_database_url
+from app.store.sql.tables import is_in_dialect, metadata
 from migrations import upgrading
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal
@@ -41,7 +41,7 @@ def expansion() -> str:
         f"ALTER TABLE {name} ADD COLUMN new_counted integer NOT NULL DEFAULT 0; "
         f"CREATE INDEX {name}_new ON {name} (new_counted)"
         for name, table in metadata.tables.items()
-        if is_on(table, "postgresql")
+        if is_in_dialect(table, "postgresql")
     ]
     version = f"UPDATE alembic_version SET version_num = '{NEXT}'"
     return "; ".join([*changes, "CREATE TABLE of_the_next_version (id text PRIMARY KEY)", version])
@@ -120,7 +120,7 @@ def test_each_step_leaves_everything_that_the_version_before_reads_and_writes(
     url = f"sqlite:///{tmp_path}/steps.db" if backend == "sqlite" else request.getfixturevalue("empty_postgres_url")
     snapshots = []
     for step in STEPS:
-        upgrading.upgrade_schema(location_of(url), step)
+        upgrading.upgrade_schema(parse_database_url(url), step)
         snapshots.append(with_connection(url, snapshot))
     for (before, after), step in zip(itertools.pairwise(snapshots), STEPS[1:], strict=True):
         assert narrowings(before, after) == [], step

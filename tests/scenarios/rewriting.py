@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.tokenizers import load_tokenizer
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
 from tests.support.gateway import World, call, is_summary, system, user
 
 WINDOW = 8192
 KEY = "sk-one"
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 SYSTEM = system("You help with gardens.")
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
@@ -62,7 +62,7 @@ class StrictModel(ScriptedUpstream):
         if (why := find_orphan(messages)) is not None:
             self.refused.append(why)
             return Reply({"error": {"message": why, "type": "invalid_request_error", "param": "messages"}}, status=400)
-        tokens = COUNTER.request(messages, tools=body.get("tools"))
+        tokens = COUNTER.count_request(messages, tools=body.get("tools"))
         if tokens > WINDOW:
             self.refused.append(f"{tokens} tokens")
         if is_summary(body):

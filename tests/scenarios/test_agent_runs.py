@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.tokenizers import load_tokenizer
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
@@ -22,7 +22,7 @@ from tests.shared_data import agent_tools, needs_recordings, recorded
 WINDOWS = {"sim-4096": 4096, "sim-8192": 8192}
 AGENT_RUNS_STEP = int(os.environ.get("AGENT_RUNS_STEP", "12"))
 """Every so manieth run is repeated turn by turn."""
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 
 
 def turns(run: dict[str, Any], tools: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -37,7 +37,7 @@ def turns(run: dict[str, Any], tools: dict[str, Any]) -> Iterator[dict[str, Any]
 @pytest.mark.parametrize("model", WINDOWS)
 async def test_every_turn_of_an_agent_run_is_answered_within_the_window(model: str) -> None:
     simulator = Simulator(
-        SimulatorOptions(recorded_requests=4), lambda _: COUNTER, clock=time.time, new_id=lambda: "simulated"
+        SimulatorOptions(max_recorded_requests=4), lambda _: COUNTER, clock=time.time, new_id=lambda: "simulated"
     )
     async with (
         serving(SimulatorApp(simulator), lifespan="off") as upstream,
@@ -53,7 +53,7 @@ async def test_every_turn_of_an_agent_run_is_answered_within_the_window(model: s
                 )
                 assert answer.status_code == 200, (run["id"], answer.text)
                 body = answer.json()
-                context, sent = body["context"], simulator.requests[-1]["body"]["messages"]
+                context, sent = body["context"], simulator.recorded_requests[-1]["body"]["messages"]
                 assert body["usage"]["prompt_tokens"] == context["prompt_tokens"] <= WINDOWS[model]
                 assert (body["context_status"] == "full") == (sent == request["messages"])
                 assert (body["context_status"] == "summarized") <= bool(context["summaries"])
@@ -78,7 +78,7 @@ async def test_no_turn_that_fits_is_refused_by_a_provider_that_counts_more(windo
     spoken: dict[str, Any] = {}
 
     def count(messages: list[dict[str, Any]], tools: Any) -> int:
-        return round(300 + 1.23 * COUNTER.request(messages, tools=tools))
+        return round(300 + 1.23 * COUNTER.count_request(messages, tools=tools))
 
     def reply(body: dict[str, Any]) -> Reply:
         tokens = count(body["messages"], body.get("tools"))

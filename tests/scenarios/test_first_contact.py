@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.context.plan.planner import plan
+from app.context.plan.planner import plan_view
 from tests.scenarios.test_known_faults import FILLER, WINDOW, talking
 
 
@@ -23,10 +23,10 @@ async def test_all_of_it_is_told_in_the_first_answer_and_nothing_is_done_again()
         assert (body["context_status"], body["context"]["dropped_messages"]) == ("summarized", 0)
         assert body["context"]["summaries"][0]["from_seq"] == 0
         assert sum(summary["tokens"] for summary in body["context"]["summaries"]) <= 0.3 * WINDOW
-        asked = len(talk.simulator.requests)
+        asked = len(talk.simulator.recorded_requests)
         first = talk.sent
         assert (await talk.say("And now?"))["context"]["summaries"] == body["context"]["summaries"]
-        assert len(talk.simulator.requests) == asked + 1
+        assert len(talk.simulator.recorded_requests) == asked + 1
         assert talk.sent[: len(first)] == first
 
 
@@ -35,9 +35,9 @@ async def test_its_view_is_planned_off_the_event_loop(monkeypatch: pytest.Monkey
 
     def noting(*args: Any, **keywords: Any) -> Any:
         planned_in.append(threading.current_thread())
-        return plan(*args, **keywords)
+        return plan_view(*args, **keywords)
 
-    monkeypatch.setattr("app.pipeline.view.view_builder.plan", noting)
+    monkeypatch.setattr("app.pipeline.view.view_builder.plan_view", noting)
     async with talking() as talk:
         talk.messages = history(1_500, "Short.")
         await talk.say("Where were we?", context={"summarize": "never"})

@@ -16,14 +16,14 @@ import httpx
 import pytest
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import TiktokenTokenizer, tokenizer_for
+from app.context.count.tokenizers import TiktokenTokenizer, load_tokenizer
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from tests.live import gateway, serving
 
 WINDOW = 4096
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 FILLER = "The quarterly report mentions it in passing, between the weather and the canteen menu. " * 12
 
 
@@ -58,13 +58,13 @@ class Talk:
     @property
     def sent(self) -> list[dict[str, Any]]:
         """The messages of the last ordinary request that reached the model."""
-        ordinary = [entry["body"] for entry in self.simulator.requests if not is_summary_call(entry["body"])]
+        ordinary = [entry["body"] for entry in self.simulator.recorded_requests if not is_summary_call(entry["body"])]
         sent: list[dict[str, Any]] = ordinary[-1]["messages"]
         return sent
 
     @property
     def summary_calls(self) -> list[dict[str, Any]]:
-        return [entry["body"] for entry in self.simulator.requests if is_summary_call(entry["body"])]
+        return [entry["body"] for entry in self.simulator.recorded_requests if is_summary_call(entry["body"])]
 
 
 def is_summary_call(body: dict[str, Any]) -> bool:
@@ -147,7 +147,7 @@ async def test_a_zone_larger_than_the_summarizers_window_is_cut_to_fit_it() -> N
         assert body["context_status"] == "summarized"
         assert body["context"]["warnings"] == []
         assert len(talk.summary_calls) > 1
-        assert all(COUNTER.request(call["messages"]) + call["max_tokens"] <= 4096 for call in talk.summary_calls)
+        assert all(COUNTER.count_request(call["messages"]) + call["max_tokens"] <= 4096 for call in talk.summary_calls)
 
 
 @pytest.mark.parametrize("fault", ["empty,on=summary", "status=500,on=summary", "garbage,on=summary"])
@@ -179,7 +179,7 @@ async def test_the_lock_spans_processes_and_holds_until_the_turn_is_stored(tmp_p
             return (await client.post(f"{address}/chat/completions", json=body, headers=headers)).status_code
 
         assert await asyncio.gather(*map(say, range(8))) == [200] * 8
-        last = max((entry["body"]["messages"] for entry in simulator.requests), key=len)
+        last = max((entry["body"]["messages"] for entry in simulator.recorded_requests), key=len)
         assert [message["role"] for message in last] == ["user", "assistant"] * 7 + ["user"]
         assert len({message["content"] for message in last if message["role"] == "user"}) == 8
 
@@ -187,7 +187,7 @@ async def test_the_lock_spans_processes_and_holds_until_the_turn_is_stored(tmp_p
 async def test_the_view_is_measured_again_after_a_compaction() -> None:
     async with talking() as talk:
         body = await talk.say_until_compacted()
-        assert body["context"]["prompt_tokens"] == body["usage"]["prompt_tokens"] == COUNTER.request(talk.sent)
+        assert body["context"]["prompt_tokens"] == body["usage"]["prompt_tokens"] == COUNTER.count_request(talk.sent)
 
 
 async def test_several_summaries_are_one_user_message_and_merge_where_roles_must_alternate() -> None:

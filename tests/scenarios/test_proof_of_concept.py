@@ -19,14 +19,14 @@ import httpx
 import pytest
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
-from app.context.count.vocabulary import encoding_for
+from app.context.count.tokenizers import load_tokenizer
+from app.context.count.vocabulary import find_encoding_name
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
 from demo.script import SYSTEM, TOPICS, Turn, conversation
 from demo.stored import read
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.live import gateway, serving
 
 WINDOW = 8192
@@ -62,13 +62,13 @@ def unquoted_tokens(answer: Mapping[str, Any]) -> int:
 
 @cache
 def _counter(model: str) -> TokenCounter:
-    return TokenCounter(tokenizer_for(encoding_for(model)))
+    return TokenCounter(load_tokenizer(find_encoding_name(model)))
 
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Held:
     database_url = f"sqlite:///{tmp_path_factory.mktemp('proof')}/proof.db"
-    prepare(database_url, auto_migrate=True)
+    prepare_database(database_url, auto_migrate=True)
     return asyncio.run(_hold(database_url))
 
 
@@ -87,7 +87,7 @@ async def _hold(database_url: str) -> Held:
             assert answered.status_code == 200, answered.text
             answers.append(answered.json())
             messages.append({"role": "assistant", "content": answers[-1]["choices"][0]["message"]["content"]})
-    bodies = [request["body"] for request in simulator.requests if request["path"] == "/chat/completions"]
+    bodies = [request["body"] for request in simulator.recorded_requests if request["path"] == "/chat/completions"]
     asked = [body for body in bodies if "material to be summarized" not in body["messages"][-1]["content"]]
     return Held(conversation(), answers, messages[1:], asked, database_url)
 

@@ -59,7 +59,7 @@ async def test_notes_before_the_newest_message_neither_orphan_results_nor_lose_m
         stored = [content for content in place.contents() if content in set(asked_users)]
         assert stored == asked_users
         for body, sent in zip(client.bodies, model.asked, strict=True):
-            counted = COUNTER.request(sent["messages"], tools=sent["tools"])
+            counted = COUNTER.count_request(sent["messages"], tools=sent["tools"])
             assert body["context"]["prompt_tokens"] == pytest.approx(counted, rel=0.1)
             assert any(str(message["content"]).startswith("It is minute") for message in sent["messages"])
 

@@ -15,29 +15,29 @@ import msgspec
 import orjson
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
-from app.compaction.acceptance.facts import Values
-from app.compaction.summarizer.transcript import transcript
-from app.context.count.image_tokens import image_tokens
+from app.compaction.acceptance.facts import MentionCollector
+from app.compaction.summarizer.transcript import build_transcript
+from app.context.count.image_tokens import count_image_tokens
 from app.context.count.token_counter import TokenCounter
-from app.conversation.canonical_form import canonical
-from app.conversation.identity import is_valid_id, start_of, walk
+from app.conversation.canonical_form import canonicalize_message
+from app.conversation.identity import compute_start_position, is_valid_conversation_id, iterate_link_positions
 from app.conversation.message_checks import check_messages
 from app.conversation.messages import LogMessage, Message
-from app.conversation.search_terms import searchable_text, terms_of_message
-from app.conversations.history.readable_log import spoken_row
-from app.conversations.items.item_parser import read_items
-from app.conversations.items.items import items_of, parse_item_id
+from app.conversation.search_terms import extract_message_terms, extract_searchable_text
+from app.conversations.history.readable_log import build_message_row
+from app.conversations.items.item_parser import parse_items
+from app.conversations.items.items import build_items, parse_item_id
 from app.conversations.transfer.formats import format_detection
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
-from app.pipeline.call.upstream_request import upstream_body
+from app.pipeline.call.upstream_request import build_upstream_body
 from app.pipeline.chat_request import Caller
-from app.pipeline.respond.stream_frames import DONE_FRAME, EarlyStream, error_frames
-from app.upstream.http.inflate import MOST_BYTES, Inflater
+from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
+from app.upstream.http.inflate import STEP_OUTPUT_BYTES, Decompressor
 from app.upstream.protocols.openai import OpenAIProvider
-from app.upstream.protocols.overflow import recognise
-from app.upstream.protocols.sse import Event, EventDecoder
-from app.upstream.protocols.stream_collector import Collector
-from app.upstream.provider import Call, Deployment, Quirks
+from app.upstream.protocols.overflow import detect_overflow
+from app.upstream.protocols.sse import SseDecoder, SseEvent
+from app.upstream.protocols.stream_collector import StreamCollector
+from app.upstream.provider import ModelDeployment, ProviderQuirks, UpstreamRequest
 from tests.pipeline.respond.test_stream_relay import relayed
 from tests.upstream.http.test_http1_properties import answered
 
@@ -63,10 +63,10 @@ class _Letters:
 
 COUNTER: Final = TokenCounter(_Letters())
 PROVIDER: Final = OpenAIProvider("p", "http://provider.test/v1")
-REBUILDING: Final = Deployment(
+REBUILDING: Final = ModelDeployment(
     PROVIDER,
     "other",
-    quirks=Quirks(
+    quirks=ProviderQuirks(
         merge_same_role=True,
         developer_to_system=True,
         alternate_roles=True,
@@ -90,11 +90,13 @@ def chat_request(data: bytes) -> None:
     try:
         request = parse_chat_request(body, headers, CALLER, "req_1")
         assert request.model
-        assert request.conversation_id is None or is_valid_id(request.conversation_id)
-        for raw in request.raws:
+        assert request.conversation_id is None or is_valid_conversation_id(request.conversation_id)
+        for raw in request.raw_messages:
             _look_at(bytes(raw))
-        check_messages([Message(bytes(raw)) for raw in request.raws], first_index=0, calls_open=False)
-        assert fields_of(upstream_body(request, None, REBUILDING)).keys() <= {*request.fields, *ADDED_FIELDS}
+        check_messages(
+            [Message(bytes(raw)) for raw in request.raw_messages], first_index=0, may_begin_with_result=False
+        )
+        assert fields_of(build_upstream_body(request, None, REBUILDING)).keys() <= {*request.raw_fields, *ADDED_FIELDS}
     except GatewayError as error:
         _check_refusal(error)
 
@@ -114,35 +116,35 @@ def canonical_form(data: bytes) -> None:
     except (ValueError, RecursionError):
         return
     if isinstance(value, dict):
-        form = canonical(value)
-        assert form == canonical(dict(reversed(value.items())))
-        assert form == canonical(value)
+        form = canonicalize_message(value)
+        assert form == canonicalize_message(dict(reversed(value.items())))
+        assert form == canonicalize_message(value)
 
 
 def events(data: bytes) -> None:
     """A stream of events: the same however it is cut, the same bytes, and never more held than is allowed."""
     stream = data.replace(CUT, b"")
-    decoder = EventDecoder("p", max_event_bytes=SMALL_EVENT_BYTES)
-    found: list[Event] = []
+    decoder = SseDecoder("p", max_event_bytes=SMALL_EVENT_BYTES)
+    found: list[SseEvent] = []
     try:
         for piece in data.split(CUT):
             found += decoder.feed(piece)
-            assert decoder._held_bytes <= SMALL_EVENT_BYTES
-        found += decoder.finish()
+            assert decoder._buffered_bytes <= SMALL_EVENT_BYTES
+        found += decoder.flush()
     except UpstreamUnavailable:
         return
     assert b"".join(event.raw for event in found) == stream
-    whole = EventDecoder("p")
-    assert [*whole.feed(stream), *whole.finish()] == found
+    whole = SseDecoder("p")
+    assert [*whole.feed(stream), *whole.flush()] == found
 
 
 def stream(data: bytes) -> None:
     """A provider's stream on its way to a client: what goes out is events of one JSON object each, with our fields."""
-    early = EarlyStream(completion_id="c", created=1, model="m", style="chunk", fields=b'"f":1')
+    early = CompactionProgressStream(completion_id="c", created=1, model="m", style="chunk", fields=b'"f":1')
     for begun in (None, early):
         frames, relay = relayed(data.split(CUT), early=begun)
-        if relay.failure is not None:
-            frames += error_frames(relay.failure).removesuffix(DONE_FRAME)
+        if relay.stream_failure is not None:
+            frames += render_error_frames(relay.stream_failure).removesuffix(DONE_FRAME)
         for frame in frames.split(b"\n\n")[:-1]:
             assert frame.startswith(b"data: "), frame
             assert b"\n" not in frame, frame
@@ -153,13 +155,13 @@ def stream(data: bytes) -> None:
 
 def completion(data: bytes) -> None:
     """A provider's whole answer."""
-    collector = Collector()
+    collector = StreamCollector()
     try:
         collector.add_completion(data)
         _kept(collector)
     except GatewayError as error:
-        orjson.dumps(error.body())
-    recognise(400, data)
+        orjson.dumps(error.build_body())
+    detect_overflow(400, data)
 
 
 def answer(data: bytes) -> None:
@@ -175,10 +177,10 @@ def answer(data: bytes) -> None:
 def inflated(data: bytes) -> None:
     """A body that is compressed unasked: pieces of bounded size, or an error."""
     for encoding in ("gzip", "deflate"):
-        inflater = Inflater(encoding)
+        inflater = Decompressor(encoding)
         try:
             for piece in data.split(CUT):
-                assert all(0 < len(made) <= MOST_BYTES for made in inflater.feed(piece))
+                assert all(0 < len(made) <= STEP_OUTPUT_BYTES for made in inflater.decompress(piece))
         except zlib.error:
             continue
 
@@ -188,9 +190,9 @@ def head(data: bytes) -> None:
     path, _, rest = data.decode(LATIN_1).partition("\n")
     query, _, rest = rest.partition("\n")
     named = dict(line.partition(":")[::2] for line in rest.split("\r"))
-    call = Call(f"/{path}", body=b"{}", authorization=named.pop("key", None), headers=named, query=query)
+    call = UpstreamRequest(f"/{path}", body=b"{}", authorization=named.pop("key", None), headers=named, query=query)
     try:
-        made = PROVIDER._head(call)
+        made = PROVIDER._find_head(call)
     except GatewayError as error:
         _check_refusal(error)
         return
@@ -211,7 +213,7 @@ def imported(data: bytes) -> None:
     """A file of conversations, of whichever format it may be."""
     for wanted in format_detection.FORMATS:
         try:
-            found = format_detection.read(data, wanted)
+            found = format_detection.parse_file(data, wanted)
             for conversation in found:
                 for one in conversation.messages:
                     _look_at(one.message.raw)
@@ -227,7 +229,7 @@ def items(data: bytes) -> None:
     except orjson.JSONDecodeError:
         return
     try:
-        for one in read_items(value if isinstance(value, list) else [value], open_calls=None):
+        for one in parse_items(value if isinstance(value, list) else [value], open_calls=None):
             _look_at(one.message.raw)
     except InvalidRequest as error:
         _check_refusal(error)
@@ -235,7 +237,7 @@ def items(data: bytes) -> None:
 
 def image(data: bytes) -> None:
     """An image's address, which says how large it is."""
-    assert 0 <= image_tokens(data.decode(LATIN_1)) < 10**6
+    assert 0 <= count_image_tokens(data.decode(LATIN_1)) < 10**6
 
 
 TARGETS: Final[dict[str, Target]] = {
@@ -250,25 +252,25 @@ TARGETS: Final[dict[str, Target]] = {
 def _look_at(raw: bytes) -> None:
     said = Message(raw)
     body = said.body
-    check_messages([said], first_index=0, calls_open=True)
-    (position,) = walk([said], start_of("t"))
-    tokens = COUNTER.message(body)
+    check_messages([said], first_index=0, may_begin_with_result=True)
+    (position,) = iterate_link_positions([said], compute_start_position("t"))
+    tokens = COUNTER.count_message(body)
     assert tokens >= 0
     entry = LogMessage(
         seq=0,
         message=said,
         link=position.link,
-        skeleton=position.skeleton,
-        in_skeleton=position.in_skeleton,
+        skeleton=position.skeleton_link,
+        in_skeleton=position.is_in_skeleton,
         tokens=tokens,
         tokens_total=tokens,
         answered=False,
     )
-    terms_of_message(said)
-    assert "\0" not in searchable_text(said) or b"\\u0000" in raw
-    orjson.dumps([items_of(entry), spoken_row(entry, 0, is_pinned=False, summary_id=None)])
-    Values().add_message(entry)
-    transcript([entry], 100, len)
+    extract_message_terms(said)
+    assert "\0" not in extract_searchable_text(said) or b"\\u0000" in raw
+    orjson.dumps([build_items(entry), build_message_row(entry, 0, is_pinned=False, summary_id=None)])
+    MentionCollector().add_message(entry)
+    build_transcript([entry], 100, len)
 
 
 def _is_object(data: bytes) -> bool:
@@ -282,11 +284,11 @@ def _is_object(data: bytes) -> bool:
         return data.startswith(b"{") and data.endswith(b"}")
 
 
-def _kept(collector: Collector) -> None:
+def _kept(collector: StreamCollector) -> None:
     """What a provider said, as it is stored."""
-    for said in collector.messages():
+    for said in collector.build_messages():
         try:
-            _look_at(Message.of(said).raw)
+            _look_at(Message.from_body(said).raw)
         except InvalidRequest as error:
             _check_refusal(error)
 
@@ -300,5 +302,5 @@ def _headers(head: bytes) -> Iterator[tuple[str, str]]:
 
 def _check_refusal(error: GatewayError) -> None:
     assert 400 <= error.status < 500, error
-    said: dict[str, Any] = orjson.loads(orjson.dumps(error.body()))["error"]
+    said: dict[str, Any] = orjson.loads(orjson.dumps(error.build_body()))["error"]
     assert set(said) == {"message", "type", "param", "code"}

@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.conversations.api_keys import Issuing, Wish
+from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_tenant_isolation import WITH_IDS, WITHOUT_IDS
 from tests.live import Reply, gateway, serving
@@ -126,7 +126,7 @@ class Scene:
 async def scene(monkeypatch: pytest.MonkeyPatch, **sections: Any) -> AsyncIterator[Scene]:
     """All providers but `own` are without a key; window sizes are theirs to tell."""
     store = MemoryStore(clock=lambda: datetime.now(UTC))
-    monkeypatch.setattr("app.assembly.engine.open_store", lambda *_, **__: store)
+    monkeypatch.setattr("app.assembly.engine.create_store", lambda *_, **__: store)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(timeout=30))
         made = Scene("", store, client)
@@ -363,8 +363,10 @@ async def test_a_key_without_a_model_is_meant_for_the_only_provider_without_one(
 
 async def test_in_mode_keys_no_provider_sees_anything_of_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(monkeypatch, auth={"mode": "keys", "cache_seconds": 0}) as s:
-        issuing = Issuing(s.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
-        keys = [(await issuing.issue(Wish(name="x", scopes=("chat", "read", "manage", "admin"))))[0] for _ in "ab"]
+        issuing = ApiKeys(s.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+        keys = [
+            (await issuing.create_key(NewApiKey(name="x", scopes=("chat", "read", "manage", "admin"))))[0] for _ in "ab"
+        ]
         ids = await conversation_with_a_summary(s, keys[0])
         requests = [
             *(one for model in ("m", "s", "o", "f") for one in (*calls_of_models(model), *multipart(model))),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.observability import log as logs
-from app.observability.request_facts import begin_facts, note_request, tell
+from app.observability.request_facts import begin_facts, log_request, record_request
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world
 
@@ -41,15 +41,15 @@ def written(text: str, log_format: Literal["json", "text"]) -> list[str]:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     try:
-        logs.configure("info", log_format, stream)
+        logs.configure_logging("info", log_format, stream)
         logging.getLogger("app.api").warning("about %s", text, extra={"model_name": text})
         begin_facts()
-        note_request(text, stream=False)
-        tell(begin_facts(), logging.INFO, {"route": None, "trace": 1})
+        record_request(text, stream=False)
+        log_request(begin_facts(), logging.INFO, {"route": None, "trace": 1})
         facts = begin_facts()
-        note_request(text, stream=False)
-        tell(facts, logging.WARNING, {"route": None})
-        logs.flush()
+        record_request(text, stream=False)
+        log_request(facts, logging.WARNING, {"route": None})
+        logs.flush_log()
     finally:
         root.handlers[:] = before
         root.setLevel(level)
@@ -62,7 +62,7 @@ def test_whatever_is_logged_stays_on_its_line(text: str) -> None:
         lines = written(text, log_format)
         assert len(lines) == 3
         assert not any(character in line for character in UNSEEN for line in lines)
-    assert json.loads(written(text, "json")[0])["message"] == f"about {logs._redacted(text)}"
+    assert json.loads(written(text, "json")[0])["message"] == f"about {logs._redact_secrets(text)}"
 
 
 def test_a_field_cannot_be_forged_in_another() -> None:
@@ -86,7 +86,7 @@ async def test_requests_of_any_form_are_a_line_each(
     log_format: Any, restored: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
-    logs.configure("info", log_format, stream)
+    logs.configure_logging("info", log_format, stream)
     async with world(monkeypatch, ScriptedUpstream()) as w:
         agent: Any = {"user-agent": b"x\x9b2J", "x-stainless-lang": b"\x9b31m"}
         await w.client.post(
@@ -95,8 +95,8 @@ async def test_requests_of_any_form_are_a_line_each(
         await w.client.get(f"{w.base_url}/conversations/%0A%0dforged%1b%5b2J", headers=agent)
         await w.client.get(f"{w.base_url.removesuffix('/v1')}/%0aforged%E2%80%A8", headers=agent)
         await w.client.request("PURGE", f"{w.base_url}/x", headers=agent)
-    logs.flush()
-    logs.flush()
+    logs.flush_log()
+    logs.flush_log()
     lines = stream.getvalue().splitlines()
     assert len([line for line in lines if "duration_ms" in line]) == 4
     assert not any(character in line for character in UNSEEN for line in lines)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.error_responses import error_headers
-from app.api.edge.passed_headers import SANDBOX
+from app.api.edge.error_responses import build_error_headers
+from app.api.edge.passed_headers import SANDBOX_HEADERS
 from app.errors import UpstreamRefused
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import user, world
@@ -82,8 +82,8 @@ async def test_headers_of_a_provider_do_not_pass_with_a_chat_or_its_refusal(monk
 
 
 def test_headers_of_a_refusal_do_not_pass_whoever_raises_it() -> None:
-    headers = error_headers(UpstreamRefused(400, b"{}", {**FORGED, "content-length": "9", "retry-after": "3"}))
-    assert headers == {**SANDBOX, "retry-after": "3"}
+    headers = build_error_headers(UpstreamRefused(400, b"{}", {**FORGED, "content-length": "9", "retry-after": "3"}))
+    assert headers == {**SANDBOX_HEADERS, "retry-after": "3"}
 
 
 async def test_a_client_shows_a_provider_what_is_meant_for_it_only(monkeypatch: pytest.MonkeyPatch) -> None:

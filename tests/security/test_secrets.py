@@ -15,7 +15,7 @@ import pytest
 from app.__main__ import main
 from app.main import create_app
 from app.observability import log as logs
-from app.settings import load
+from app.settings import load_settings
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion
 from tests.support.gateway import user
 from tests.support.sqlite_gateway import at_rest, config_in, file_bytes
@@ -40,7 +40,7 @@ def log() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     written = io.StringIO()
-    logs.configure("debug", "json", written)
+    logs.configure_logging("debug", "json", written)
     for name in ("httpx", "httpcore"):  # the test's own client, which tells whom it asks
         logging.getLogger(name).setLevel(logging.ERROR)
     yield written
@@ -101,7 +101,7 @@ async def test_a_run_of_all_kinds_leaves_no_secret_anywhere(tmp_path: Path, log:
             for token in ("", SECRETS["metrics"]):
                 answer = await w.client.get(root + path, headers={"authorization": f"Bearer {token}"} if token else {})
                 told.append(f"{answer.headers}{answer.text}")
-    logs.flush()
+    logs.flush_log()
     assert found_in("".join(told)) == []
     assert found_in(log.getvalue()) == []
     assert found_in(file_bytes(tmp_path)) == []
@@ -127,7 +127,7 @@ def test_settings_show_no_secret_however_they_are_shown(tmp_path: Path, capsys: 
     sections = everything()
     sections["providers"]["upstream"]["proxy"] = f"http://user:{SECRETS['proxy']}@127.0.0.1:9"
     sections["database"] = {"url": f"postgresql+asyncpg://u:{SECRETS['database']}@127.0.0.1:9/db"}
-    settings = load(environ={}, arguments={(name,): value for name, value in sections.items()})
+    settings = load_settings(environ={}, arguments={(name,): value for name, value in sections.items()})
     shown = f"{settings!r}{settings}{settings.model_dump()!r}{settings.model_dump_json()}"
     assert set(found_in(shown)) <= {"query"}, "an address is no secret by its type"
     broken = {**sections, "server": {"port": "no"}, "auth": {"pepper": ["x"]}}
@@ -143,7 +143,7 @@ def test_settings_show_no_secret_however_they_are_shown(tmp_path: Path, capsys: 
 
 def test_what_is_built_from_settings_shows_none_either() -> None:
     sections = {**everything(), "database": {"url": "memory://"}}
-    app = create_app(load(environ={}, arguments={(name,): value for name, value in sections.items()}))
+    app = create_app(load_settings(environ={}, arguments={(name,): value for name, value in sections.items()}))
     assert found_in(repr(vars(app))) == []
 
 

@@ -7,29 +7,29 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.edge.browser_origins import Visitors
+from app.api.edge.browser_origins import BrowserOriginCheck
 from app.errors import InsufficientPermissions
 from tests.live import ScriptedUpstream
 from tests.support.gateway import user, world
 
-PLAIN = Visitors()
-NAMED = Visitors(["Gateway.example.com"])
+PLAIN = BrowserOriginCheck()
+NAMED = BrowserOriginCheck(["Gateway.example.com"])
 HERE = "127.0.0.1:8000"
 
 
-def is_taken(visitors: Visitors, *, has_credential: bool = False, **headers: str) -> bool:
+def is_taken(visitors: BrowserOriginCheck, *, has_credential: bool = False, **headers: str) -> bool:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        visitors.check(named, has_credential=has_credential)
+        visitors.check_request(named, has_credential=has_credential)
     except InsufficientPermissions as error:
         assert "auth.allowed_hosts" in error.message
         return False
     return True
 
 
-@pytest.mark.parametrize("visitors", [PLAIN, NAMED, Visitors(["*"])])
+@pytest.mark.parametrize("visitors", [PLAIN, NAMED, BrowserOriginCheck(["*"])])
 @pytest.mark.parametrize("origin", ["https://evil.com", "http://evil.com:8000", "null", "http://10.0.0.9"])
-def test_what_another_sites_page_sends_without_a_key_is_refused(visitors: Visitors, origin: str) -> None:
+def test_what_another_sites_page_sends_without_a_key_is_refused(visitors: BrowserOriginCheck, origin: str) -> None:
     assert not is_taken(visitors, host=HERE, origin=origin)
     assert not is_taken(visitors, host=HERE, origin=origin, sec_fetch_site="cross-site")
     assert is_taken(visitors, host=HERE, origin=origin, has_credential=True), "it asked, and nobody consents here"

@@ -7,15 +7,15 @@ from typing import Any
 
 import orjson
 
-from app.conversation.messages import text_of
+from app.conversation.messages import extract_text
 
 
 class RoughCounter:
     def count(self, text: str) -> int:
         return (len(text) + 3) // 4
 
-    def request(
+    def count_request(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> int:
-        told = sum(4 + self.count(text_of(message.get("content"))) for message in messages)
+        told = sum(4 + self.count(extract_text(message.get("content"))) for message in messages)
         return told + 3 + (self.count(orjson.dumps(tools).decode()) if tools else 0)

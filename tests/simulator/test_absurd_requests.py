@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from app.simulator.options import SimulatorOptions
-from app.simulator.simulator import Asked, Simulator
-from app.simulator.tool_pairing import pairing_fault
+from app.simulator.simulator import Simulator, SimulatorRequest
+from app.simulator.tool_pairing import find_pairing_fault
 from tests.simulator.counting import RoughCounter
 
 QUESTION = [{"role": "user", "content": "What is it?"}]
@@ -50,7 +50,7 @@ async def ask(body: bytes, path: str = "/chat/completions") -> tuple[int, bytes]
         SimulatorOptions(), lambda model: RoughCounter(), clock=lambda: 0.0, new_id=lambda: str(next(ids))
     )
     async with asyncio.timeout(10):
-        answered = await simulator.handle(Asked("POST", path, {}, body))
+        answered = await simulator.handle(SimulatorRequest("POST", path, {}, body))
         return answered.status, b"".join([piece async for piece in answered.pieces])
 
 
@@ -133,5 +133,5 @@ def test_thousands_of_results_in_reverse_order_are_paired_in_linear_time() -> No
     ids = [f"call_{'0' * 30}{number}" for number in range(20_000)]
     calls: list[Any] = [{"role": "assistant", "tool_calls": [{"id": one} for one in ids]}]
     began = time.process_time()
-    assert pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
+    assert find_pairing_fault([*calls, *({"role": "tool", "tool_call_id": one} for one in reversed(ids))]) is None
     assert time.process_time() - began < 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.simulator.answers import UNKNOWN
-from app.simulator.model import SimulatedAnswer, reply
-from app.simulator.summaries import NOTHING_TO_SAY
+from app.simulator.answers import UNKNOWN_ANSWER
+from app.simulator.model import SimulatedAnswer, answer_request
+from app.simulator.summaries import EMPTY_SUMMARY
 from tests.simulator.counting import RoughCounter
 
 HISTORY = [
@@ -17,7 +17,7 @@ HISTORY = [
     {"role": "user", "content": "Hi, my name is Ada and I live in Lyon."},
     {"role": "assistant", "content": "Noted: Hi, my name is Ada and I live in Lyon."},
     {"role": "user", "content": "The staging server listens on port 8443. Its TLS certificate expires on 2027-03-01."},
-    {"role": "assistant", "content": UNKNOWN},
+    {"role": "assistant", "content": UNKNOWN_ANSWER},
     {"role": "user", "content": "Which port does the production server use?"},
     {"role": "user", "content": "ConnectionRefusedError in /srv/app/worker.py line 88 when running `make migrate`."},
     {"role": "assistant", "content": "Noted: that."},
@@ -44,7 +44,7 @@ def ask(
     content: str, *, history: list[dict[str, Any]] | None = None, window: int = 8192, **fields: Any
 ) -> SimulatedAnswer:
     messages = [*(HISTORY if history is None else history), {"role": "user", "content": content}]
-    return reply({"model": "sim", "messages": messages, **fields}, window=window, counter=RoughCounter())
+    return answer_request({"model": "sim", "messages": messages, **fields}, window=window, counter=RoughCounter())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_question_is_answered_with_what_the_prompt_shows(question: str, fact: 
 
 @pytest.mark.parametrize("question", ["What is the capital of France?", "What is the name of my dog?"])
 def test_what_the_prompt_does_not_show_is_not_known(question: str) -> None:
-    assert str(ask(question).text).endswith(UNKNOWN)
+    assert str(ask(question).text).endswith(UNKNOWN_ANSWER)
 
 
 def test_a_question_is_never_taken_for_an_answer() -> None:
@@ -121,7 +121,9 @@ def test_a_tool_result_is_told() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"},
     ]
-    answer = reply({"model": "sim", "messages": messages, "tools": [WEATHER]}, window=8192, counter=RoughCounter())
+    answer = answer_request(
+        {"model": "sim", "messages": messages, "tools": [WEATHER]}, window=8192, counter=RoughCounter()
+    )
     assert "21 degrees" in str(answer.text)
 
 
@@ -137,9 +139,9 @@ def test_a_tool_result_is_told() -> None:
     ],
 )
 def test_a_call_without_result_or_a_result_without_call_is_refused(messages: list[dict[str, Any]]) -> None:
-    answer = reply({"model": "sim", "messages": messages}, window=8192, counter=RoughCounter())
-    assert answer.error is not None
-    assert "tool_calls" in answer.error["error"]["message"]
+    answer = answer_request({"model": "sim", "messages": messages}, window=8192, counter=RoughCounter())
+    assert answer.error_body is not None
+    assert "tool_calls" in answer.error_body["error"]["message"]
 
 
 def test_a_json_schema_is_met() -> None:
@@ -181,7 +183,7 @@ def test_an_answer_is_cut_at_its_limit(field: str) -> None:
 
 def test_a_prompt_over_the_window_is_refused_in_openais_words() -> None:
     answer = ask("word " * 2000, window=1000)
-    assert answer.error == {
+    assert answer.error_body == {
         "error": {
             "message": "This model's maximum context length is 1000 tokens. However, your messages resulted in "
             f"{answer.prompt_tokens} tokens. Please reduce the length of the messages.",
@@ -194,8 +196,8 @@ def test_a_prompt_over_the_window_is_refused_in_openais_words() -> None:
 
 def test_a_limit_that_does_not_fit_beside_the_prompt_is_refused() -> None:
     answer = ask("Hello.", window=1000, max_tokens=990)
-    assert answer.error is not None
-    assert "in the completion" in answer.error["error"]["message"]
+    assert answer.error_body is not None
+    assert "in the completion" in answer.error_body["error"]["message"]
 
 
 def transcript_of(*entries: tuple[str, str], mark: str = "0a1b2c3d") -> str:
@@ -238,7 +240,7 @@ def test_talking_about_a_summary_asks_for_none() -> None:
 
 
 def test_an_empty_transcript_still_gets_a_sentence() -> None:
-    assert ask(transcript_of(("user", "…"))).text == NOTHING_TO_SAY
+    assert ask(transcript_of(("user", "…"))).text == EMPTY_SUMMARY
 
 
 def test_facts_of_a_summary_can_be_recalled_from_it() -> None:
@@ -254,7 +256,7 @@ def test_facts_of_a_summary_can_be_recalled_from_it() -> None:
 def test_any_text_gets_an_answer(text: str) -> None:
     answer = ask(text)
     assert answer.text
-    assert answer.error is None
+    assert answer.error_body is None
 
 
 def test_a_summary_in_front_of_a_question_is_context_and_no_wish_for_a_summary() -> None:

@@ -10,7 +10,7 @@ from app.errors import UpstreamUnavailable
 from app.simulator.options import Faults, SimulatorOptions
 from app.simulator.provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
-from app.upstream.provider import Call, Provider, Reply
+from app.upstream.provider import UpstreamProvider, UpstreamReply, UpstreamRequest
 from tests.simulator.counting import RoughCounter
 
 
@@ -31,12 +31,12 @@ def provider_with(options: SimulatorOptions | None = None, slept: Slept | None =
     return SimulatedProvider(simulator)
 
 
-async def post(provider: Provider, content: str = "My name is Ada.", **fields: Any) -> Reply:
+async def post(provider: UpstreamProvider, content: str = "My name is Ada.", **fields: Any) -> UpstreamReply:
     body = {"model": "sim", "messages": [{"role": "user", "content": content}], **fields}
-    return await provider.send(Call("/chat/completions", orjson.dumps(body), authorization="Bearer k"))
+    return await provider.send(UpstreamRequest("/chat/completions", orjson.dumps(body), authorization="Bearer k"))
 
 
-async def streamed(reply: Reply) -> list[Any]:
+async def streamed(reply: UpstreamReply) -> list[Any]:
     text = (await reply.read()).decode()
     assert text.endswith("data: [DONE]\n\n")
     return [orjson.loads(line[6:]) for line in text.split("\n\n") if line and not line.endswith("[DONE]")]
@@ -126,12 +126,12 @@ async def test_a_hanging_model_waits_for_longer_than_anybody() -> None:
 
 
 async def test_requests_are_recorded_within_bounds() -> None:
-    provider = provider_with(SimulatorOptions(recorded_requests=2))
+    provider = provider_with(SimulatorOptions(max_recorded_requests=2))
     for number in range(3):
         await post(provider, f"Number {number}.")
-    told = [record["body"]["messages"][0]["content"] for record in provider.simulator.requests]
+    told = [record["body"]["messages"][0]["content"] for record in provider.simulator.recorded_requests]
     assert told == ["Number 1.", "Number 2."]
-    assert provider.simulator.requests[0]["headers"]["authorization"] == "Bearer k"
+    assert provider.simulator.recorded_requests[0]["headers"]["authorization"] == "Bearer k"
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ async def test_requests_are_recorded_within_bounds() -> None:
     ],
 )
 async def test_other_paths_answer_like_an_api(method: str, path: str, status: int) -> None:
-    reply = await provider_with().send(Call(path, b"not json", method=method))
+    reply = await provider_with().send(UpstreamRequest(path, b"not json", method=method))
     assert reply.status == status
     body = orjson.loads(await reply.read())
     assert status == 200 or set(body["error"]) == {"message", "type", "param", "code"}
 
 
 async def test_the_model_list_tells_windows() -> None:
-    assert {model["id"]: model["context_window"] for model in await provider_with().models(None)}["sim-8k"] == 8192
+    assert {model["id"]: model["context_window"] for model in await provider_with().list_models(None)}["sim-8k"] == 8192
 
 
 async def test_an_unread_reply_can_be_closed() -> None:

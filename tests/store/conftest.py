@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.postgres.backend import PostgresStore
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.store.example_logs import Clock
 
 ENCRYPTED = "encrypted "
@@ -27,7 +27,7 @@ def clock() -> Clock:
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/store.db"
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     return url
 
 
@@ -46,7 +46,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> AsyncIterator[Store]:
-    opened = open_store(url, clock=clock)
+    opened = create_store(url, clock=clock)
     if ENCRYPTED in request.node.name:
         opened = EncryptedStore(opened, Cipher({"k1": bytes(range(32))}, "k1"))
     await opened.open()
@@ -56,7 +56,7 @@ async def store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Async
 
 @pytest.fixture
 async def postgres(postgres_url: str, clock: Clock) -> AsyncIterator[PostgresStore]:
-    opened = open_store(postgres_url, clock=clock, timeout_seconds=2)
+    opened = create_store(postgres_url, clock=clock, timeout_seconds=2)
     assert isinstance(opened, PostgresStore)
     await opened.open()
     yield opened

@@ -10,9 +10,15 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.identity import Position, new_conversation_id, root_of, start_of, walk
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.store.contract import Append, Lease, Store
+from app.conversation.identity import (
+    LinkPosition,
+    compute_family_root,
+    compute_start_position,
+    iterate_link_positions,
+    make_conversation_id,
+)
+from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.store.contract import Lease, LogAppend, Store
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 _numbers = itertools.count(1)
@@ -45,10 +51,12 @@ def message(line: str) -> Message:
     kind, _, text = line.partition(" ")
     if kind == "call":
         function = {"name": text, "arguments": "{}"}
-        return Message.of({"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]})
+        return Message.from_body(
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+        )
     if kind == "result":
-        return Message.of({"role": "tool", "tool_call_id": "1", "content": text})
-    return Message.of({"role": kind, "content": text})
+        return Message.from_body({"role": "tool", "tool_call_id": "1", "content": text})
+    return Message.from_body({"role": kind, "content": text})
 
 
 def log_of(
@@ -56,11 +64,13 @@ def log_of(
 ) -> list[LogMessage]:
     """Log messages that follow `after`. Assistant messages are answers of ours unless they were `imported`."""
     messages = [message(line) for line in lines]
-    start = start_of(tenant) if after is None else Position(after.link, after.skeleton, False)
+    start = compute_start_position(tenant) if after is None else LinkPosition(after.link, after.skeleton, False)
     answered = after is not None and after.answered
     tokens_total = 0 if after is None else after.tokens_total
     log = []
-    for offset, (entry, position) in enumerate(zip(messages, walk(messages, start), strict=True), start=1):
+    for offset, (entry, position) in enumerate(
+        zip(messages, iterate_link_positions(messages, start), strict=True), start=1
+    ):
         answered = answered or (entry.role == "assistant" and not imported)
         tokens_total += 7
         log.append(
@@ -68,8 +78,8 @@ def log_of(
                 seq=offset - 1 if after is None else after.seq + offset,
                 message=entry,
                 link=position.link,
-                skeleton=position.skeleton,
-                in_skeleton=position.in_skeleton,
+                skeleton=position.skeleton_link,
+                in_skeleton=position.is_in_skeleton,
                 tokens=7,
                 tokens_total=tokens_total,
                 answered=answered,
@@ -80,14 +90,14 @@ def log_of(
 
 def conversation_of(tenant: str, log: Sequence[LogMessage], **fields: Any) -> Conversation:
     """A conversation whose log is this."""
-    start = start_of(tenant)
-    root = root_of(tenant, log[0].link if log else start.link)
-    fields = {"id": new_conversation_id(root, random_bytes), "root": root, "encoding": "o200k_base", **fields}
+    start = compute_start_position(tenant)
+    root = compute_family_root(tenant, log[0].link if log else start.link)
+    fields = {"id": make_conversation_id(root, random_bytes), "root": root, "encoding": "o200k_base", **fields}
     bare = Conversation(
         tenant=tenant,
         head_seq=-1,
         head_link=start.link,
-        head_skeleton=start.skeleton,
+        head_skeleton=start.skeleton_link,
         head_tokens_total=0,
         answered=False,
         **fields,
@@ -116,22 +126,22 @@ async def begin(
     """Store a new conversation with these messages."""
     log = log_of(tenant, lines, imported=bool(fields.pop("imported", False)))
     conversation = conversation_of(tenant, log, **fields)
-    await store.append(Append(conversation, -1, log, creates=True))
+    await store.append(LogAppend(conversation, -1, log, creates_conversation=True))
     return conversation, log
 
 
-def beginnings(count: int) -> list[Append]:
+def beginnings(count: int) -> list[LogAppend]:
     """Conversations of one message each, and tenants of their own, to be appended."""
     logs = [(fresh_tenant(), f"user {number}") for number in range(count)]
     written = [(tenant, log_of(tenant, [line])) for tenant, line in logs]
-    return [Append(conversation_of(tenant, log), -1, log, creates=True) for tenant, log in written]
+    return [LogAppend(conversation_of(tenant, log), -1, log, creates_conversation=True) for tenant, log in written]
 
 
-def following(write: Append) -> Append:
+def following(write: LogAppend) -> LogAppend:
     """An answer to what a write begins with."""
     tenant = write.conversation.tenant
     answer = log_of(tenant, [f"assistant of {tenant}"], after=write.messages[-1])
-    return Append(grown(write.conversation, answer), write.conversation.head_seq, answer)
+    return LogAppend(grown(write.conversation, answer), write.conversation.head_seq, answer)
 
 
 async def go_on(
@@ -140,7 +150,7 @@ async def go_on(
     """Add messages to a conversation; returns it with its whole log."""
     more = log_of(conversation.tenant, lines, after=log[-1])
     after = grown(conversation, more)
-    await store.append(Append(after, conversation.head_seq, more))
+    await store.append(LogAppend(after, conversation.head_seq, more))
     return after, [*log, *more]
 
 
@@ -150,7 +160,7 @@ def branch_of(
     """A branch that shares the parent's log through `upto_seq`: the branch, its whole log, its own messages."""
     shared = list(log[: upto_seq + 1])
     lineage = []
-    for place, upto in parent.path:
+    for place, upto in parent.lineage_with_self:
         lineage.append((place, min(upto, upto_seq)))
         if upto >= upto_seq:
             break
@@ -164,21 +174,21 @@ async def branch_off(
 ) -> tuple[Conversation, list[LogMessage]]:
     """Store a branch; returns it with its whole log."""
     branch, whole, own = branch_of(parent, log, upto_seq, lines)
-    await store.append(Append(branch, upto_seq, own, creates=True))
+    await store.append(LogAppend(branch, upto_seq, own, creates_conversation=True))
     return branch, whole
 
 
 def chunk_over(
     conversation: Conversation, log: Sequence[LogMessage], from_seq: int, to_seq: int, **fields: Any
-) -> Chunk:
+) -> Summary:
     number = next(_numbers)
     fields = {"text": f"summary {number}", "kind": "model", "created_at": NOON + timedelta(seconds=number), **fields}
-    return Chunk(
+    return Summary(
         id=f"chunk_{number}",
         conversation_id=conversation.id,
         from_seq=from_seq,
         to_seq=to_seq,
-        from_link=log[from_seq - 1].link if from_seq else start_of(conversation.tenant).link,
+        from_link=log[from_seq - 1].link if from_seq else compute_start_position(conversation.tenant).link,
         to_link=log[to_seq - 1].link,
         to_skeleton=log[to_seq - 1].skeleton if log[to_seq - 1].in_skeleton else None,
         tokens=11,

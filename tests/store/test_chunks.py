@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.messages import ChunkKind
+from app.conversation.messages import SummaryKind
 from app.store.contract import LeaseLost, Store
 from tests.store.example_logs import (
     begin,
@@ -30,8 +30,12 @@ async def test_a_chunk_comes_back_as_it_was_written(store: Store) -> None:
     later = replace(chunk_over(conversation, log, 4, 8), anchor_seq=6, anchor_tokens=5, kind="mechanical")
     fold = chunk_over(conversation, log, 0, 8, folds=(chunk.id, later.id))
     for one in (fold, later, chunk):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk, later, fold]
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=one, fence=fence)
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self) == [
+        chunk,
+        later,
+        fold,
+    ]
 
 
 async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> None:
@@ -40,12 +44,12 @@ async def test_chunks_are_found_by_path_as_far_as_it_reaches(store: Store) -> No
     fence = await lease_on(store, conversation.root)
     short, long = chunk_over(conversation, log, 0, 4), chunk_over(conversation, log, 4, 8)
     for chunk in (short, long):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
     branch, _ = await branch_off(store, conversation, log, 4, ["user other"])
-    assert await store.chunks(tenant=tenant, root=branch.root, path=branch.path) == [short]
-    assert await store.chunks(tenant=tenant, root=branch.root, path=[(conversation.id, 6)]) == [short]
-    assert await store.chunks(tenant=tenant, root=branch.root, path=[(conversation.id, 7)]) == [short, long]
-    assert await store.chunks(tenant=tenant, root=branch.root) == []
+    assert await store.find_summaries(tenant=tenant, root=branch.root, path=branch.lineage_with_self) == [short]
+    assert await store.find_summaries(tenant=tenant, root=branch.root, path=[(conversation.id, 6)]) == [short]
+    assert await store.find_summaries(tenant=tenant, root=branch.root, path=[(conversation.id, 7)]) == [short, long]
+    assert await store.find_summaries(tenant=tenant, root=branch.root) == []
 
 
 async def test_chunks_are_told_of_without_their_texts(store: Store) -> None:
@@ -53,11 +57,21 @@ async def test_chunks_are_told_of_without_their_texts(store: Store) -> None:
     conversation, log = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
     textless = [replace(chunk, text="")]
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path, texts=False) == textless
-    assert await store.chunks(tenant=tenant, root=conversation.root, links=links(log), texts=False) == textless
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk]
+    assert (
+        await store.find_summaries(
+            tenant=tenant, root=conversation.root, path=conversation.lineage_with_self, with_texts=False
+        )
+        == textless
+    )
+    assert (
+        await store.find_summaries(tenant=tenant, root=conversation.root, links=links(log), with_texts=False)
+        == textless
+    )
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self) == [
+        chunk
+    ]
 
 
 async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_same(store: Store) -> None:
@@ -66,12 +80,14 @@ async def test_chunks_are_found_by_link_from_another_conversation_that_says_the_
     replica, _ = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(tenant=tenant, root=replica.root, path=replica.path) == [chunk]
-    assert await store.chunks(tenant=tenant, root=replica.root, links=links(log)) == [chunk]
-    assert await store.chunks(tenant=tenant, root=replica.root, path=replica.path, links=links(log)) == [chunk]
-    assert await store.chunks(tenant=tenant, root=replica.root, links=links(log)[:3]) == []
-    assert await store.chunks(tenant=tenant, root="0" * 16, links=links(log)) == []
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+    assert await store.find_summaries(tenant=tenant, root=replica.root, path=replica.lineage_with_self) == [chunk]
+    assert await store.find_summaries(tenant=tenant, root=replica.root, links=links(log)) == [chunk]
+    assert await store.find_summaries(
+        tenant=tenant, root=replica.root, path=replica.lineage_with_self, links=links(log)
+    ) == [chunk]
+    assert await store.find_summaries(tenant=tenant, root=replica.root, links=links(log)[:3]) == []
+    assert await store.find_summaries(tenant=tenant, root="0" * 16, links=links(log)) == []
 
 
 async def test_chunks_on_a_path_are_found_that_begin_behind_a_message(store: Store) -> None:
@@ -82,13 +98,22 @@ async def test_chunks_on_a_path_are_found_that_begin_behind_a_message(store: Sto
     first, second, third = (chunk_over(conversation, log, start, start + 4) for start in (0, 4, 8))
     fold = chunk_over(conversation, log, 0, 8, folds=(first.id, second.id))
     for one in (first, second, third, fold):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=one, fence=fence)
-    where: dict[str, Any] = {"tenant": tenant, "root": conversation.root, "path": conversation.path}
-    assert await store.chunks(**where, after=first.to_link) == [second]
-    assert await store.chunks(**where, after=third.to_link) == []
-    assert await store.chunks(**where, after=second.to_link, links=[second.to_link]) == [second, fold, third]
-    assert await store.chunks(**where, after=second.to_link, links=[third.to_link]) == [third]
-    assert await store.chunks(tenant=tenant, root=branch.root, path=branch.path, after=second.to_link) == []
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=one, fence=fence)
+    where: dict[str, Any] = {"tenant": tenant, "root": conversation.root, "path": conversation.lineage_with_self}
+    assert await store.find_summaries(**where, from_link=first.to_link) == [second]
+    assert await store.find_summaries(**where, from_link=third.to_link) == []
+    assert await store.find_summaries(**where, from_link=second.to_link, links=[second.to_link]) == [
+        second,
+        fold,
+        third,
+    ]
+    assert await store.find_summaries(**where, from_link=second.to_link, links=[third.to_link]) == [third]
+    assert (
+        await store.find_summaries(
+            tenant=tenant, root=branch.root, path=branch.lineage_with_self, from_link=second.to_link
+        )
+        == []
+    )
 
 
 async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
@@ -96,9 +121,9 @@ async def test_chunks_are_found_among_thousands_of_links(store: Store) -> None:
     conversation, log = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
     long = [*log, *log_of(tenant, [f"user {number}" for number in range(3000)], after=log[-1])]
-    assert await store.chunks(tenant=tenant, root=conversation.root, links=links(long)) == [chunk]
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, links=links(long)) == [chunk]
 
 
 async def test_chunks_over_imported_messages_are_found_by_path(store: Store) -> None:
@@ -106,8 +131,10 @@ async def test_chunks_over_imported_messages_are_found_by_path(store: Store) -> 
     conversation, log = await begin(store, tenant, LINES, imported=True)
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 4)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [chunk]
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self) == [
+        chunk
+    ]
 
 
 async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> None:
@@ -117,12 +144,15 @@ async def test_of_one_range_there_is_one_chunk_and_one_fold(store: Store) -> Non
     first, second = chunk_over(conversation, log, 0, 4), chunk_over(conversation, log, 0, 4)
     fold = chunk_over(conversation, log, 0, 4, folds=("a", "b"))
     for chunk in (first, second, fold):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [first, fold]
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self) == [
+        first,
+        fold,
+    ]
 
 
 @pytest.mark.parametrize("kind", ["mechanical", "part"])
-async def test_only_a_models_summary_replaces_a_mechanical_one_or_a_part(store: Store, kind: ChunkKind) -> None:
+async def test_only_a_models_summary_replaces_a_mechanical_one_or_a_part(store: Store, kind: SummaryKind) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, LINES)
     fence = await lease_on(store, conversation.root)
@@ -131,8 +161,10 @@ async def test_only_a_models_summary_replaces_a_mechanical_one_or_a_part(store: 
     written = chunk_over(conversation, log, 0, 4, kind="model")
     expected = [mechanical, mechanical, written, written]
     for chunk, kept in zip((mechanical, another, written, another), expected, strict=True):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-        assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == [kept]
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+        assert await store.find_summaries(
+            tenant=tenant, root=conversation.root, path=conversation.lineage_with_self
+        ) == [kept]
 
 
 async def test_a_chunk_is_not_kept_under_a_lease_that_has_ended(store: Store) -> None:
@@ -142,7 +174,7 @@ async def test_a_chunk_is_not_kept_under_a_lease_that_has_ended(store: Store) ->
     await lease_on(store, conversation.root, holder="second")
     for fence in (ended, await lease_on(store, conversation.root, "another", seconds=0)):
         with pytest.raises(LeaseLost):
-            await store.add_chunk(
-                tenant=tenant, root=conversation.root, chunk=chunk_over(conversation, log, 0, 4), fence=fence
+            await store.add_summary(
+                tenant=tenant, root=conversation.root, summary=chunk_over(conversation, log, 0, 4), fence=fence
             )
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path) == []
+    assert await store.find_summaries(tenant=tenant, root=conversation.root, path=conversation.lineage_with_self) == []

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.conversation.identity import anchor_digest
-from app.conversation.messages import Anchor, ClientVersion, Conversation, LogMessage
-from app.store.contract import MAX_ANCHORS, Append, HeadMoved, Lease, LeaseLost, Store
+from app.conversation.identity import compute_anchor_digest
+from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage
+from app.store.contract import MAX_ANCHORS, Lease, LeaseLost, LogAppend, Store, WriteConflict
 from tests.store.example_logs import begin, branch_of, fresh_tenant, grown, log_of
 from tests.store.test_redaction import fresh, overwritten
 
@@ -26,7 +26,7 @@ async def tell(
     """A turn whose client shows older messages otherwise."""
     more = log_of(conversation.tenant, ["user go on", "assistant well"], after=log[-1])
     after = grown(conversation, more)
-    await store.append(Append(after, conversation.head_seq, more, versions=versions, **fields))
+    await store.append(LogAppend(after, conversation.head_seq, more, versions=versions, **fields))
     return after, [*log, *more]
 
 
@@ -38,10 +38,10 @@ async def test_versions_come_back_as_they_were_written(store: Store) -> None:
     conversation, log = await tell(store, conversation, log, summary, masked, left_out)
     again = replace(version(1, 6), bodies=None, tokens_delta=0)
     conversation, log = await tell(store, conversation, log, again)
-    assert await store.versions(conversation) == [summary, masked, left_out, again]
-    assert await store.versions(conversation, until_seq=5) == [summary, masked, left_out]
-    assert await store.versions(conversation, until_seq=3) == []
-    assert await store.read(conversation, 0, 4) != []
+    assert await store.read_client_versions(conversation) == [summary, masked, left_out, again]
+    assert await store.read_client_versions(conversation, until_seq=5) == [summary, masked, left_out]
+    assert await store.read_client_versions(conversation, until_seq=3) == []
+    assert await store.read_log(conversation, 0, 4) != []
 
 
 async def test_versions_are_stored_with_a_new_conversation_and_with_many_appends_at_once(store: Store) -> None:
@@ -49,8 +49,8 @@ async def test_versions_are_stored_with_a_new_conversation_and_with_many_appends
     conversation, _ = await begin(store, tenant, CHAT)
     other, other_log = await begin(store, tenant, CHAT)
     await tell(store, other, other_log, *(version(seq, 4) for seq in range(4)))
-    assert [one.seq for one in await store.versions(await fresh(store, other))] == [0, 1, 2, 3]
-    assert await store.versions(conversation) == []
+    assert [one.seq for one in await store.read_client_versions(await fresh(store, other))] == [0, 1, 2, 3]
+    assert await store.read_client_versions(conversation) == []
 
 
 async def test_a_branch_has_the_versions_of_what_it_shares(store: Store) -> None:
@@ -60,9 +60,9 @@ async def test_a_branch_has_the_versions_of_what_it_shares(store: Store) -> None
     conversation, log = await tell(store, conversation, log, late)
     branch, _, own = branch_of(conversation, log, 4, ["assistant otherwise"])
     own_version = version(2, 5)
-    await store.append(Append(branch, 4, own, creates=True, versions=[own_version]))
-    assert await store.versions(branch) == [early, own_version]
-    assert await store.versions(conversation) == [early, late]
+    await store.append(LogAppend(branch, 4, own, creates_conversation=True, versions=[own_version]))
+    assert await store.read_client_versions(branch) == [early, own_version]
+    assert await store.read_client_versions(conversation) == [early, late]
 
 
 async def test_versions_pass_to_the_branch_that_outlives_their_conversation(store: Store) -> None:
@@ -71,12 +71,17 @@ async def test_versions_pass_to_the_branch_that_outlives_their_conversation(stor
     conversation, log = await tell(store, conversation, log, early)
     conversation, log = await tell(store, conversation, log, late)
     branch, _, own = branch_of(conversation, log, 4, ["assistant otherwise"])
-    await store.append(Append(branch, 4, own, creates=True))
-    kept = Anchor(anchor_digest(conversation.tenant, "answer", b"kept"), conversation.root, conversation.id, 1)
-    gone = [replace(kept, digest=anchor_digest(conversation.tenant, "answer", b"late"), seq=7), replace(kept, seq=-1)]
-    await store.keep_anchors([kept, *gone])
-    assert await store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
-    assert await store.versions(await fresh(store, branch)) == [early]
+    await store.append(LogAppend(branch, 4, own, creates_conversation=True))
+    kept = AnswerAnchor(
+        compute_anchor_digest(conversation.tenant, "answer", b"kept"), conversation.root, conversation.id, 1
+    )
+    gone = [
+        replace(kept, digest=compute_anchor_digest(conversation.tenant, "answer", b"late"), seq=7),
+        replace(kept, seq=-1),
+    ]
+    await store.add_anchors([kept, *gone])
+    assert await store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+    assert await store.read_client_versions(await fresh(store, branch)) == [early]
     assert await store.find_anchors([kept.digest]) == [replace(kept, conversation_id=branch.id)]
     assert await store.find_anchors([gone[0].digest]) == []
 
@@ -85,10 +90,10 @@ async def test_versions_and_anchors_go_with_their_conversation(store: Store) -> 
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, CHAT)
     conversation, log = await tell(store, conversation, log, version(0, 4))
-    anchor = Anchor(anchor_digest(tenant, "call", b"1"), conversation.root, conversation.id, 1)
-    await store.keep_anchors([anchor])
-    assert await store.delete(tenant=tenant, conversation_id=conversation.id)
-    assert await store.versions(conversation) == []
+    anchor = AnswerAnchor(compute_anchor_digest(tenant, "call", b"1"), conversation.root, conversation.id, 1)
+    await store.add_anchors([anchor])
+    assert await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
+    assert await store.read_client_versions(conversation) == []
     assert await store.find_anchors([anchor.digest]) == []
 
 
@@ -100,14 +105,15 @@ async def test_a_redaction_takes_every_version_of_the_message_and_its_anchors(st
     conversation, log = await tell(store, conversation, log, version(2, 6))
     branch, _, own = branch_of(conversation, log, 5, ["user otherwise"])
     of_branch = version(2, 6, b'{"own": 1}')
-    await store.append(Append(branch, 5, own, creates=True, versions=[of_branch]))
+    await store.append(LogAppend(branch, 5, own, creates_conversation=True, versions=[of_branch]))
     anchors = [
-        Anchor(anchor_digest(tenant, "answer", b"%d" % seq), conversation.root, conversation.id, seq) for seq in (2, 3)
+        AnswerAnchor(compute_anchor_digest(tenant, "answer", b"%d" % seq), conversation.root, conversation.id, seq)
+        for seq in (2, 3)
     ]
-    await store.keep_anchors(anchors)
-    await store.redact(conversation, [overwritten(log[2])])
-    assert await store.versions(await fresh(store, conversation)) == [other]
-    assert await store.versions(await fresh(store, branch)) == [other]
+    await store.add_anchors(anchors)
+    await store.redact_messages(conversation, [overwritten(log[2])])
+    assert await store.read_client_versions(await fresh(store, conversation)) == [other]
+    assert await store.read_client_versions(await fresh(store, branch)) == [other]
     assert await store.find_anchors([anchors[0].digest]) == []
     assert await store.find_anchors([anchors[1].digest]) == [anchors[1]]
 
@@ -115,11 +121,11 @@ async def test_a_redaction_takes_every_version_of_the_message_and_its_anchors(st
 @pytest.mark.parametrize("tokens", [2, 7])
 async def test_no_version_of_a_message_that_was_redacted_meanwhile_is_stored(store: Store, tokens: int) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    await store.redact(conversation, [overwritten(log[2], tokens=tokens)])
+    await store.redact_messages(conversation, [overwritten(log[2], tokens=tokens)])
     more = log_of(conversation.tenant, ["user go on"], after=log[-1])
     versions = [version(0, 4), version(2, 4), version(1, 4, b"{}", to_seq=4)]
-    await store.append(Append(grown(conversation, more), 3, more, versions=versions))
-    assert await store.versions(await fresh(store, conversation)) == [versions[0]]
+    await store.append(LogAppend(grown(conversation, more), 3, more, versions=versions))
+    assert await store.read_client_versions(await fresh(store, conversation)) == [versions[0]]
 
 
 async def test_versions_are_fenced_and_follow_the_head_like_messages(store: Store) -> None:
@@ -129,30 +135,30 @@ async def test_versions_are_fenced_and_follow_the_head_like_messages(store: Stor
             store, conversation, log, version(0, 4), fence=Lease(conversation.root, conversation.id, "nobody", 1)
         )
     await tell(store, conversation, log, version(1, 4))
-    with pytest.raises(HeadMoved):
+    with pytest.raises(WriteConflict):
         await tell(store, conversation, log, version(2, 4))
-    assert [one.seq for one in await store.versions(await fresh(store, conversation))] == [1]
+    assert [one.seq for one in await store.read_client_versions(await fresh(store, conversation))] == [1]
 
 
 async def test_versions_are_written_in_another_form(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     conversation, log = await tell(store, conversation, log, version(0, 4, b'{"a": 1}'), version(1, 4))
-    found = await store.versions(conversation)
-    await store.rewrite(conversation, versions=[replace(found[0], bodies=(b'{"b": 2}',))])
-    assert [one.bodies for one in await store.versions(conversation)] == [(b'{"b": 2}',), ()]
+    found = await store.read_client_versions(conversation)
+    await store.rewrite_sealed_fields(conversation, client_versions=[replace(found[0], bodies=(b'{"b": 2}',))])
+    assert [one.bodies for one in await store.read_client_versions(conversation)] == [(b'{"b": 2}',), ()]
 
 
 async def test_anchors_are_found_by_their_digest_the_newest_first(store: Store) -> None:
     tenant = fresh_tenant()
-    digest, other = anchor_digest(tenant, "call", b"call_1"), anchor_digest(tenant, "answer", b"call_1")
-    assert digest != other != anchor_digest(fresh_tenant(), "answer", b"call_1")
+    digest, other = compute_anchor_digest(tenant, "call", b"call_1"), compute_anchor_digest(tenant, "answer", b"call_1")
+    assert digest != other != compute_anchor_digest(fresh_tenant(), "answer", b"call_1")
     conversation, _ = await begin(store, tenant, CHAT)
-    anchor = Anchor(digest, conversation.root, conversation.id, 1)
-    await store.keep_anchors([anchor, replace(anchor, digest=other, seq=3)])
-    await store.keep_anchors([anchor])
+    anchor = AnswerAnchor(digest, conversation.root, conversation.id, 1)
+    await store.add_anchors([anchor, replace(anchor, digest=other, seq=3)])
+    await store.add_anchors([anchor])
     assert await store.find_anchors([digest]) == [anchor]
     assert await store.find_anchors([other, digest]) == [replace(anchor, digest=other, seq=3), anchor]
-    assert await store.find_anchors([anchor_digest(tenant, "call", b"2")]) == []
+    assert await store.find_anchors([compute_anchor_digest(tenant, "call", b"2")]) == []
     for seq in range(MAX_ANCHORS + 2):
-        await store.keep_anchors([replace(anchor, seq=10 + seq)])
+        await store.add_anchors([replace(anchor, seq=10 + seq)])
     assert len(await store.find_anchors([digest])) == MAX_ANCHORS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.store.connect import open_store
-from app.store.location import Location, location_of
+from app.store.connect import create_store
+from app.store.location import DatabaseLocation, parse_database_url
 from app.store.memory.backend import MemoryStore
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
@@ -20,17 +20,17 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("memory://", Location("memory")),
-        ("sqlite+aiosqlite:///data/c.db", Location("sqlite", path=Path("data/c.db"))),
-        ("sqlite:////var/lib/c.db", Location("sqlite", path=Path("/var/lib/c.db"))),
-        ("sqlite:///with%20space.db?mode=rw", Location("sqlite", path=Path("with space.db"))),
-        ("postgresql+asyncpg://u:p@h:5/n", Location("postgresql", dsn="postgresql://u:p@h:5/n")),
-        ("postgresql://u@/n?host=/run/pg", Location("postgresql", dsn="postgresql://u@/n?host=/run/pg")),
-        ("postgres://h/n", Location("postgresql", dsn="postgresql://h/n")),
+        ("memory://", DatabaseLocation("memory")),
+        ("sqlite+aiosqlite:///data/c.db", DatabaseLocation("sqlite", path=Path("data/c.db"))),
+        ("sqlite:////var/lib/c.db", DatabaseLocation("sqlite", path=Path("/var/lib/c.db"))),
+        ("sqlite:///with%20space.db?mode=rw", DatabaseLocation("sqlite", path=Path("with space.db"))),
+        ("postgresql+asyncpg://u:p@h:5/n", DatabaseLocation("postgresql", dsn="postgresql://u:p@h:5/n")),
+        ("postgresql://u@/n?host=/run/pg", DatabaseLocation("postgresql", dsn="postgresql://u@/n?host=/run/pg")),
+        ("postgres://h/n", DatabaseLocation("postgresql", dsn="postgresql://h/n")),
     ],
 )
-def test_a_url_names_a_place(url: str, expected: Location) -> None:
-    assert location_of(url) == expected
+def test_a_url_names_a_place(url: str, expected: DatabaseLocation) -> None:
+    assert parse_database_url(url) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,18 @@ def test_a_url_names_a_place(url: str, expected: Location) -> None:
 )
 def test_another_url_is_refused_with_what_is_accepted(url: str) -> None:
     with pytest.raises(ValueError, match=r"postgresql\+asyncpg://.*memory://") as refused:
-        location_of(url)
+        parse_database_url(url)
     assert "secret" not in str(refused.value)
 
 
 def test_the_directory_of_a_file_is_made(tmp_path: Path) -> None:
-    assert isinstance(open_store(f"sqlite:///{tmp_path}/a/b/c.db"), SqliteStore)
+    assert isinstance(create_store(f"sqlite:///{tmp_path}/a/b/c.db"), SqliteStore)
     assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_each_url_opens_its_store() -> None:
-    assert isinstance(open_store("memory://"), MemoryStore)
-    assert isinstance(open_store("postgresql+asyncpg://u@h/n"), PostgresStore)
+    assert isinstance(create_store("memory://"), MemoryStore)
+    assert isinstance(create_store("postgresql+asyncpg://u@h/n"), PostgresStore)
 
 
 def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:

@@ -16,16 +16,27 @@ import pytest
 import yaml
 
 from app.errors import StoreUnavailable
-from app.store.connect import open_store
-from app.store.contract import Append
+from app.store.connect import create_store
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
-from migrations.run import prepare, upgrade
+from migrations.run import prepare_database, upgrade_database
 from tests.harness import gateway_config
 from tests.live import ScriptedUpstream
 from tests.postgres import Server
 from tests.support.gateway import answered, answering, long_history, shown, summaries_asked, user, world
 
-METHODS = ("find", "get", "read", "append", "point", "chunks", "add_chunk", "claim_lease", "release_lease", "delete")
+METHODS = (
+    "find_link_matches",
+    "find_conversation",
+    "read_log",
+    "append",
+    "assign_external_id",
+    "find_summaries",
+    "add_summary",
+    "claim_lease",
+    "release_lease",
+    "erase_conversation",
+)
 
 
 class Flaky(MemoryStore):
@@ -114,7 +125,15 @@ async def test_a_history_that_is_too_long_is_trimmed_without_a_model(
 
 
 @pytest.mark.parametrize(
-    "methods", [("append",), ("chunks",), ("chunks", "append"), ("claim_lease", "add_chunk"), ("read",), ("point",)]
+    "methods",
+    [
+        ("append",),
+        ("find_summaries",),
+        ("find_summaries", "append"),
+        ("claim_lease", "add_summary"),
+        ("read_log",),
+        ("assign_external_id",),
+    ],
 )
 @pytest.mark.parametrize("begun", [True, False])
 async def test_a_store_that_goes_in_the_middle_of_a_turn_costs_no_history_its_answer(
@@ -139,7 +158,7 @@ class WithoutAnswers(Flaky):
 
     loses = False
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         if self.loses and write.messages and write.messages[-1].message.role == "assistant":
             raise StoreUnavailable("The database is away.", retry_after_seconds=1)
         await super().append(write)
@@ -187,8 +206,8 @@ def locked(file: Path) -> Iterator[None]:
 async def test_a_locked_file_is_lived_with_until_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "locked.db"
     url = f"sqlite:///{file}"
-    prepare(url, auto_migrate=True)
-    store = open_store(url, timeout_seconds=0.2)
+    prepare_database(url, auto_migrate=True)
+    store = create_store(url, timeout_seconds=0.2)
     async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
         ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
         with locked(file):
@@ -207,8 +226,8 @@ async def test_a_stopped_postgresql_is_lived_with_until_it_is_back(monkeypatch: 
     server = Server()
     try:
         server.start()
-        await asyncio.to_thread(upgrade, server.url("postgres"))
-        store = open_store(server.url("postgres"), timeout_seconds=2)
+        await asyncio.to_thread(upgrade_database, server.url("postgres"))
+        store = create_store(server.url("postgres"), timeout_seconds=2)
         async with world(monkeypatch, ScriptedUpstream(default=answering), store=store) as gateway:
             ours = (await gateway.say(HISTORY[:1]))["conversation_id"]
             server.stop()

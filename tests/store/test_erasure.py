@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.store.contract import HeadMoved, Store
-from app.store.lineage import Erasure, erasure
+from app.conversation.messages import Conversation, LogMessage, Summary
+from app.store.contract import Store, WriteConflict
+from app.store.lineage import ErasurePlan, plan_erasure
 from app.store.memory.backend import MemoryStore
 from app.store.sql import chunk_transactions
 from app.store.sql.rows import Lineage
@@ -41,26 +41,33 @@ async def test_a_conversation_is_erased_with_all_that_belongs_to_it(store: Store
     fence = await lease_on(store, conversation.root, conversation.id)
     other = await lease_on(store, conversation.root, "unrelated")
     chunk = chunk_over(conversation, log, 0, 4)
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
 
-    assert await store.delete(tenant=tenant, conversation_id=conversation.id)
+    assert await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
 
-    assert await store.get(tenant=tenant, conversation_id=conversation.id) is None
-    assert await store.get(tenant=tenant, conversation_id="chat-1") is None
-    assert await store.read(conversation, 0, 99) == []
-    assert await store.chunks(tenant=tenant, root=conversation.root, path=conversation.path, links=links(log)) == []
-    found = await store.find(tenant=tenant, root=conversation.root, links=links(log), skeletons=skeletons(log))
+    assert await store.find_conversation(tenant=tenant, conversation_id=conversation.id) is None
+    assert await store.find_conversation(tenant=tenant, conversation_id="chat-1") is None
+    assert await store.read_log(conversation, 0, 99) == []
+    assert (
+        await store.find_summaries(
+            tenant=tenant, root=conversation.root, path=conversation.lineage_with_self, links=links(log)
+        )
+        == []
+    )
+    found = await store.find_link_matches(
+        tenant=tenant, root=conversation.root, links=links(log), skeletons=skeletons(log)
+    )
     assert found == []
     assert await store.renew_leases([fence, other], 60) == [fence]
-    assert not await store.delete(tenant=tenant, conversation_id=conversation.id)
+    assert not await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
 
 
 async def test_a_conversation_is_erased_by_the_clients_own_id_and_only_by_its_tenant(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, _ = await begin(store, tenant, CHAT, external_id="chat-1")
-    assert not await store.delete(tenant=fresh_tenant(), conversation_id=conversation.id)
-    assert await store.delete(tenant=tenant, conversation_id="chat-1")
-    assert await store.get(tenant=tenant, conversation_id=conversation.id) is None
+    assert not await store.erase_conversation(tenant=fresh_tenant(), conversation_id=conversation.id)
+    assert await store.erase_conversation(tenant=tenant, conversation_id="chat-1")
+    assert await store.find_conversation(tenant=tenant, conversation_id=conversation.id) is None
 
 
 async def test_erasing_the_trunk_leaves_branches_whole(store: Store) -> None:
@@ -70,51 +77,54 @@ async def test_erasing_the_trunk_leaves_branches_whole(store: Store) -> None:
     late, late_log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
     twig, twig_log = await branch_off(store, late, late_log, 4, ["assistant i"])
 
-    assert await store.delete(tenant=tenant, conversation_id=trunk.id)
+    assert await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
 
     for conversation, log in ((early, early_log), (late, late_log), (twig, twig_log)):
-        assert links(await store.read(conversation, 0, 99)) == links(log), "read with the lineage known before"
-        fresh = await store.get(tenant=tenant, conversation_id=conversation.id)
+        assert links(await store.read_log(conversation, 0, 99)) == links(log), "read with the lineage known before"
+        fresh = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
         assert fresh is not None
         assert trunk.id not in dict(fresh.lineage)
-        assert links(await store.read(fresh, 0, 99)) == links(log)
-        assert links(await store.read(fresh, 1, 4)) == links(log[1:4])
-    gone = await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log[4:]), skeletons=[])
+        assert links(await store.read_log(fresh, 0, 99)) == links(log)
+        assert links(await store.read_log(fresh, 1, 4)) == links(log[1:4])
+    gone = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[4:]), skeletons=[])
     assert gone == []
-    shared = await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log[:4]), skeletons=[])
+    shared = await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log[:4]), skeletons=[])
     assert shared[0].message.link == trunk_log[3].link
-    assert await store.get(tenant=tenant, conversation_id=shared[0].conversation.id) == shared[0].conversation
+    assert (
+        await store.find_conversation(tenant=tenant, conversation_id=shared[0].conversation.id)
+        == shared[0].conversation
+    )
 
 
 async def test_messages_go_with_the_last_branch_that_shares_them(store: Store) -> None:
     tenant = fresh_tenant()
     trunk, trunk_log = await begin(store, tenant, CHAT)
     branch, _ = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
-    await store.delete(tenant=tenant, conversation_id=branch.id)
-    assert await store.find(tenant=tenant, root=trunk.root, links=links(trunk_log), skeletons=[]) == []
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=branch.id)
+    assert await store.find_link_matches(tenant=tenant, root=trunk.root, links=links(trunk_log), skeletons=[]) == []
 
 
 async def test_a_branch_goes_on_after_its_trunk_was_erased(store: Store) -> None:
     tenant = fresh_tenant()
     trunk, trunk_log = await begin(store, tenant, CHAT)
     branch, log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
     branch, log = await go_on(store, branch, log, ["user more", "assistant yes"])
-    assert links(await store.read(branch, 0, 99)) == links(log)
-    fresh = await store.get(tenant=tenant, conversation_id=branch.id)
+    assert links(await store.read_log(branch, 0, 99)) == links(log)
+    fresh = await store.find_conversation(tenant=tenant, conversation_id=branch.id)
     assert fresh is not None
     twig, twig_log = await branch_off(store, fresh, log, 2, ["user again"])
-    assert links(await store.read(twig, 0, 99)) == links(twig_log)
+    assert links(await store.read_log(twig, 0, 99)) == links(twig_log)
 
 
 async def test_a_branch_whose_lineage_is_out_of_date_is_refused(store: Store) -> None:
     tenant = fresh_tenant()
     trunk, trunk_log = await begin(store, tenant, CHAT)
     limb, log = await branch_off(store, trunk, trunk_log, 3, ["user g", "assistant h"])
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
     for upto_seq in (2, 5):
-        with pytest.raises(HeadMoved):
+        with pytest.raises(WriteConflict):
             await branch_off(store, limb, log, upto_seq, ["user again"])
 
 
@@ -125,15 +135,17 @@ async def test_a_chunk_stays_while_a_branch_has_the_message_it_ends_at(store: St
     fence = await lease_on(store, trunk.root)
     shared, own = chunk_over(trunk, log, 0, 4), chunk_over(trunk, log, 4, 6)
     for chunk in (shared, own):
-        await store.add_chunk(tenant=tenant, root=trunk.root, chunk=chunk, fence=fence)
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
-    (kept,) = await store.chunks(tenant=tenant, root=trunk.root, path=branch.path, links=links(log))
+        await store.add_summary(tenant=tenant, root=trunk.root, summary=chunk, fence=fence)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
+    (kept,) = await store.find_summaries(
+        tenant=tenant, root=trunk.root, path=branch.lineage_with_self, links=links(log)
+    )
     assert (kept.id, kept.conversation_id) == (shared.id, branch.id)
-    await store.delete(tenant=tenant, conversation_id=branch.id)
-    assert await store.chunks(tenant=tenant, root=trunk.root, links=links(log)) == []
+    await store.erase_conversation(tenant=tenant, conversation_id=branch.id)
+    assert await store.find_summaries(tenant=tenant, root=trunk.root, links=links(log)) == []
 
 
-async def strays_of(store: Store, tenant: str) -> tuple[Conversation, list[LogMessage], list[Chunk]]:
+async def strays_of(store: Store, tenant: str) -> tuple[Conversation, list[LogMessage], list[Summary]]:
     """Three summaries of a history that nothing else was stored of: two, and one that folds them."""
     log = log_of(tenant, CHAT)
     unstored = conversation_of(tenant, log)
@@ -141,8 +153,8 @@ async def strays_of(store: Store, tenant: str) -> tuple[Conversation, list[LogMe
     chunks = [early, late, chunk_over(unstored, log, 0, 6, folds=(early.id, late.id))]
     fence = await lease_on(store, unstored.root)
     for chunk in chunks:
-        await store.add_chunk(tenant=tenant, root=unstored.root, chunk=chunk, fence=fence)
-    await store.revise(tenant=tenant, root=unstored.root, chunk=replace(early, text="another", revision=2))
+        await store.add_summary(tenant=tenant, root=unstored.root, summary=chunk, fence=fence)
+    await store.revise_summary(tenant=tenant, root=unstored.root, summary=replace(early, text="another", revision=2))
     return unstored, log, chunks
 
 
@@ -151,27 +163,32 @@ async def test_summaries_of_what_was_never_stored_are_purged_when_they_are_old(s
     unstored, log, chunks = await strays_of(store, tenant)
     root = unstored.root
 
-    await store.purge_chunks(made_before=min(chunk.created_at for chunk in chunks))
-    assert len(await store.chunks(tenant=tenant, root=root, links=links(log))) == 3
-    assert await store.purge_chunks(made_before=max(chunk.created_at for chunk in chunks) + timedelta(seconds=1)) > 0
+    await store.purge_stray_summaries(created_before=min(chunk.created_at for chunk in chunks))
+    assert len(await store.find_summaries(tenant=tenant, root=root, links=links(log))) == 3
+    assert (
+        await store.purge_stray_summaries(
+            created_before=max(chunk.created_at for chunk in chunks) + timedelta(seconds=1)
+        )
+        > 0
+    )
 
-    assert await store.chunks(tenant=tenant, root=root, links=links(log)) == []
-    assert await store.revisions(tenant=tenant, root=root, chunk_id=chunks[0].id) == []
+    assert await store.find_summaries(tenant=tenant, root=root, links=links(log)) == []
+    assert await store.read_summary_revisions(tenant=tenant, root=root, summary_id=chunks[0].id) == []
 
 
 async def test_summaries_are_purged_over_any_number_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_transactions, "LOOKED_AT", 2)
+    monkeypatch.setattr(chunk_transactions, "STRAY_PAGE_SIZE", 2)
     strays = [await strays_of(store, fresh_tenant()) for _ in range(3)]
     tenant = fresh_tenant()
     kept, kept_log = await begin(store, tenant, CHAT)
     fence = await lease_on(store, kept.root)
-    await store.add_chunk(tenant=tenant, root=kept.root, chunk=chunk_over(kept, kept_log, 0, 4), fence=fence)
+    await store.add_summary(tenant=tenant, root=kept.root, summary=chunk_over(kept, kept_log, 0, 4), fence=fence)
 
-    await store.purge_chunks(made_before=NOON + timedelta(days=1))
+    await store.purge_stray_summaries(created_before=NOON + timedelta(days=1))
 
     for unstored, log, _ in strays:
-        assert await store.chunks(tenant=unstored.tenant, root=unstored.root, links=links(log)) == []
-    assert len(await store.chunks(tenant=tenant, root=kept.root, links=links(kept_log))) == 1
+        assert await store.find_summaries(tenant=unstored.tenant, root=unstored.root, links=links(log)) == []
+    assert len(await store.find_summaries(tenant=tenant, root=kept.root, links=links(kept_log))) == 1
 
 
 async def test_a_summary_stays_that_has_a_conversation_or_whose_end_is_stored(store: Store) -> None:
@@ -183,11 +200,11 @@ async def test_a_summary_stays_that_has_a_conversation_or_whose_end_is_stored(st
     of_its_own = chunk_over(conversation, [*log, *ahead], 4, 6)
     of_another = chunk_over(unknown, log, 0, 2)
     for chunk in (of_its_own, of_another):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
 
-    await store.purge_chunks(made_before=NOON + timedelta(days=1))
+    await store.purge_stray_summaries(created_before=NOON + timedelta(days=1))
 
-    found = await store.chunks(tenant=tenant, root=conversation.root, links=links([*log, *ahead]))
+    found = await store.find_summaries(tenant=tenant, root=conversation.root, links=links([*log, *ahead]))
     assert {chunk.id for chunk in found} == {of_its_own.id, of_another.id}
 
 
@@ -196,8 +213,8 @@ async def test_summaries_of_what_was_never_stored_go_with_their_family(store: St
     unstored, log, _ = await strays_of(store, tenant)
     other, _ = await begin(store, tenant, CHAT[:1])
     assert other.root == unstored.root
-    await store.delete(tenant=tenant, conversation_id=other.id)
-    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
+    await store.erase_conversation(tenant=tenant, conversation_id=other.id)
+    assert await store.find_summaries(tenant=tenant, root=unstored.root, links=links(log)) == []
 
 
 async def test_a_summary_goes_with_the_message_it_ends_at_whoever_it_was_made_for(store: Store) -> None:
@@ -205,11 +222,11 @@ async def test_a_summary_goes_with_the_message_it_ends_at_whoever_it_was_made_fo
     unstored, log, _ = await strays_of(store, tenant)
     retried, _ = await begin(store, tenant, CHAT)
     branch, branch_log = await branch_off(store, retried, log, 4, ["assistant other"])
-    await store.delete(tenant=tenant, conversation_id=retried.id)
-    (kept,) = await store.chunks(tenant=tenant, root=unstored.root, links=links([*log, *branch_log]))
+    await store.erase_conversation(tenant=tenant, conversation_id=retried.id)
+    (kept,) = await store.find_summaries(tenant=tenant, root=unstored.root, links=links([*log, *branch_log]))
     assert kept.to_seq == 4
-    await store.delete(tenant=tenant, conversation_id=branch.id)
-    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
+    await store.erase_conversation(tenant=tenant, conversation_id=branch.id)
+    assert await store.find_summaries(tenant=tenant, root=unstored.root, links=links(log)) == []
 
 
 async def test_parallel_erasures_in_one_family_leave_the_rest_whole(store: Store) -> None:
@@ -219,10 +236,11 @@ async def test_parallel_erasures_in_one_family_leave_the_rest_whole(store: Store
     twig, twig_log = await branch_off(store, limb, limb_log, 4, ["assistant i"])
     other, other_log = await branch_off(store, trunk, trunk_log, 1, ["user j"])
     await asyncio.gather(
-        store.delete(tenant=tenant, conversation_id=trunk.id), store.delete(tenant=tenant, conversation_id=limb.id)
+        store.erase_conversation(tenant=tenant, conversation_id=trunk.id),
+        store.erase_conversation(tenant=tenant, conversation_id=limb.id),
     )
     for conversation, log in ((twig, twig_log), (other, other_log)):
-        assert links(await store.read(conversation, 0, 99)) == links(log)
+        assert links(await store.read_log(conversation, 0, 99)) == links(log)
 
 
 @dataclass(frozen=True)
@@ -255,14 +273,19 @@ async def _grow_and_erase(growths: list[Growth], erased: list[int]) -> None:
     for number in erased:
         if number in alive:
             doomed, _ = alive.pop(number)
-            assert await store.delete(tenant=tenant, conversation_id=doomed.id)
+            assert await store.erase_conversation(tenant=tenant, conversation_id=doomed.id)
     for conversation, log in alive.values():
-        fresh = await store.get(tenant=tenant, conversation_id=conversation.id)
+        fresh = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
         assert fresh is not None
         for version in (fresh, conversation):
-            assert links(await store.read(version, 0, 99)) == links(log)
+            assert links(await store.read_log(version, 0, 99)) == links(log)
     if not alive:
-        assert await store.find(tenant=tenant, root=family[0][0].root, links=links(family[0][1]), skeletons=[]) == []
+        assert (
+            await store.find_link_matches(
+                tenant=tenant, root=family[0][0].root, links=links(family[0][1]), skeletons=[]
+            )
+            == []
+        )
 
 
 def test_the_branch_that_shares_most_inherits() -> None:
@@ -272,7 +295,7 @@ def test_the_branch_that_shares_most_inherits() -> None:
         "twig": (("trunk", 8), ("late", 12)),
         "elsewhere": (("other", 3),),
     }
-    assert erasure("trunk", family) == Erasure(
+    assert plan_erasure("trunk", family) == ErasurePlan(
         "late", 8, {"early": (("late", 1),), "late": (), "twig": (("late", 12),)}
     )
-    assert erasure("twig", family) == Erasure()
+    assert plan_erasure("twig", family) == ErasurePlan()

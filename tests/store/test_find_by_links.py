@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.conversation.messages import LogMessage
-from app.store.contract import MAX_MATCHES, Match, Store
+from app.store.contract import MAX_LINK_MATCHES, LinkMatch, Store
 from tests.store.example_logs import (
     Clock,
     begin,
@@ -24,13 +24,17 @@ CHAT = ["user hi", "assistant hello", "user how are you?", "assistant well"]
 
 async def find(
     store: Store, tenant: str, log: Sequence[LogMessage], *, root: str, within: str | None = None, by_link: bool = True
-) -> list[Match]:
-    return await store.find(
-        tenant=tenant, root=root, links=links(log) if by_link else [], skeletons=skeletons(log), within=within
+) -> list[LinkMatch]:
+    return await store.find_link_matches(
+        tenant=tenant,
+        root=root,
+        links=links(log) if by_link else [],
+        skeletons=skeletons(log),
+        named_conversation_id=within,
     )
 
 
-def places(found: Sequence[Match]) -> list[tuple[str, int, bool]]:
+def places(found: Sequence[LinkMatch]) -> list[tuple[str, int, bool]]:
     return [(match.conversation.id, match.message.seq, match.by_skeleton) for match in found]
 
 
@@ -111,12 +115,12 @@ async def test_of_conversations_with_the_same_link_heads_come_first_then_the_new
 async def test_at_most_eight_matches_of_each_kind_are_returned(store: Store) -> None:
     tenant = fresh_tenant()
     first, log = await begin(store, tenant, CHAT)
-    for _ in range(MAX_MATCHES + 3):
+    for _ in range(MAX_LINK_MATCHES + 3):
         await begin(store, tenant, CHAT)
-    assert len(await find(store, tenant, log, root=first.root)) == MAX_MATCHES
+    assert len(await find(store, tenant, log, root=first.root)) == MAX_LINK_MATCHES
     beyond = log_of(tenant, ["user x", "user y", "user z"], after=log[-1])
     found = await find(store, tenant, [*log, *beyond], root=first.root)
-    assert len([match for match in found if match.by_skeleton]) == MAX_MATCHES
+    assert len([match for match in found if match.by_skeleton]) == MAX_LINK_MATCHES
     assert {match.message.seq for match in found} == {3}
 
 
@@ -162,7 +166,7 @@ async def test_a_match_is_found_however_much_is_new(store: Store, new_messages: 
 async def test_an_unknown_history_finds_nothing(store: Store) -> None:
     tenant = fresh_tenant()
     log = log_of(tenant, ["user nobody", *(f"assistant {number}" for number in range(3000))])
-    assert await store.find(tenant=tenant, root="0" * 16, links=links(log), skeletons=skeletons(log)) == []
+    assert await store.find_link_matches(tenant=tenant, root="0" * 16, links=links(log), skeletons=skeletons(log)) == []
     conversation, _ = await begin(store, tenant, CHAT)
     assert await find(store, tenant, log, root=conversation.root) == []
 
@@ -170,7 +174,7 @@ async def test_an_unknown_history_finds_nothing(store: Store) -> None:
 async def test_no_links_find_nothing(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, _ = await begin(store, tenant, CHAT)
-    assert await store.find(tenant=tenant, root=conversation.root, links=[], skeletons=[]) == []
+    assert await store.find_link_matches(tenant=tenant, root=conversation.root, links=[], skeletons=[]) == []
 
 
 async def test_the_last_of_messages_that_the_chain_looks_through_is_found(store: Store) -> None:

@@ -11,15 +11,15 @@ import orjson
 import pytest
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.tokenizers import load_tokenizer
 from app.conversation.messages import StoredCompletion
-from app.conversations.stored_completions import Completions
-from app.conversations.transfer.export import Exporting
-from app.conversations.transfer.import_ import Importing
+from app.conversations.stored_completions import StoredCompletions
+from app.conversations.transfer.export import ConversationExporter
+from app.conversations.transfer.import_ import ConversationImporter
 from app.errors import NotFound
-from app.pipeline.background_tasks import Tasks
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.token_counting import Counting
+from app.pipeline.token_counting import MessageCounter
 from app.store.contract import CompletionQuery, Store
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
@@ -27,11 +27,11 @@ TENANT = "tenant"
 LONG = 1_203
 
 
-def importing_into(store: Store) -> Importing:
-    return Importing(
+def importing_into(store: Store) -> ConversationImporter:
+    return ConversationImporter(
         store=store,
-        counting=Counting(lambda name: TokenCounter(tokenizer_for(name))),
-        tasks=Tasks(),
+        message_counter=MessageCounter(lambda name: TokenCounter(load_tokenizer(name))),
+        tasks=BackgroundTasks(),
         random_bytes=secrets.token_bytes,
         encoding="o200k_base",
     )
@@ -40,8 +40,8 @@ def importing_into(store: Store) -> Importing:
 async def test_a_long_history_goes_in_and_out_with_its_times_and_its_names(store: Store) -> None:
     history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"Nº {n}"} for n in range(LONG)]
     line = {"created_at": 1_600_000_000, "external_id": "mine", "metadata": {"a": "b"}, "messages": history}
-    (kept,) = (await importing_into(store).take_in(TENANT, orjson.dumps(line))).conversations
-    found = await store.get(tenant=TENANT, conversation_id="mine")
+    (kept,) = (await importing_into(store).import_file(TENANT, orjson.dumps(line))).conversations
+    found = await store.find_conversation(tenant=TENANT, conversation_id="mine")
     assert found is not None
     assert (found.id, found.head_seq, found.created_at) == (
         kept.id,
@@ -49,7 +49,7 @@ async def test_a_long_history_goes_in_and_out_with_its_times_and_its_names(store
         datetime.fromtimestamp(1_600_000_000, UTC),
     )
     assert found.metadata == {"a": "b", "imported_from": "openai"}
-    out = b"".join([piece async for piece in Exporting(store).lines(found, with_hidden=False)])
+    out = b"".join([piece async for piece in ConversationExporter(store).stream_lines(found, with_hidden=False)])
     assert [orjson.loads(text) for text in out.splitlines()] == history
 
 
@@ -64,10 +64,10 @@ async def test_branches_of_branches_share_what_they_share(store: Store) -> None:
         "other": node(None, chatgpt_message("user", "Other", 7)),
     }
     data = orjson.dumps([chatgpt_conversation(nodes, "a", title="T")])
-    kept = (await importing_into(store).take_in(TENANT, data)).conversations
+    kept = (await importing_into(store).import_file(TENANT, data)).conversations
     logs = []
     for one in kept:
-        entries = await store.read(one, 0, one.head_seq + 1)
+        entries = await store.read_log(one, 0, one.head_seq + 1)
         logs.append([entry.message.text for entry in entries])
         assert [entry.created_at for entry in entries if entry.created_at is None] == []
     assert logs == [["Q", "A"], ["Q", "B", "B1"], ["Q", "B", "B2", "B2A"], ["Other"]]
@@ -77,9 +77,9 @@ async def test_branches_of_branches_share_what_they_share(store: Store) -> None:
 
 async def test_completions_are_paged_by_creation_and_show_their_log(store: Store) -> None:
     history = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
-    (kept,) = (await importing_into(store).take_in(TENANT, orjson.dumps({"messages": history}))).conversations
+    (kept,) = (await importing_into(store).import_file(TENANT, orjson.dumps({"messages": history}))).conversations
     for number in range(5):
-        await store.keep_completion(
+        await store.save_completion(
             StoredCompletion(
                 id=f"c{number}",
                 tenant=TENANT,
@@ -91,30 +91,35 @@ async def test_completions_are_paged_by_creation_and_show_their_log(store: Store
                 instructions=('{"role":"system","content":"S"}',),
             )
         )
-    completions, caller = Completions(store), Caller(tenant=TENANT)
+    completions, caller = StoredCompletions(store), Caller(tenant=TENANT)
     seen: list[str] = []
     has_more = True
     while has_more:
-        objects, has_more = await completions.page(caller, CompletionQuery(limit=2), seen[-1] if seen else None)
+        objects, has_more = await completions.list_completions(
+            caller, CompletionQuery(limit=2), seen[-1] if seen else None
+        )
         seen += [one["id"] for one in objects]
     assert seen == ["c0", "c1", "c2", "c3", "c4"]
-    shown = await completions.get(caller, "c3")
+    shown = await completions.read_completion(caller, "c3")
     assert shown["choices"][0]["message"]["content"] == "A"
-    asked, has_more = await completions.messages(caller, "c3", after=None, limit=2, descending=True)
+    asked, has_more = await completions.list_messages(caller, "c3", after=None, limit=2, descending=True)
     assert ([one["content"] for one in asked], has_more) == (["Q", "S"], False)
 
 
 @pytest.mark.parametrize("name", ["\0", "c\0", "\ud7ff", "c" * 10_000])
 async def test_names_that_nothing_can_have_find_nothing(store: Store, name: str) -> None:
-    completions, caller = Completions(store), Caller(tenant=TENANT)
-    assert await completions.page(caller, CompletionQuery(limit=2, model=name), None) == ([], False)
-    assert await completions.page(caller, CompletionQuery(limit=2, metadata={name: name}), None) == ([], False)
+    completions, caller = StoredCompletions(store), Caller(tenant=TENANT)
+    assert await completions.list_completions(caller, CompletionQuery(limit=2, model=name), None) == ([], False)
+    assert await completions.list_completions(caller, CompletionQuery(limit=2, metadata={name: name}), None) == (
+        [],
+        False,
+    )
     attempts: list[Coroutine[Any, Any, object]] = [
-        completions.get(caller, name),
-        completions.describe(caller, name, {}),
-        completions.delete(caller, name),
-        completions.page(caller, CompletionQuery(limit=2), name),
-        completions.messages(caller, name, after=None, limit=2, descending=False),
+        completions.read_completion(caller, name),
+        completions.replace_metadata(caller, name, {}),
+        completions.delete_completion(caller, name),
+        completions.list_completions(caller, CompletionQuery(limit=2), name),
+        completions.list_messages(caller, name, after=None, limit=2, descending=False),
     ]
     for attempt in attempts:
         with pytest.raises(NotFound):

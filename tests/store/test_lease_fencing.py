@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import Message
-from app.store.contract import Append, HeadMoved, Lease, LeaseLost, Store
+from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
 from tests.store.example_logs import begin, branch_of, chunk_over, fresh_tenant, grown, lease_on, log_of
 
 CHAT = ["user hi", "assistant hello"]
@@ -84,7 +84,7 @@ async def test_a_write_is_fenced_by_its_lease(store: Store) -> None:
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, CHAT)
     more = log_of(tenant, ["user more"], after=log[-1])
-    write = Append(grown(conversation, more), conversation.head_seq, more)
+    write = LogAppend(grown(conversation, more), conversation.head_seq, more)
     expired = await lease_on(store, conversation.root, "expired", seconds=0)
     taken = await lease_on(store, conversation.root, "taken", seconds=0)
     await lease_on(store, conversation.root, "taken", holder="other")
@@ -94,9 +94,9 @@ async def test_a_write_is_fenced_by_its_lease(store: Store) -> None:
             await store.append(replace(write, fence=fence))
     held = await lease_on(store, conversation.root, "held")
     await store.append(replace(write, fence=held))
-    with pytest.raises(HeadMoved):
+    with pytest.raises(WriteConflict):
         await store.append(replace(write, fence=held))
-    assert len(await store.read(write.conversation, 0, 99)) == 3
+    assert len(await store.read_log(write.conversation, 0, 99)) == 3
 
 
 async def test_a_creation_is_fenced_too(store: Store) -> None:
@@ -105,10 +105,10 @@ async def test_a_creation_is_fenced_too(store: Store) -> None:
     branch, _, own = branch_of(conversation, log, 0, ["user other"])
     fence = await lease_on(store, conversation.root, seconds=0)
     with pytest.raises(LeaseLost):
-        await store.append(Append(branch, 0, own, creates=True, fence=fence))
-    assert await store.get(tenant=tenant, conversation_id=branch.id) is None
+        await store.append(LogAppend(branch, 0, own, creates_conversation=True, fence=fence))
+    assert await store.find_conversation(tenant=tenant, conversation_id=branch.id) is None
     fence = await lease_on(store, conversation.root)
-    await store.append(Append(branch, 0, own, creates=True, fence=fence, releases=True))
+    await store.append(LogAppend(branch, 0, own, creates_conversation=True, fence=fence, releases_lease=True))
     assert await store.renew_leases([fence], 60) == [fence]
 
 
@@ -117,7 +117,7 @@ async def test_a_write_can_release_its_lease(store: Store) -> None:
     conversation, log = await begin(store, tenant, CHAT)
     fence = await lease_on(store, conversation.root)
     more = log_of(tenant, ["user more", "assistant yes"], after=log[-1])
-    write = Append(grown(conversation, more), conversation.head_seq, more, fence=fence, releases=True)
+    write = LogAppend(grown(conversation, more), conversation.head_seq, more, fence=fence, releases_lease=True)
     await store.append(write)
     await lease_on(store, conversation.root, holder="next")
 
@@ -127,8 +127,8 @@ async def test_a_write_that_comes_too_late_keeps_its_lease(store: Store) -> None
     conversation, log = await begin(store, tenant, CHAT)
     fence = await lease_on(store, conversation.root)
     more = log_of(tenant, ["user more"], after=log[-1])
-    with pytest.raises(HeadMoved):
-        await store.append(Append(grown(conversation, more), 0, more, fence=fence, releases=True))
+    with pytest.raises(WriteConflict):
+        await store.append(LogAppend(grown(conversation, more), 0, more, fence=fence, releases_lease=True))
     assert await store.renew_leases([fence], 60) == []
 
 
@@ -138,7 +138,9 @@ async def test_a_summary_in_the_making_is_not_stored_once_what_it_read_was_redac
     chunk = chunk_over(conversation, log, 0, 2)
     fence = await lease_on(store, conversation.root, f"range:{chunk.from_link.hex()}")
     turn = await lease_on(store, conversation.root, conversation.id)
-    await store.redact(conversation, [replace(log[0], message=Message.of({"role": "user", "content": "[erased]"}))])
+    await store.redact_messages(
+        conversation, [replace(log[0], message=Message.from_body({"role": "user", "content": "[erased]"}))]
+    )
     with pytest.raises(LeaseLost):
-        await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+        await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
     assert await store.renew_leases([turn], 60) == [], "the conversation's own lease stays"

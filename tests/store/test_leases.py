@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Lease, Store
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
@@ -102,7 +102,7 @@ async def test_one_after_the_other_holds_the_lease_in_a_process(counted: Counted
     async with keeper(counted, time) as leases:
 
         async def turn(number: int) -> None:
-            async with leases.hold("root", "key", 10):
+            async with leases.hold_lease("root", "key", 10):
                 inside.append(number)
                 await asyncio.sleep(0)
                 assert inside[-1] == number
@@ -113,14 +113,14 @@ async def test_one_after_the_other_holds_the_lease_in_a_process(counted: Counted
 
 
 async def test_different_keys_do_not_wait_for_each_other(counted: CountedStore, time: Time) -> None:
-    async with keeper(counted, time) as leases, leases.hold("root", "a", 0), leases.hold("root", "b", 0):
+    async with keeper(counted, time) as leases, leases.hold_lease("root", "a", 0), leases.hold_lease("root", "b", 0):
         assert counted.asked == ["claim", "claim"]
 
 
 async def test_a_wait_within_a_process_is_bounded(counted: CountedStore, time: Time) -> None:
-    async with keeper(counted, time) as leases, leases.hold("root", "key", 0):
+    async with keeper(counted, time) as leases, leases.hold_lease("root", "key", 0):
         with pytest.raises(ConversationBusy) as refused:
-            async with leases.hold("root", "key", 0.01):
+            async with leases.hold_lease("root", "key", 0.01):
                 pytest.fail("two hold one lease")
     assert refused.value.retry_after_seconds
 
@@ -128,7 +128,7 @@ async def test_a_wait_within_a_process_is_bounded(counted: CountedStore, time: T
 async def test_a_wait_for_another_process_polls_with_jitter_and_is_bounded(counted: CountedStore, time: Time) -> None:
     first = LeaseKeeper(counted, "first", clock=time, sleep=time.sleep)
     second = LeaseKeeper(counted, "second", clock=time, sleep=time.sleep)
-    async with first.hold("root", "key", 1):
+    async with first.hold_lease("root", "key", 1):
         waiting = asyncio.create_task(_hold_once(second, wait_seconds=1.0))
         await time.pass_(0.99)
         assert not waiting.done()
@@ -143,7 +143,7 @@ async def test_a_wait_for_another_process_polls_with_jitter_and_is_bounded(count
 
 async def test_a_lease_that_another_process_gives_back_is_taken(counted: CountedStore, time: Time) -> None:
     async with keeper(counted, time, "first") as first, keeper(counted, time, "second") as second:
-        async with first.hold("root", "key", 1):
+        async with first.hold_lease("root", "key", 1):
             waiting = asyncio.create_task(_hold_once(second, wait_seconds=5))
             await time.pass_(0.5)
         await time.pass_(0.2)
@@ -154,14 +154,14 @@ async def test_a_held_lease_is_renewed_for_as_long_as_it_takes(counted: CountedS
     async with keeper(counted, time) as leases:
         await time.pass_(100)
         assert "renew" not in counted.asked, "nothing is held, nothing is asked"
-        async with leases.hold("root", "key", 1) as lease:
+        async with leases.hold_lease("root", "key", 1) as lease:
             await time.pass_(300)
             assert 29 <= counted.asked.count("renew") <= 31
             assert leases.is_held(lease)
 
 
 async def test_a_lease_that_was_taken_over_is_known_to_be_lost(counted: CountedStore, time: Time) -> None:
-    async with keeper(counted, time) as leases, leases.hold("root", "key", 1) as lease:
+    async with keeper(counted, time) as leases, leases.hold_lease("root", "key", 1) as lease:
         await counted.renew_leases([lease], 0)
         assert await counted.claim_lease(root="root", key="key", holder="other", seconds=60)
         await time.pass_(11)
@@ -170,7 +170,7 @@ async def test_a_lease_that_was_taken_over_is_known_to_be_lost(counted: CountedS
 
 
 async def test_a_store_that_is_away_for_a_while_costs_no_lease(counted: CountedStore, time: Time) -> None:
-    async with keeper(counted, time) as leases, leases.hold("root", "key", 1) as lease:
+    async with keeper(counted, time) as leases, leases.hold_lease("root", "key", 1) as lease:
         counted.is_away = True
         await time.pass_(11)
         counted.is_away = False
@@ -181,17 +181,17 @@ async def test_a_store_that_is_away_for_a_while_costs_no_lease(counted: CountedS
 
 async def test_leaving_is_possible_while_the_store_is_away(counted: CountedStore, time: Time) -> None:
     async with keeper(counted, time) as leases:
-        async with leases.hold("root", "key", 1):
+        async with leases.hold_lease("root", "key", 1):
             counted.is_away = True
         with pytest.raises(StoreUnavailable):
-            async with leases.hold("root", "key", 1):
+            async with leases.hold_lease("root", "key", 1):
                 pytest.fail("no lease was claimed")
 
 
 async def test_a_lease_that_a_write_has_released_is_not_released_again(counted: CountedStore, time: Time) -> None:
     async with keeper(counted, time) as leases:
-        async with leases.hold("root", "key", 1) as lease:
-            leases.released(lease)
+        async with leases.hold_lease("root", "key", 1) as lease:
+            leases.forget_released_lease(lease)
         assert counted.asked == ["claim"]
 
 
@@ -240,8 +240,8 @@ async def test_whoever_is_cancelled_while_claiming_leaves_no_lease_behind(time: 
 async def test_nothing_is_remembered_of_keys_that_nobody_wants(counted: CountedStore, time: Time) -> None:
     async with keeper(counted, time) as leases:
         await asyncio.gather(*(_hold_once(leases, key=f"key {number % 10}") for number in range(100)))
-        assert not leases._queues
-        assert not leases._held
+        assert not leases._local_locks
+        assert not leases._held_leases
 
 
 async def test_two_keepers_on_one_database_take_turns(store: Store) -> None:
@@ -252,7 +252,7 @@ async def test_two_keepers_on_one_database_take_turns(store: Store) -> None:
 
     async def turn(leases: LeaseKeeper) -> None:
         nonlocal inside, worst
-        async with leases.hold(root, "key", 30):
+        async with leases.hold_lease(root, "key", 30):
             inside += 1
             worst = max(worst, inside)
             await asyncio.sleep(0.001)
@@ -290,7 +290,7 @@ async def test_the_lease_of_a_killed_process_is_taken_over_when_it_ends(sqlite_u
     finally:
         process.kill()
         await process.communicate()
-    store = open_store(sqlite_url, clock=clock)
+    store = create_store(sqlite_url, clock=clock)
     await store.open()
     assert token > NOON.timestamp() * 1_000_000 - 10 * 365 * 86_400_000_000
     assert await store.claim_lease(root="root", key="key", holder="me", seconds=1) is None
@@ -302,10 +302,10 @@ async def test_the_lease_of_a_killed_process_is_taken_over_when_it_ends(sqlite_u
 
 
 async def _hold_once(leases: LeaseKeeper, *, key: str = "key", wait_seconds: float = 10) -> Lease:
-    async with leases.hold("root", key, wait_seconds) as lease:
+    async with leases.hold_lease("root", key, wait_seconds) as lease:
         return lease
 
 
 async def _hold_for_ever(leases: LeaseKeeper) -> None:
-    async with leases.hold("root", "key", 1):
+    async with leases.hold_lease("root", "key", 1):
         await asyncio.Event().wait()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, StoredCompletion
-from app.store.contract import CompletionQuery, ListQuery, Store
+from app.store.contract import CompletionQuery, ConversationQuery, Store
 from app.store.memory.backend import MemoryStore
 from app.store.sql import list_pages
 from app.store.sql.transactions import SQLITE
@@ -24,7 +24,7 @@ CHAT = ["user hi", "assistant hello"]
 
 
 async def listed(store: Store, tenant: str | None, **query: Any) -> list[str]:
-    found = await store.conversations(tenant=tenant, query=ListQuery(**{"limit": 99, **query}))
+    found = await store.list_conversations(tenant=tenant, query=ConversationQuery(**{"limit": 99, **query}))
     return [conversation.id for conversation in found]
 
 
@@ -33,8 +33,8 @@ async def pages(store: Store, tenant: str, limit: int, *, descending: bool) -> l
     seen: list[str] = []
     after: tuple[datetime, str] | None = None
     while True:
-        query = ListQuery(limit=limit, descending=descending, after=after)
-        page = await store.conversations(tenant=tenant, query=query)
+        query = ConversationQuery(limit=limit, descending=descending, after=after)
+        page = await store.list_conversations(tenant=tenant, query=query)
         seen += [conversation.id for conversation in page]
         if len(page) < limit:
             return seen
@@ -80,7 +80,7 @@ async def test_a_page_goes_on_where_it_ended_although_that_one_is_gone(store: St
     made = [(await begin(store, tenant, [f"user {number}"]))[0] for number in range(5)]
     ids = in_order(made, descending=True)
     last = next(one for one in made if one.id == ids[2])
-    await store.delete(tenant=tenant, conversation_id=last.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=last.id)
     assert await listed(store, tenant, after=(NOON, last.id)) == ids[3:]
 
 
@@ -124,13 +124,13 @@ async def test_metadata_is_replaced_and_nothing_else(store: Store, clock: Clock)
     conversation, _ = await begin(store, tenant, CHAT, metadata={"a": "b"}, external_id="mine", marks={"pins": []})
     clock.forward(5)
     for name, metadata in ((conversation.id, {"c": "ü"}), ("mine", {})):
-        described = await store.describe(tenant=tenant, conversation_id=name, metadata=metadata)
+        described = await store.replace_metadata(tenant=tenant, conversation_id=name, metadata=metadata)
         assert described is not None
         assert (described.metadata, described.updated_at, described.marks) == (metadata, NOON, {"pins": []})
-        assert described == await store.get(tenant=tenant, conversation_id=name)
+        assert described == await store.find_conversation(tenant=tenant, conversation_id=name)
     for stranger, name in ((fresh_tenant(), conversation.id), (tenant, "other")):
-        assert await store.describe(tenant=stranger, conversation_id=name, metadata={"x": "y"}) is None
-    found = await store.get(tenant=tenant, conversation_id=conversation.id)
+        assert await store.replace_metadata(tenant=stranger, conversation_id=name, metadata={"x": "y"}) is None
+    found = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
     assert found is not None
     assert found.metadata == {}
 
@@ -156,26 +156,26 @@ def completion(conversation: Conversation, number: int, **fields: Any) -> Stored
 async def test_a_completion_comes_back_as_it_was_kept_and_is_kept_once(store: Store) -> None:
     conversation, _ = await begin(store, fresh_tenant(), CHAT)
     tenant, kept = conversation.tenant, completion(conversation, 1)
-    await store.keep_completion(completion(conversation, 1, model="before"))
-    await store.keep_completion(kept)
-    assert await store.completion(tenant=tenant, completion_id=kept.id) == kept
-    assert await store.completions(tenant=tenant, query=CompletionQuery(limit=9)) == [kept]
-    assert await store.describe_completion(tenant=tenant, completion_id=kept.id, metadata={"x": "y"})
-    found = await store.completion(tenant=tenant, completion_id=kept.id)
+    await store.save_completion(completion(conversation, 1, model="before"))
+    await store.save_completion(kept)
+    assert await store.find_completion(tenant=tenant, completion_id=kept.id) == kept
+    assert await store.list_completions(tenant=tenant, query=CompletionQuery(limit=9)) == [kept]
+    assert await store.replace_completion_metadata(tenant=tenant, completion_id=kept.id, metadata={"x": "y"})
+    found = await store.find_completion(tenant=tenant, completion_id=kept.id)
     assert found is not None
     assert found.metadata == {"x": "y"}
     assert await store.delete_completion(tenant=tenant, completion_id=kept.id)
     assert not await store.delete_completion(tenant=tenant, completion_id=kept.id)
-    assert not await store.describe_completion(tenant=tenant, completion_id=kept.id, metadata={})
-    assert await store.completion(tenant=tenant, completion_id=kept.id) is None
-    assert await store.get(tenant=tenant, conversation_id=conversation.id) is not None
+    assert not await store.replace_completion_metadata(tenant=tenant, completion_id=kept.id, metadata={})
+    assert await store.find_completion(tenant=tenant, completion_id=kept.id) is None
+    assert await store.find_conversation(tenant=tenant, conversation_id=conversation.id) is not None
 
 
 async def test_completions_are_listed_in_pages_and_chosen(store: Store) -> None:
     conversation, _ = await begin(store, fresh_tenant(), CHAT)
     tenant = conversation.tenant
     for number in range(5):
-        await store.keep_completion(
+        await store.save_completion(
             completion(
                 conversation,
                 number,
@@ -186,7 +186,7 @@ async def test_completions_are_listed_in_pages_and_chosen(store: Store) -> None:
         )
 
     async def ids(**query: Any) -> list[int]:
-        found = await store.completions(tenant=tenant, query=CompletionQuery(**{"limit": 99, **query}))
+        found = await store.list_completions(tenant=tenant, query=CompletionQuery(**{"limit": 99, **query}))
         return [one.seq for one in found]
 
     assert await ids() == [0, 1, 2, 3, 4]
@@ -203,34 +203,34 @@ async def test_completions_go_with_their_conversation_or_with_the_messages_to_it
     trunk, log = await begin(store, tenant, [*CHAT, "user a", "assistant b"])
     branch, _ = await branch_off(store, trunk, log, 1, ["user c", "assistant d"])
     for kept in (completion(trunk, 1), completion(trunk, 3), completion(branch, 2)):
-        await store.keep_completion(kept)
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
-    found = await store.completions(tenant=tenant, query=CompletionQuery(limit=9))
+        await store.save_completion(kept)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
+    found = await store.list_completions(tenant=tenant, query=CompletionQuery(limit=9))
     assert [(one.seq, one.conversation_id) for one in found] == [(1, branch.id), (2, branch.id)]
-    await store.delete(tenant=tenant, conversation_id=branch.id)
-    assert await store.completions(tenant=tenant, query=CompletionQuery(limit=9)) == []
+    await store.erase_conversation(tenant=tenant, conversation_id=branch.id)
+    assert await store.list_completions(tenant=tenant, query=CompletionQuery(limit=9)) == []
 
 
 async def test_completions_are_their_tenants(store: Store) -> None:
     conversation, _ = await begin(store, fresh_tenant(), CHAT)
     kept, other = completion(conversation, 1), fresh_tenant()
-    await store.keep_completion(kept)
+    await store.save_completion(kept)
     asks: list[Callable[[], Awaitable[object]]] = [
-        lambda: store.completion(tenant=other, completion_id=kept.id),
-        lambda: store.completions(tenant=other, query=CompletionQuery(limit=9)),
-        lambda: store.describe_completion(tenant=other, completion_id=kept.id, metadata={}),
+        lambda: store.find_completion(tenant=other, completion_id=kept.id),
+        lambda: store.list_completions(tenant=other, query=CompletionQuery(limit=9)),
+        lambda: store.replace_completion_metadata(tenant=other, completion_id=kept.id, metadata={}),
         lambda: store.delete_completion(tenant=other, completion_id=kept.id),
     ]
     for ask in asks:
         assert not await ask()
-    assert await store.completion(tenant=conversation.tenant, completion_id=kept.id) == kept
+    assert await store.find_completion(tenant=conversation.tenant, completion_id=kept.id) == kept
 
 
 async def test_conversations_are_listed_by_their_mode_and_their_client_s_name(store: Store) -> None:
     tenant = fresh_tenant()
     one, _ = await begin(store, tenant, CHAT)
     two, log = await begin(store, tenant, ["user else"])
-    await store.point(tenant=tenant, external_id="name", conversation=two)
+    await store.assign_external_id(tenant=tenant, external_id="name", conversation=two)
     await go_on(store, replace(two, mode="append"), log, ["assistant and"])
     assert await listed(store, tenant, mode="append") == [two.id]
     assert await listed(store, tenant, mode="unknown") == [one.id]
@@ -248,17 +248,19 @@ async def test_a_family_is_listed_by_itself(store: Store) -> None:
     alike, _ = await begin(store, tenant, CHAT)
     assert alike.root == root.root
     everybody = in_order([root, left, right, lower], descending=True)
-    assert await listed(store, tenant, within=root.id) == everybody
-    assert await listed(store, tenant, within=root.id, limit=2) == everybody[:2]
-    assert await listed(store, tenant, within=left.id) == in_order([left, lower], descending=True)
-    assert await listed(store, tenant, within=lower.id) == [lower.id]
-    assert await listed(store, tenant, within=alike.id) == [alike.id]
-    assert await listed(store, fresh_tenant(), within=root.id) == []
-    assert await listed(store, tenant, within="conv_made-up") == []
+    assert await listed(store, tenant, ancestor_id=root.id) == everybody
+    assert await listed(store, tenant, ancestor_id=root.id, limit=2) == everybody[:2]
+    assert await listed(store, tenant, ancestor_id=left.id) == in_order([left, lower], descending=True)
+    assert await listed(store, tenant, ancestor_id=lower.id) == [lower.id]
+    assert await listed(store, tenant, ancestor_id=alike.id) == [alike.id]
+    assert await listed(store, fresh_tenant(), ancestor_id=root.id) == []
+    assert await listed(store, tenant, ancestor_id="conv_made-up") == []
 
 
 def test_a_family_is_found_by_its_root_however_many_conversations_there_are(sqlite_url: str) -> None:
-    sql, arguments = list_pages.conversations(SQLITE, "t", ListQuery(limit=10, within=f"conv_{'a' * 48}"))
+    sql, arguments = list_pages.build_conversations_query(
+        SQLITE, "t", ConversationQuery(limit=10, ancestor_id=f"conv_{'a' * 48}")
+    )
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
         steps = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments)]
     assert any("root=?" in step for step in steps), steps

@@ -8,9 +8,9 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.observability import metric_families as f
-from app.observability.metrics import SILENT, Metrics
+from app.observability.metrics import NO_METRICS, Metrics
 from app.store.contract import Store
-from app.store.measured_store import measured
+from app.store.measured_store import measure_store
 from app.store.memory.backend import MemoryStore
 
 
@@ -19,15 +19,15 @@ def store() -> MemoryStore:
 
 
 def test_everything_that_a_store_has_is_there() -> None:
-    shown = measured(store(), Metrics())
+    shown = measure_store(store(), Metrics())
     assert [name for name in dir(Store) if not name.startswith("_") and not hasattr(shown, name)] == []
 
 
 async def test_each_operation_is_timed() -> None:
     metrics = Metrics()
-    await measured(store(), metrics).keys()
-    assert metrics.numbers().summed(f.STORE_SECONDS, operation="keys")[1:].count(1) == 1
-    assert metrics.numbers().total(f.STORE_QUEUE) == 0
+    await measure_store(store(), metrics).list_api_keys()
+    assert metrics.read_snapshot().sum_histogram(f.STORE_SECONDS, operation="keys")[1:].count(1) == 1
+    assert metrics.read_snapshot().sum_series(f.STORE_QUEUE) == 0
 
 
 async def test_a_store_that_is_away_is_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,12 +35,12 @@ async def test_a_store_that_is_away_is_counted_and_told(monkeypatch: pytest.Monk
         raise StoreUnavailable("away")
 
     metrics, inner = Metrics(), store()
-    monkeypatch.setattr(inner, "keys", away)
+    monkeypatch.setattr(inner, "list_api_keys", away)
     with pytest.raises(StoreUnavailable):
-        await measured(inner, metrics).keys()
-    assert metrics.numbers().total(f.STORE_ERRORS, operation="keys") == 1
+        await measure_store(inner, metrics).list_api_keys()
+    assert metrics.read_snapshot().sum_series(f.STORE_ERRORS, operation="keys") == 1
 
 
 def test_a_store_that_nobody_watches_is_left_as_it_is() -> None:
     inner = store()
-    assert measured(inner, SILENT) is inner
+    assert measure_store(inner, NO_METRICS) is inner

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
@@ -34,8 +34,8 @@ async def counting(store: Store) -> AsyncIterator[Counter]:
             connection.set_trace_callback(statements.append)
             connection.set_progress_handler(step, 100)
 
-        for lane in (store._writer, store._lookups, store._ranges):
-            await lane.run(watch)
+        for lane in (store._writer_thread, store._lookup_thread, store._range_thread):
+            await lane.submit(watch)
 
         def sqlite_work() -> Work:
             work = len(statements), steps[0]
@@ -47,7 +47,7 @@ async def counting(store: Store) -> AsyncIterator[Counter]:
         return
     assert isinstance(store, PostgresStore)
     seen: list[str] = []
-    pool = store._connections._open_pool()
+    pool = store._connections._require_open_pool()
     connection = await pool.acquire()
     connection.add_query_logger(lambda record: seen.append(record.query))
     await pool.release(connection)
@@ -64,7 +64,7 @@ async def turn(store: Store, conversation: Conversation, log: list[LogMessage]) 
     """A client resends everything and one new question; it is stored, then the answer."""
     question = log_of(conversation.tenant, ["user new"], after=log[-1])
     resent = [*log, *question]
-    (match,) = await store.find(
+    (match,) = await store.find_link_matches(
         tenant=conversation.tenant, root=conversation.root, links=links(resent), skeletons=skeletons(resent)
     )
     asked, whole = await go_on(store, match.conversation, log, ["user new"])
@@ -82,7 +82,7 @@ async def work_of(store: Store, counter: Counter, messages: int, step: Callable[
 
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 async def test_a_turn_costs_the_same_however_long_the_log(url: str, clock: Clock) -> None:
-    store = open_store(url, clock=clock, pool_size=1)
+    store = create_store(url, clock=clock, pool_size=1)
     await store.open()
     async with counting(store) as counter:
         short = await work_of(store, counter, 10, turn)
@@ -96,14 +96,14 @@ async def test_a_turn_costs_the_same_however_long_the_log(url: str, clock: Clock
 
 async def _resend_something_else(store: Store, conversation: Conversation, log: list[LogMessage]) -> None:
     strange = log_of(conversation.tenant, ["user unheard of", *(f"assistant {number}" for number in range(9_999))])
-    found = await store.find(
+    found = await store.find_link_matches(
         tenant=conversation.tenant, root="0" * 16, links=links(strange), skeletons=skeletons(strange)
     )
     assert found == []
 
 
 async def test_an_unknown_history_of_ten_thousand_messages_costs_little(sqlite_url: str, clock: Clock) -> None:
-    store = open_store(sqlite_url, clock=clock)
+    store = create_store(sqlite_url, clock=clock)
     await store.open()
     async with counting(store) as counter:
         statements, steps = await work_of(store, counter, 10, _resend_something_else)

@@ -85,7 +85,7 @@ class World:
     async def log(self, conversation_id: str) -> list[dict[str, Any]]:
         """The stored messages of a conversation."""
         (conversation,) = (one for one in self.conversations() if one.id == conversation_id)
-        entries = await self.store.read(conversation, 0, conversation.head_seq + 1)
+        entries = await self.store.read_log(conversation, 0, conversation.head_seq + 1)
         assert [entry.seq for entry in entries] == list(range(conversation.head_seq + 1))
         return [entry.message.body for entry in entries]
 
@@ -103,7 +103,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A gateway over a store in memory."""
     kept = store or MemoryStore(clock=lambda: datetime.now(UTC))
-    monkeypatch.setattr("app.assembly.engine.open_store", lambda *_, **__: kept)
+    monkeypatch.setattr("app.assembly.engine.create_store", lambda *_, **__: kept)
     async with (
         serving(upstream, lifespan="off") as address,
         gateway(address, **options) as base_url,

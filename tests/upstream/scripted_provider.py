@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from app.upstream.provider import Call, ClientKeyRule, Reply
-from app.upstream.routing.router import ReadReply
+from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.routing.router import BufferedReply
 
 
-def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> ReadReply:
-    return ReadReply(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> BufferedReply:
+    return BufferedReply(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
 class ScriptedProvider:
@@ -19,22 +19,22 @@ class ScriptedProvider:
 
     client_key_rule: ClientKeyRule = "if_meant"
 
-    def __init__(self, name: str, *script: Reply | BaseException) -> None:
+    def __init__(self, name: str, *script: UpstreamReply | BaseException) -> None:
         self.name = name
         self.script = list(script) or [answer()]
-        self.calls: list[Call] = []
+        self.calls: list[UpstreamRequest] = []
         self.listed: list[dict[str, Any]] | BaseException = []
         self.list_asked = 0
         self.list_gate: asyncio.Event | None = None
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: UpstreamRequest) -> UpstreamReply:
         self.calls.append(call)
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(step, BaseException):
             raise step
         return step
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         self.list_asked += 1
         if self.list_gate is not None:
             await self.list_gate.wait()

@@ -9,14 +9,23 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
-from app.api.resource_schemas import REFUSALS, YEAR_9999, After, Described, Limit, Page, json_response, page_of
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    MAX_UNIX_SECONDS,
+    After,
+    Described,
+    Limit,
+    Page,
+    build_json_response,
+    build_page,
+)
 from app.conversation.api_keys import ApiKey, Scope
-from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, Issuing, Wish
+from app.conversations.api_keys import DEFAULT_SCOPES, MAX_NAME_CHARS, TENANT_PATTERN, ApiKeys, NewApiKey
 from app.errors import InvalidRequest, NotFound
 from app.pipeline.chat_request import Caller
 
-DEFAULT_PAGE: Final = 20
+DEFAULT_PAGE_SIZE: Final = 20
 
 
 class KeyWish(BaseModel):
@@ -35,7 +44,7 @@ class KeyWish(BaseModel):
         list[Annotated[str, Field(pattern=r"\S")]],
         Field(description="Names that it may ask for, with the wildcards `*` and `?`. Empty: all."),
     ] = []
-    expires_at: Annotated[int | None, Field(le=YEAR_9999, description="Unix seconds.")] = None
+    expires_at: Annotated[int | None, Field(le=MAX_UNIX_SECONDS, description="Unix seconds.")] = None
     retention_days: Annotated[
         int | None, Field(ge=1, le=36_500, description="Conversations of its tenant that rest for longer are erased.")
     ] = None
@@ -68,49 +77,51 @@ class KeyList(Page):
     data: list[KeyObject]
 
 
-def admin_routes(issuing: Issuing, auth: Auth) -> APIRouter:
+def build_api_key_routes(api_keys: ApiKeys, auth: Authenticator) -> APIRouter:
     """The endpoints of keys."""
-    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=REFUSALS)
-    admin = Depends(auth.requires("admin"))
+    routes = APIRouter(prefix="/v1/admin", tags=["keys"], responses=ERROR_RESPONSES)
+    admin = Depends(auth.require_scope("admin"))
 
     @routes.get("/keys", summary="List API keys", response_model=KeyList)
     async def list_keys(
-        limit: Limit = DEFAULT_PAGE,
+        limit: Limit = DEFAULT_PAGE_SIZE,
         after: After = None,
         tenant: Annotated[str | None, Query(description="Only this tenant's.")] = None,
         caller: Caller = admin,
     ) -> Response:
-        keys = await issuing.keys(tenant)
+        keys = await api_keys.list_keys(tenant)
         if after is not None:
-            keys = _behind(keys, after)
-        return json_response(page_of([key_object(key) for key in keys[:limit]], has_more=len(keys) > limit))
+            keys = _select_keys_after(keys, after)
+        return build_json_response(
+            build_page([build_key_object(key) for key in keys[:limit]], has_more=len(keys) > limit)
+        )
 
     @routes.post("/keys", summary="Make an API key", response_model=NewKeyObject)
     async def create_key(wish: KeyWish, caller: Caller = admin) -> Response:
-        secret, key = await issuing.issue(
-            Wish(
+        secret, key = await api_keys.create_key(
+            NewApiKey(
                 name=wish.name,
                 tenant=wish.tenant or caller.tenant,
                 scopes=tuple(wish.scopes),
                 policy=wish.policy,
                 models=tuple(wish.models),
-                expires_at=_moment(wish.expires_at),
+                expires_at=_parse_expiry(wish.expires_at),
                 retention_days=wish.retention_days,
             )
         )
-        auth.forget(key)
-        return json_response({**key_object(key), "key": secret})
+        auth.evict_key(key)
+        return build_json_response({**build_key_object(key), "key": secret})
 
     @routes.delete("/keys/{key_id}", summary="Revoke an API key", response_model=KeyObject)
     async def revoke_key(key_id: str, caller: Caller = admin) -> Response:
-        key = await issuing.revoke(key_id)
-        auth.forget(key)
-        return json_response(key_object(key))
+        key = await api_keys.revoke_key(key_id)
+        auth.evict_key(key)
+        return build_json_response(build_key_object(key))
 
     return routes
 
 
-def key_object(key: ApiKey) -> dict[str, Any]:
+def build_key_object(key: ApiKey) -> dict[str, Any]:
     """A key as it is told: never the key itself, nor its digest."""
     return {
         "id": key.id,
@@ -121,21 +132,21 @@ def key_object(key: ApiKey) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "policy": key.policy,
         "models": list(key.models),
-        "created_at": _seconds(key.created_at),
-        "expires_at": _seconds(key.expires_at),
-        "revoked_at": _seconds(key.revoked_at),
+        "created_at": _to_unix_seconds(key.created_at),
+        "expires_at": _to_unix_seconds(key.expires_at),
+        "revoked_at": _to_unix_seconds(key.revoked_at),
         "retention_days": key.retention_days,
     }
 
 
-def _behind(keys: list[ApiKey], after: str) -> list[ApiKey]:
+def _select_keys_after(keys: list[ApiKey], after: str) -> list[ApiKey]:
     place = next((place for place, key in enumerate(keys) if key.id == after), None)
     if place is None:
         raise NotFound(f"There is no API key {after!r}.", param="after")
     return keys[place + 1 :]
 
 
-def _moment(unix_seconds: int | None) -> datetime | None:
+def _parse_expiry(unix_seconds: int | None) -> datetime | None:
     if unix_seconds is None:
         return None
     if unix_seconds <= 0:
@@ -143,5 +154,5 @@ def _moment(unix_seconds: int | None) -> datetime | None:
     return datetime.fromtimestamp(unix_seconds, UTC)
 
 
-def _seconds(moment: datetime | None) -> int | None:
+def _to_unix_seconds(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp())

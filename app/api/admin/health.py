@@ -8,25 +8,25 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.admin.probes import Probes
+from app.api.admin.probes import HealthProbes
 from app.api.resource_schemas import ErrorBody
 from app.store.contract import Store
 
-NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
+NOT_READY_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     503: {"model": ErrorBody, "description": "The store is away, or every upstream has failed repeatedly."}
 }
 
 
-def health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
+def build_health_routes(store: Store, *, version: str, has_upstream: Callable[[], bool]) -> APIRouter:
     """The two probes."""
-    routes, probes = APIRouter(tags=["health"]), Probes(store, version=version, has_upstream=has_upstream)
+    routes, probes = APIRouter(tags=["health"]), HealthProbes(store, version=version, has_upstream=has_upstream)
 
     @routes.get("/healthz", summary="The process is alive")
     async def healthz() -> Response:
-        return await probes.healthz()
+        return await probes.check_liveness()
 
-    @routes.get("/readyz", summary="Store, schema and upstream are there", responses=NOT_READY)
+    @routes.get("/readyz", summary="Store, schema and upstream are there", responses=NOT_READY_RESPONSES)
     async def readyz() -> Response:
-        return await probes.readyz()
+        return await probes.check_readiness()
 
     return routes

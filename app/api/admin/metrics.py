@@ -9,16 +9,19 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
-from app.api.edge.request_body import headers_of
-from app.api.resource_schemas import REFUSALS, Described, ErrorBody, json_response
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_body import read_headers
+from app.api.resource_schemas import ERROR_RESPONSES, Described, ErrorBody, build_json_response
 from app.errors import InvalidApiKey, NotFound
-from app.observability.prometheus import Exposition
+from app.observability.prometheus import PrometheusExposition
 from app.pipeline.chat_request import Caller
 
-TEXT: Final = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
-REFUSED: Final[dict[int | str, dict[str, Any]]] = {
-    200: TEXT,
+METRICS_RESPONSE: Final = {
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+    "description": "Prometheus' text format.",
+}
+METRICS_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: METRICS_RESPONSE,
     401: {"model": ErrorBody, "description": "The token of `telemetry.metrics_token` is missing or wrong."},
     404: {"model": ErrorBody, "description": "Metrics are switched off."},
 }
@@ -113,7 +116,7 @@ class OverviewObject(Described):
     series: OverviewSeries
 
 
-def metrics_routes(exposition: Exposition | None, *, token: str | None) -> APIRouter:
+def build_metrics_routes(exposition: PrometheusExposition | None, *, token: str | None) -> APIRouter:
     """`GET /metrics`.
 
     Args:
@@ -122,37 +125,37 @@ def metrics_routes(exposition: Exposition | None, *, token: str | None) -> APIRo
     """
     routes = APIRouter(tags=["telemetry"])
 
-    @routes.get("/metrics", summary="Numbers for Prometheus", responses=REFUSED, response_class=Response)
+    @routes.get("/metrics", summary="Numbers for Prometheus", responses=METRICS_RESPONSES, response_class=Response)
     async def metrics(request: Request) -> Response:
         if token:
-            _check(token, headers_of(request.scope).get("authorization", ""))
+            _check_metrics_token(token, read_headers(request.scope).get("authorization", ""))
         if exposition is None:
             raise NotFound("Metrics are switched off.", hint="Set `telemetry.metrics: true`.")
-        told = exposition.told(headers_of(request.scope).get("accept", ""))
+        told = exposition.render(read_headers(request.scope).get("accept", ""))
         return Response(told.body, headers={"content-type": told.content_type})
 
     return routes
 
 
-def overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: Auth) -> APIRouter:
+def build_overview_routes(overview: Callable[[], dict[str, Any]] | None, auth: Authenticator) -> APIRouter:
     """`GET /v1/admin/overview`.
 
     Args:
         overview: None: there is none.
     """
-    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=REFUSALS)
-    overseer = Depends(auth.oversees())
+    routes = APIRouter(prefix="/v1/admin", tags=["telemetry"], responses=ERROR_RESPONSES)
+    overseer = Depends(auth.require_operator())
 
     @routes.get("/overview", summary="The gateway at a glance", response_model=OverviewObject)
     async def overview_of_gateway(caller: Caller = overseer) -> Response:
         if overview is None:
             raise NotFound("The overview is switched off.", hint="See section `telemetry`.")
-        return json_response(overview())
+        return build_json_response(overview())
 
     return routes
 
 
-def _check(token: str, authorization: str) -> None:
+def _check_metrics_token(token: str, authorization: str) -> None:
     scheme, _, shown = authorization.strip().partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), token.encode()):
         raise InvalidApiKey("The token for /metrics is missing or wrong.", hint="It is `telemetry.metrics_token`.")

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.edge.error_responses import error_response
-from app.api.edge.request_ids import RequestIds
+from app.api.edge.error_responses import build_error_response
+from app.api.edge.request_ids import RequestIdMiddleware
 from app.errors import GatewayError, UpstreamUnavailable
 from app.store.contract import Store
 
 
-class Probes:
+class HealthProbes:
     """What machines ask every few seconds."""
 
     def __init__(
@@ -35,37 +35,37 @@ class Probes:
         self._is_leaving = is_leaving
         self._store = store
         self._has_upstream = has_upstream
-        self._alive = {"status": "ok", "version": version}
+        self._liveness_body = {"status": "ok", "version": version}
 
-    async def healthz(self) -> Response:
-        return _json(self._alive)
+    async def check_liveness(self) -> Response:
+        return _json_response(self._liveness_body)
 
-    async def readyz(self) -> Response:
+    async def check_readiness(self) -> Response:
         """Ready are a store that answers and, unless each has failed repeatedly, an upstream. Whoever is about to stop
         is not."""
         if self._is_leaving():
-            return _json({"status": "stopping"}, status=503)
+            return _json_response({"status": "stopping"}, status=503)
         try:
             info = await self._store.check()
         except GatewayError as error:
-            return error_response(error)
+            return build_error_response(error)
         if not self._has_upstream():
-            return error_response(UpstreamUnavailable("Every upstream has failed repeatedly.", status=503))
-        return _json({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
+            return build_error_response(UpstreamUnavailable("Every upstream has failed repeatedly.", status=503))
+        return _json_response({"status": "ready", "store": info.backend, "schema_version": info.schema_version})
 
-    def routes(self, new_request_id: Callable[[], str]) -> dict[str, Route]:
+    def build_routes(self, new_request_id: Callable[[], str]) -> dict[str, Route]:
         """Both by path, for `GET`."""
-        named = [Middleware(RequestIds, new_request_id=new_request_id)]
+        named = [Middleware(RequestIdMiddleware, new_request_id=new_request_id)]
 
         async def healthz(request: Request) -> Response:
-            return await self.healthz()
+            return await self.check_liveness()
 
         async def readyz(request: Request) -> Response:
-            return await self.readyz()
+            return await self.check_readiness()
 
         routes = (Route("/healthz", healthz, middleware=named), Route("/readyz", readyz, middleware=named))
         return {route.path: route for route in routes}
 
 
-def _json(body: dict[str, Any], status: int = 200) -> Response:
+def _json_response(body: dict[str, Any], status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type="application/json")

@@ -12,22 +12,29 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
-from app.api.conversations.conversations import BUSY
-from app.api.conversations.summaries import FAILED, Instructions, ModelName, SummaryObject
+from app.api.conversations.conversations import BUSY_RESPONSE
+from app.api.conversations.summaries import SUMMARY_FAILED_RESPONSE, Instructions, ModelName, SummaryObject
 from app.api.conversations.views import RangeInView
-from app.api.edge.auth import Auth
-from app.api.edge.disconnect import has_left
-from app.api.edge.error_responses import unexpected
-from app.api.edge.request_body import headers_of
-from app.api.edge.request_ids import REQUEST_ID
-from app.api.resource_schemas import EVENTS, REFUSALS, Described, JsonRoute, Strict, json_response
-from app.conversations.summaries.requested_compaction import Compaction, Compactions, CompactionWish
-from app.errors import GatewayError, release_frames
+from app.api.edge.auth import Authenticator
+from app.api.edge.disconnect import has_disconnected
+from app.api.edge.error_responses import log_unexpected_error
+from app.api.edge.request_body import read_headers
+from app.api.edge.request_ids import REQUEST_ID_SCOPE_KEY
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    EVENT_STREAM_CONTENT,
+    Described,
+    Strict,
+    StrictJsonRoute,
+    build_json_response,
+)
+from app.conversations.summaries.requested_compaction import CompactionQuery, RequestedCompactions, RunningCompaction
+from app.errors import GatewayError, drop_tracebacks
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
-from app.pipeline.respond.stream_frames import DONE_FRAME, error_frames
+from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
-STREAM_TYPE: Final = "text/event-stream"
+EVENT_STREAM_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final[Mapping[str, str]] = {"cache-control": "no-cache, no-store", "x-accel-buffering": "no"}
 """The last keeps nginx from holding a stream back."""
 
@@ -67,18 +74,20 @@ class CompactionObject(Described):
     warnings: list[str]
 
 
-def compact_routes(compactions: Compactions, auth: Auth, admission: Admission) -> APIRouter:
+def build_compaction_routes(compactions: RequestedCompactions, auth: Authenticator, admission: Admission) -> APIRouter:
     """The endpoint."""
-    routes = APIRouter(prefix="/v1/conversations", tags=["context"], responses=REFUSALS, route_class=JsonRoute)
-    manages = Depends(auth.requires("manage"))
+    routes = APIRouter(
+        prefix="/v1/conversations", tags=["context"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
+    )
+    manages = Depends(auth.require_scope("manage"))
 
     @routes.post(
         "/{conversation_id}/compact",
         summary="Summarize now",
         responses={
-            200: {"model": CompactionObject, "content": EVENTS},
-            **BUSY,
-            **FAILED,
+            200: {"model": CompactionObject, "content": EVENT_STREAM_CONTENT},
+            **BUSY_RESPONSE,
+            **SUMMARY_FAILED_RESPONSE,
         },
     )
     async def compact_conversation(
@@ -88,42 +97,42 @@ def compact_routes(compactions: Compactions, auth: Auth, admission: Admission) -
         caller: Caller = manages,
     ) -> Response:
         asked = body or CompactionRequest()
-        wish = CompactionWish(
+        wish = CompactionQuery(
             model=asked.model,
             policy=asked.policy,
             instructions=asked.instructions,
             through_item=asked.through_item,
         )
         if asked.dry_run:
-            return json_response(await compactions.estimate(caller, conversation_id, wish))
-        await admission.enter(caller.tenant, functools.partial(has_left, request.receive))
-        give_back = functools.partial(admission.give_back, caller.tenant)
+            return build_json_response(await compactions.estimate_compaction(caller, conversation_id, wish))
+        await admission.acquire_slot(caller.tenant, functools.partial(has_disconnected, request.receive))
+        give_back = functools.partial(admission.release_slot, caller.tenant)
         try:
-            compaction = await compactions.begin(caller, conversation_id, wish)
+            compaction = await compactions.start_compaction(caller, conversation_id, wish)
         except BaseException:
             give_back()
             raise
-        compaction.on_end(give_back)
-        if not (asked.stream or STREAM_TYPE in headers_of(request.scope).get("accept", "")):
-            return json_response(await compaction.result())
-        frames = _frames(compaction, str(request.scope.get(REQUEST_ID, "")))
-        return StreamingResponse(frames, media_type=STREAM_TYPE, headers=dict(STREAM_HEADERS))
+        compaction.add_done_callback(give_back)
+        if not (asked.stream or EVENT_STREAM_TYPE in read_headers(request.scope).get("accept", "")):
+            return build_json_response(await compaction.wait_for_result())
+        frames = _stream_frames(compaction, str(request.scope.get(REQUEST_ID_SCOPE_KEY, "")))
+        return StreamingResponse(frames, media_type=EVENT_STREAM_TYPE, headers=dict(STREAM_HEADERS))
 
     return routes
 
 
-async def _frames(compaction: Compaction, request_id: str) -> AsyncIterator[bytes]:
+async def _stream_frames(compaction: RunningCompaction, request_id: str) -> AsyncIterator[bytes]:
     """Events as they happen, then the end; a failure is the last of them."""
-    events: AsyncGenerator[dict[str, Any], None] = compaction.events()
+    events: AsyncGenerator[dict[str, Any], None] = compaction.stream_events()
     async with aclosing(events):
         try:
             async for event in events:
                 yield b"data: " + orjson.dumps(event) + b"\n\n"
         except GatewayError as error:
-            release_frames(error)
-            yield error_frames(error)
+            drop_tracebacks(error)
+            yield render_error_frames(error)
             return
         except Exception as error:  # noqa: BLE001 - the edge: nobody above us answers the client
-            yield error_frames(unexpected(error, request_id))
+            yield render_error_frames(log_unexpected_error(error, request_id))
             return
     yield DONE_FRAME

@@ -11,33 +11,33 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from app.api.conversations.item_schemas import Items
-from app.api.edge.auth import Auth
+from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    METADATA_FILTER,
-    REFUSALS,
-    YEAR_9999,
+    ERROR_RESPONSES,
+    MAX_UNIX_SECONDS,
+    METADATA_FILTER_SCHEMA,
     After,
     Deleted,
     Described,
     ErrorBody,
-    JsonRoute,
     Limit,
     Metadata,
     Order,
     Page,
-    json_response,
-    metadata_filter,
-    page_of,
+    StrictJsonRoute,
+    build_json_response,
+    build_page,
+    parse_metadata_filter,
 )
 from app.conversation.identity import ID_PATTERN
-from app.conversation.messages import Conversation, Mode
-from app.conversations.history.conversations import Records
-from app.conversations.history.history import History
-from app.conversations.items.item_writer import Adding
+from app.conversation.messages import Conversation, HistoryMode
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.history import ConversationHistory
+from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
-from app.store.contract import ListQuery
+from app.store.contract import ConversationQuery
 
-BUSY: dict[int | str, dict[str, Any]] = {
+BUSY_RESPONSE: dict[int | str, dict[str, Any]] = {
     409: {"model": ErrorBody, "description": "Another request is using this conversation; try again."}
 }
 
@@ -92,36 +92,40 @@ Include = Annotated[
         description="`title`: what it is called: its metadata's `title`, or how what its user said first begins.",
     ),
 ]
-ClientMode = Annotated[Mode | None, Query(description="How its client sends messages.")]
+ClientMode = Annotated[HistoryMode | None, Query(description="How its client sends messages.")]
 ExternalId = Annotated[
     str | None,
     Query(pattern=f"^{ID_PATTERN}$", description="What its client calls it: `X-Conversation-Id` and the like."),
 ]
-Seconds = Annotated[int | None, Query(ge=0, le=YEAR_9999, description="Unix seconds.")]
+UnixSecondsQuery = Annotated[int | None, Query(ge=0, le=MAX_UNIX_SECONDS, description="Unix seconds.")]
 
 
-def conversation_routes(records: Records, adding: Adding, history: History, auth: Auth) -> APIRouter:
+def build_conversation_routes(
+    records: ConversationRecords, item_writer: ItemWriter, history: ConversationHistory, auth: Authenticator
+) -> APIRouter:
     """Beginning, listing, reading, describing and deleting conversations."""
-    routes = APIRouter(prefix="/v1/conversations", tags=["conversations"], responses=REFUSALS, route_class=JsonRoute)
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    routes = APIRouter(
+        prefix="/v1/conversations", tags=["conversations"], responses=ERROR_RESPONSES, route_class=StrictJsonRoute
+    )
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     async def told(conversation: Conversation, include: Sequence[str]) -> dict[str, Any]:
-        title = {"title": await history.title(conversation)} if include else {}
-        return {**await records.told(conversation), **title}
+        title = {"title": await history.find_title(conversation)} if include else {}
+        return {**await records.build_conversation_object(conversation), **title}
 
     @routes.post("", summary="Begin a conversation", responses={200: {"model": ConversationObject}})
     async def create_conversation(
         new: Annotated[NewConversation | None, Body()] = None, caller: Caller = manages
     ) -> Response:
         wanted = new or NewConversation()
-        begun = await adding.begin(caller, wanted.metadata or {}, wanted.items or [])
-        return conversation_response(await records.told(begun))
+        begun = await item_writer.create_conversation(caller, wanted.metadata or {}, wanted.items or [])
+        return build_conversation_response(await records.build_conversation_object(begun))
 
     @routes.get(
         "",
         summary="List conversations",
         responses={200: {"model": ConversationPage}},
-        openapi_extra=METADATA_FILTER,
+        openapi_extra=METADATA_FILTER_SCHEMA,
     )
     async def list_conversations(
         request: Request,
@@ -129,31 +133,33 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
         limit: Limit = 20,
         after: After = None,
         order: Order = "desc",
-        created_after: Seconds = None,
-        created_before: Seconds = None,
-        updated_after: Seconds = None,
-        updated_before: Seconds = None,
+        created_after: UnixSecondsQuery = None,
+        created_before: UnixSecondsQuery = None,
+        updated_after: UnixSecondsQuery = None,
+        updated_before: UnixSecondsQuery = None,
         mode: ClientMode = None,
         external_id: ExternalId = None,
         caller: Caller = reads,
     ) -> Response:
-        query = ListQuery(
+        query = ConversationQuery(
             limit=limit,
             descending=order == "desc",
-            created_after=_moment(created_after),
-            created_before=_moment(created_before),
-            updated_after=_moment(updated_after),
-            updated_before=_moment(updated_before),
+            created_after=_parse_unix_seconds(created_after),
+            created_before=_parse_unix_seconds(created_before),
+            updated_after=_parse_unix_seconds(updated_after),
+            updated_before=_parse_unix_seconds(updated_before),
             mode=mode,
             external_id=external_id,
-            metadata=metadata_filter(request),
+            metadata=parse_metadata_filter(request),
         )
-        found, has_more = await records.page(caller, query, after=after)
-        return json_response(page_of([await told(one, include) for one in found], has_more=has_more))
+        found, has_more = await records.list_conversations(caller, query, after=after)
+        return build_json_response(build_page([await told(one, include) for one in found], has_more=has_more))
 
     @routes.get("/{conversation_id}", summary="A conversation", responses={200: {"model": ConversationObject}})
     async def get_conversation(conversation_id: str, include: Include, caller: Caller = reads) -> Response:
-        return conversation_response(await told(await records.of(caller, conversation_id), include))
+        return build_conversation_response(
+            await told(await records.find_conversation(caller, conversation_id), include)
+        )
 
     @routes.post(
         "/{conversation_id}",
@@ -163,8 +169,8 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
     async def update_conversation(
         conversation_id: str, change: ConversationChange, caller: Caller = manages
     ) -> Response:
-        changed = await records.describe(caller, conversation_id, change.metadata or {})
-        return conversation_response(await records.told(changed))
+        changed = await records.replace_metadata(caller, conversation_id, change.metadata or {})
+        return build_conversation_response(await records.build_conversation_object(changed))
 
     @routes.delete(
         "/{conversation_id}",
@@ -176,16 +182,16 @@ def conversation_routes(records: Records, adding: Adding, history: History, auth
         branches: Annotated[bool, Query(description="Also all that branched from it.")] = False,
         caller: Caller = manages,
     ) -> Response:
-        gone = await records.delete(caller, conversation_id, branches=branches)
-        return conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
+        gone = await records.delete_conversation(caller, conversation_id, with_branches=branches)
+        return build_conversation_response({"id": gone.id, "object": "conversation.deleted", "deleted": True})
 
     return routes
 
 
-def conversation_response(told: dict[str, Any]) -> Response:
+def build_conversation_response(body: dict[str, Any]) -> Response:
     """An answer about the conversation that `told["id"]` names."""
-    return json_response(told, conversation_id=told["id"])
+    return build_json_response(body, conversation_id=body["id"])
 
 
-def _moment(unix_seconds: int | None) -> datetime | None:
+def _parse_unix_seconds(unix_seconds: int | None) -> datetime | None:
     return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)

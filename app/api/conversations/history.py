@@ -7,17 +7,17 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
-from app.api.resource_schemas import REFUSALS, After, Described, Order, Page, json_response, page_of
-from app.conversations.history.history import History, TurnsWish
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import ERROR_RESPONSES, After, Described, Order, Page, build_json_response, build_page
+from app.conversations.history.history import ConversationHistory, TurnQuery
 from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000
 MAX_MESSAGES: Final = 200
-DEFAULT_ROWS: Final = 100
+DEFAULT_PAGE_SIZE: Final = 100
 LAST_SEQ: Final = 2_147_483_647
-Turns = Annotated[int, Query(ge=1, le=MAX_TURNS, description="How many answers there are on a page.")]
-Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages are told.")]
+TurnLimit = Annotated[int, Query(ge=1, le=MAX_TURNS, description="How many answers there are on a page.")]
+MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages are told.")]
 FromSeq = Annotated[int, Query(ge=0, le=LAST_SEQ, description="The first of them, counted from 0.")]
 
 
@@ -118,35 +118,35 @@ class BranchPage(Page):
     data: list[BranchObject]
 
 
-def history_routes(history: History, auth: Auth) -> APIRouter:
+def build_history_routes(history: ConversationHistory, auth: Authenticator) -> APIRouter:
     """All three."""
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=REFUSALS)
-    reads = Depends(auth.requires("read"))
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["conversations"], responses=ERROR_RESPONSES)
+    reads = Depends(auth.require_scope("read"))
 
     @routes.get("/turns", summary="The answers of a conversation, in numbers", responses={200: {"model": TurnPage}})
     async def list_turns(
         conversation_id: str,
-        limit: Turns = DEFAULT_ROWS,
+        limit: TurnLimit = DEFAULT_PAGE_SIZE,
         after: After = None,
         order: Order = "asc",
         caller: Caller = reads,
     ) -> Response:
-        wish = TurnsWish(limit, newest_first=order == "desc", after=after)
-        found, has_more = await history.turns(caller, conversation_id, wish)
-        return json_response(page_of(found, has_more=has_more))
+        wish = TurnQuery(limit, newest_first=order == "desc", after=after)
+        found, has_more = await history.list_turns(caller, conversation_id, wish)
+        return build_json_response(build_page(found, has_more=has_more))
 
     @routes.get("/log", summary="Messages of the log, from any place on", responses={200: {"model": LogStretch}})
     async def read_log(
         conversation_id: str,
         from_seq: FromSeq = 0,
-        limit: Messages = DEFAULT_ROWS,
+        limit: MessageLimit = DEFAULT_PAGE_SIZE,
         caller: Caller = reads,
     ) -> Response:
-        return json_response(await history.log(caller, conversation_id, from_seq, limit))
+        return build_json_response(await history.read_log(caller, conversation_id, from_seq, limit))
 
     @routes.get("/branches", summary="The family of a conversation", responses={200: {"model": BranchPage}})
     async def list_branches(conversation_id: str, caller: Caller = reads) -> Response:
-        found, has_more = await history.branches(caller, conversation_id)
-        return json_response(page_of(found, has_more=has_more))
+        found, has_more = await history.list_branches(caller, conversation_id)
+        return build_json_response(build_page(found, has_more=has_more))
 
     return routes

@@ -8,28 +8,28 @@ import msgspec
 from pydantic import Field, WithJsonSchema
 
 from app.api.resource_schemas import Described, Page
-from app.conversations.items.item_parser import MAX_ITEMS, SHAPES
+from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS
 
-_NAMED: Final = "#/items/{name}"
+_SCHEMA_REFERENCE: Final = "#/items/{name}"
 
 
-def _inlined(schema: Any, named: dict[str, Any]) -> Any:
+def _inline_references(schema: Any, named: dict[str, Any]) -> Any:
     """A schema with the parts that it refers to in it: the document has no place for them by themselves."""
     if isinstance(schema, list):
-        return [_inlined(one, named) for one in schema]
+        return [_inline_references(one, named) for one in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return _inlined(named[schema["$ref"].removeprefix("#/items/")], named)
-    return {name: _inlined(value, named) for name, value in schema.items() if name != "discriminator"}
+        return _inline_references(named[schema["$ref"].removeprefix("#/items/")], named)
+    return {name: _inline_references(value, named) for name, value in schema.items() if name != "discriminator"}
 
 
-def _items_schema() -> dict[str, Any]:
-    shapes, named = msgspec.json.schema_components(dict.fromkeys(SHAPES.values()), ref_template=_NAMED)
-    return {"anyOf": [_inlined(shape, named) for shape in shapes]}
+def _build_items_schema() -> dict[str, Any]:
+    shapes, named = msgspec.json.schema_components(dict.fromkeys(ITEM_SHAPES.values()), ref_template=_SCHEMA_REFERENCE)
+    return {"anyOf": [_inline_references(shape, named) for shape in shapes]}
 
 
-IncomingItem = Annotated[dict[str, Any], WithJsonSchema(_items_schema())]
+IncomingItem = Annotated[dict[str, Any], WithJsonSchema(_build_items_schema())]
 """One of the items that can be added; `conversations.items.item_parser` reads it."""
 
 

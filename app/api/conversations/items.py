@@ -8,27 +8,27 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from app.api.conversations.conversations import BUSY, ConversationObject, conversation_response
+from app.api.conversations.conversations import BUSY_RESPONSE, ConversationObject, build_conversation_response
 from app.api.conversations.item_schemas import ItemObject, ItemPage, Items
-from app.api.edge.auth import Auth
-from app.api.edge.request_body import headers_of
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_body import read_headers
 from app.api.resource_schemas import (
-    MAX_PAGE,
-    REFUSALS,
+    ERROR_RESPONSES,
+    MAX_PAGE_SIZE,
     After,
     Described,
-    JsonRoute,
     Limit,
     Order,
     Page,
-    json_response,
-    page_of,
+    StrictJsonRoute,
+    build_json_response,
+    build_page,
 )
-from app.conversations.erase.erasure import Erasing
-from app.conversations.history.conversations import Records
-from app.conversations.items.item_list import Listing, Wanted
-from app.conversations.items.item_writer import Adding
-from app.conversations.items.pins import Pins
+from app.conversations.erase.erasure import ItemEraser
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.items.item_list import ItemQuery, ItemReader
+from app.conversations.items.item_writer import ItemWriter
+from app.conversations.items.pins import PinStore
 from app.pipeline.chat_request import Caller
 
 Include = Annotated[
@@ -47,17 +47,23 @@ class NewItems(BaseModel):
     items: Items
 
 
-def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Erasing, auth: Auth) -> APIRouter:
+def build_item_routes(
+    records: ConversationRecords,
+    item_writer: ItemWriter,
+    item_reader: ItemReader,
+    item_eraser: ItemEraser,
+    auth: Authenticator,
+) -> APIRouter:
     """Adding, listing, reading and deleting items."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/items",
         tags=["conversations"],
-        responses=REFUSALS,
-        route_class=JsonRoute,
+        responses=ERROR_RESPONSES,
+        route_class=StrictJsonRoute,
     )
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
-    @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY})
+    @routes.post("", summary="Add items to a conversation", responses={200: {"model": ItemPage}, **BUSY_RESPONSE})
     async def create_items(
         request: Request,
         conversation_id: str,
@@ -65,8 +71,10 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         include: Include,
         caller: Caller = manages,
     ) -> Response:
-        conversation, items = await adding.add(caller, conversation_id, new.items, is_retry=_is_retry(request))
-        return json_response(page_of(items, has_more=False), conversation_id=conversation.id)
+        conversation, items = await item_writer.add_items(
+            caller, conversation_id, new.items, is_retry=_is_retry(request)
+        )
+        return build_json_response(build_page(items, has_more=False), conversation_id=conversation.id)
 
     @routes.get("", summary="List the items of a conversation", responses={200: {"model": ItemPage}})
     async def list_items(
@@ -77,10 +85,10 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         order: Order = "desc",
         caller: Caller = reads,
     ) -> Response:
-        conversation = await records.of(caller, conversation_id)
-        wanted = Wanted(limit=limit, descending=order == "desc", after=after)
-        items, has_more = await listing.page(conversation, wanted)
-        return json_response(page_of(items, has_more=has_more), conversation_id=conversation.id)
+        conversation = await records.find_conversation(caller, conversation_id)
+        wanted = ItemQuery(limit=limit, descending=order == "desc", after=after)
+        items, has_more = await item_reader.list_items(conversation, wanted)
+        return build_json_response(build_page(items, has_more=has_more), conversation_id=conversation.id)
 
     @routes.get("/{item_id}", summary="An item", responses={200: {"model": ItemObject}})
     async def get_item(
@@ -89,13 +97,13 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         include: Include,
         caller: Caller = reads,
     ) -> Response:
-        conversation = await records.of(caller, conversation_id)
-        return json_response(await listing.one(conversation, item_id), conversation_id=conversation.id)
+        conversation = await records.find_conversation(caller, conversation_id)
+        return build_json_response(await item_reader.find_item(conversation, item_id), conversation_id=conversation.id)
 
     @routes.delete(
         "/{item_id}",
         summary="Delete or erase an item; the conversation as it then is",
-        responses={200: {"model": ConversationObject}, **BUSY},
+        responses={200: {"model": ConversationObject}, **BUSY_RESPONSE},
     )
     async def delete_item(
         conversation_id: str,
@@ -103,16 +111,16 @@ def item_routes(records: Records, adding: Adding, listing: Listing, erasing: Era
         erase: Annotated[bool, Query(description="Overwrite it for good, wherever it is shared.")] = False,
         caller: Caller = manages,
     ) -> Response:
-        conversation = await records.of(caller, conversation_id)
-        changed = await erasing.remove(caller, conversation, item_id, erase=erase)
-        return conversation_response(await records.told(changed))
+        conversation = await records.find_conversation(caller, conversation_id)
+        changed = await item_eraser.remove_item(caller, conversation, item_id, erase=erase)
+        return build_conversation_response(await records.build_conversation_object(changed))
 
     return routes
 
 
 def _is_retry(request: Request) -> bool:
     """Whether the client's SDK says that this is not its first attempt."""
-    return headers_of(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
+    return read_headers(request.scope).get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 class PinnedItem(ItemObject):
@@ -143,25 +151,25 @@ class PinPage(Page):
     data: list[PinObject]
 
 
-def pin_routes(pins: Pins, auth: Auth) -> APIRouter:
+def build_pin_routes(pins: PinStore, auth: Authenticator) -> APIRouter:
     """Pinning and unpinning, and what is pinned. A call and its results, or one message, are pinned together."""
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=REFUSALS)
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
-    pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY}
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
+    pinned: dict[int | str, dict[str, Any]] = {200: {"model": PinnedItem}, **BUSY_RESPONSE}
 
     @routes.get("/pins", summary="What is pinned, in the order of the log", responses={200: {"model": PinPage}})
     async def list_pins(
-        conversation_id: str, limit: Limit = MAX_PAGE, after: After = None, caller: Caller = reads
+        conversation_id: str, limit: Limit = MAX_PAGE_SIZE, after: After = None, caller: Caller = reads
     ) -> Response:
-        found, has_more = await pins.page(caller, conversation_id, limit, after)
-        return json_response(page_of(found, has_more=has_more))
+        found, has_more = await pins.list_pins(caller, conversation_id, limit, after)
+        return build_json_response(build_page(found, has_more=has_more))
 
     @routes.post("/items/{item_id}/pin", summary="Show an item word for word from now on", responses=pinned)
     async def pin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
-        return json_response(await pins.pin(caller, conversation_id, item_id))
+        return build_json_response(await pins.pin_item(caller, conversation_id, item_id))
 
     @routes.delete("/items/{item_id}/pin", summary="Let an item be summarized again", responses=pinned)
     async def unpin_item(conversation_id: str, item_id: str, caller: Caller = manages) -> Response:
-        return json_response(await pins.unpin(caller, conversation_id, item_id))
+        return build_json_response(await pins.unpin_item(caller, conversation_id, item_id))
 
     return routes

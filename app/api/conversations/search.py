@@ -7,12 +7,20 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
-from app.api.resource_schemas import REFUSALS, Described, Limit, Page, json_response, page_of, unix_seconds
-from app.conversations.history.conversations import Records
-from app.conversations.history.history import History
-from app.conversations.items.items import message_item_id
-from app.conversations.search import Hit, Hits, Searching, excerpt
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import (
+    ERROR_RESPONSES,
+    Described,
+    Limit,
+    Page,
+    build_json_response,
+    build_page,
+    to_unix_seconds,
+)
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.history import ConversationHistory
+from app.conversations.items.items import find_message_item_id
+from app.conversations.search import ConversationSearch, MessageHit, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller
 
 Question = Annotated[str, Query(min_length=1, max_length=1000, description="The words to look for.")]
@@ -48,10 +56,15 @@ class FoundMessages(Page):
     limited: bool
 
 
-def search_routes(searching: Searching, records: Records, history: History, auth: Auth) -> APIRouter:
+def build_search_routes(
+    conversation_search: ConversationSearch,
+    records: ConversationRecords,
+    history: ConversationHistory,
+    auth: Authenticator,
+) -> APIRouter:
     """Both searches."""
-    routes = APIRouter(prefix="/v1", tags=["search"], responses=REFUSALS)
-    reads = Depends(auth.requires("read"))
+    routes = APIRouter(prefix="/v1", tags=["search"], responses=ERROR_RESPONSES)
+    reads = Depends(auth.require_scope("read"))
 
     @routes.get(
         "/conversations/{conversation_id}/search",
@@ -61,35 +74,37 @@ def search_routes(searching: Searching, records: Records, history: History, auth
     async def search_conversation(
         conversation_id: str, q: Question, limit: Limit = 20, caller: Caller = reads
     ) -> Response:
-        conversation = await records.of(caller, conversation_id)
-        return json_response(_body(await searching.within(conversation, q, limit=limit), q))
+        conversation = await records.find_conversation(caller, conversation_id)
+        return build_json_response(
+            _build_search_page(await conversation_search.search_conversation(conversation, q, limit=limit), q)
+        )
 
     @routes.get("/search", summary="Search all conversations", responses={200: {"model": FoundMessages}})
     async def search(q: Question, include: Include, limit: Limit = 20, caller: Caller = reads) -> Response:
-        found = await searching.everywhere(caller, q, limit=limit)
-        body = _body(found, q)
+        found = await conversation_search.search_tenant(caller, q, limit=limit)
+        body = _build_search_page(found, q)
         if include:
             for row, hit in zip(body["data"], found.hits, strict=True):
-                row["title"] = await history.title(hit.conversation)
-        return json_response(body)
+                row["title"] = await history.find_title(hit.conversation)
+        return build_json_response(body)
 
     return routes
 
 
-def _body(found: Hits, query: str) -> dict[str, Any]:
-    page = page_of([_message(hit, query) for hit in found.hits], has_more=False)
+def _build_search_page(found: SearchResult, query: str) -> dict[str, Any]:
+    page = build_page([_build_found_message(hit, query) for hit in found.hits], has_more=False)
     return {**page, "terms": list(found.terms), "complete": found.is_complete, "limited": found.is_limited}
 
 
-def _message(hit: Hit, query: str) -> dict[str, Any]:
+def _build_found_message(hit: MessageHit, query: str) -> dict[str, Any]:
     entry = hit.message
     return {
-        "id": message_item_id(entry),
+        "id": find_message_item_id(entry),
         "object": "conversation.message",
         "conversation_id": hit.conversation.id,
         "seq": entry.seq,
         "role": entry.message.role,
         "score": round(hit.score, 3),
-        "text": excerpt(entry, query),
-        "created_at": unix_seconds(entry.created_at),
+        "text": build_search_excerpt(entry, query),
+        "created_at": to_unix_seconds(entry.created_at),
     }

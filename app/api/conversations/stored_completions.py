@@ -8,23 +8,23 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
+from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import (
-    METADATA_FILTER,
-    REFUSALS,
+    ERROR_RESPONSES,
+    METADATA_FILTER_SCHEMA,
     After,
     Deleted,
     Described,
-    JsonRoute,
     Limit,
     Metadata,
     Order,
     Page,
-    json_response,
-    metadata_filter,
-    page_of,
+    StrictJsonRoute,
+    build_json_response,
+    build_page,
+    parse_metadata_filter,
 )
-from app.conversations.stored_completions import Completions
+from app.conversations.stored_completions import StoredCompletions
 from app.pipeline.chat_request import Caller
 from app.store.contract import CompletionQuery
 
@@ -66,18 +66,21 @@ class CompletionMessagePage(Page):
     data: list[CompletionMessage]
 
 
-def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
+def build_stored_completion_routes(completions: StoredCompletions, auth: Authenticator) -> APIRouter:
     """Listing, reading, describing and forgetting."""
     routes = APIRouter(
-        prefix="/v1/chat/completions", tags=["stored completions"], responses=REFUSALS, route_class=JsonRoute
+        prefix="/v1/chat/completions",
+        tags=["stored completions"],
+        responses=ERROR_RESPONSES,
+        route_class=StrictJsonRoute,
     )
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.get(
         "",
         summary="List stored completions",
         responses={200: {"model": CompletionPage}},
-        openapi_extra=METADATA_FILTER,
+        openapi_extra=METADATA_FILTER_SCHEMA,
     )
     async def list_completions(
         request: Request,
@@ -87,17 +90,19 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
         order: Order = "asc",
         caller: Caller = reads,
     ) -> Response:
-        query = CompletionQuery(limit=limit, descending=order == "desc", model=model, metadata=metadata_filter(request))
-        objects, has_more = await completions.page(caller, query, after)
-        return json_response(page_of(objects, has_more=has_more))
+        query = CompletionQuery(
+            limit=limit, descending=order == "desc", model=model, metadata=parse_metadata_filter(request)
+        )
+        objects, has_more = await completions.list_completions(caller, query, after)
+        return build_json_response(build_page(objects, has_more=has_more))
 
     @routes.get("/{completion_id}", summary="A stored completion", responses={200: {"model": Completion}})
     async def get_completion(completion_id: str, caller: Caller = reads) -> Response:
-        return json_response(await completions.get(caller, completion_id))
+        return build_json_response(await completions.read_completion(caller, completion_id))
 
     @routes.post("/{completion_id}", summary="Replace a completion's metadata", responses={200: {"model": Completion}})
     async def update_completion(completion_id: str, change: CompletionChange, caller: Caller = manages) -> Response:
-        return json_response(await completions.describe(caller, completion_id, change.metadata or {}))
+        return build_json_response(await completions.replace_metadata(caller, completion_id, change.metadata or {}))
 
     @routes.delete(
         "/{completion_id}",
@@ -105,8 +110,8 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
         responses={200: {"model": Deleted}},
     )
     async def delete_completion(completion_id: str, caller: Caller = manages) -> Response:
-        await completions.delete(caller, completion_id)
-        return json_response({"object": "chat.completion.deleted", "id": completion_id, "deleted": True})
+        await completions.delete_completion(caller, completion_id)
+        return build_json_response({"object": "chat.completion.deleted", "id": completion_id, "deleted": True})
 
     @routes.get(
         "/{completion_id}/messages",
@@ -116,9 +121,9 @@ def completion_routes(completions: Completions, auth: Auth) -> APIRouter:
     async def list_completion_messages(
         completion_id: str, after: After = None, limit: Limit = 20, order: Order = "asc", caller: Caller = reads
     ) -> Response:
-        objects, has_more = await completions.messages(
+        objects, has_more = await completions.list_messages(
             caller, completion_id, after=after, limit=limit, descending=order == "desc"
         )
-        return json_response(page_of(objects, has_more=has_more))
+        return build_json_response(build_page(objects, has_more=has_more))
 
     return routes

@@ -10,23 +10,23 @@ from pydantic import Field
 from starlette.responses import Response
 
 from app.api.conversations.views import SummaryInView
-from app.api.edge.auth import Auth
-from app.api.edge.disconnect import has_left
+from app.api.edge.auth import Authenticator
+from app.api.edge.disconnect import has_disconnected
 from app.api.resource_schemas import (
-    REFUSALS,
+    ERROR_RESPONSES,
     After,
     Deleted,
     Described,
     ErrorBody,
-    JsonRoute,
     Limit,
     Order,
     Page,
     Strict,
-    json_response,
-    page_of,
+    StrictJsonRoute,
+    build_json_response,
+    build_page,
 )
-from app.conversations.summaries.summaries import Summaries
+from app.conversations.summaries.summaries import SummaryRecords
 from app.pipeline.admission.admission import Admission
 from app.pipeline.chat_request import Caller
 
@@ -37,10 +37,10 @@ WITHOUT_NUL: Final = "^[^\\x00]*$"
 Revision = Annotated[int, Field(ge=1, le=MAX_REVISION)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
-CONFLICT: Final[dict[int | str, dict[str, Any]]] = {
+CONFLICT_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
     409: {"model": ErrorBody, "description": "It is another revision by now, or is being written."}
 }
-FAILED: Final[dict[int | str, dict[str, Any]]] = {
+SUMMARY_FAILED_RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
     502: {"model": ErrorBody, "description": "No model gave a summary that can be used; nothing has changed."}
 }
 
@@ -103,15 +103,15 @@ class SummaryList(Page):
     data: list[SummaryObject]
 
 
-def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> APIRouter:
+def build_summary_routes(summaries: SummaryRecords, auth: Authenticator, admission: Admission) -> APIRouter:
     """Reading and changing summaries."""
     routes = APIRouter(
         prefix="/v1/conversations/{conversation_id}/summaries",
         tags=["summaries"],
-        responses=REFUSALS,
-        route_class=JsonRoute,
+        responses=ERROR_RESPONSES,
+        route_class=StrictJsonRoute,
     )
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
     one: dict[int | str, dict[str, Any]] = {200: {"model": SummaryWithRevisions}}
 
     @routes.get("", summary="List summaries", responses={200: {"model": SummaryList}})
@@ -125,7 +125,7 @@ def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> AP
         ] = False,
         caller: Caller = reads,
     ) -> Response:
-        found, has_more = await summaries.page(
+        found, has_more = await summaries.list_summaries(
             caller,
             conversation_id,
             limit=limit,
@@ -133,21 +133,25 @@ def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> AP
             newest_first=order == "desc",
             with_inactive=with_inactive,
         )
-        return json_response(page_of(found, has_more=has_more))
+        return build_json_response(build_page(found, has_more=has_more))
 
     @routes.get("/{summary_id}", summary="A summary with its revisions", responses=one)
     async def get_summary(conversation_id: str, summary_id: str, caller: Caller = reads) -> Response:
-        return json_response(await summaries.one(caller, conversation_id, summary_id))
+        return build_json_response(await summaries.read_summary(caller, conversation_id, summary_id))
 
-    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**one, **CONFLICT})
+    @routes.patch("/{summary_id}", summary="Edit a summary", responses={**one, **CONFLICT_RESPONSE})
     async def edit_summary(
         conversation_id: str, summary_id: str, edit: SummaryEdit, caller: Caller = manages
     ) -> Response:
-        edited = await summaries.edit(caller, conversation_id, summary_id, text=edit.text, revision=edit.revision)
-        return json_response(edited)
+        edited = await summaries.edit_summary(
+            caller, conversation_id, summary_id, text=edit.text, revision=edit.revision
+        )
+        return build_json_response(edited)
 
     @routes.post(
-        "/{summary_id}/regenerate", summary="Have a summary written anew", responses={**one, **CONFLICT, **FAILED}
+        "/{summary_id}/regenerate",
+        summary="Have a summary written anew",
+        responses={**one, **CONFLICT_RESPONSE, **SUMMARY_FAILED_RESPONSE},
     )
     async def regenerate_summary(
         request: Request,
@@ -157,24 +161,24 @@ def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> AP
         caller: Caller = manages,
     ) -> Response:
         asked = wish or SummaryRegeneration()
-        async with admission.place(caller.tenant, functools.partial(has_left, request.receive)):
-            made = await summaries.regenerate(
+        async with admission.hold_slot(caller.tenant, functools.partial(has_disconnected, request.receive)):
+            made = await summaries.regenerate_summary(
                 caller, conversation_id, summary_id, instructions=asked.instructions, model=asked.model
             )
-        return json_response(made)
+        return build_json_response(made)
 
-    @routes.post("/{summary_id}/rollback", summary="Go back to an earlier text", responses={**one, **CONFLICT})
+    @routes.post("/{summary_id}/rollback", summary="Go back to an earlier text", responses={**one, **CONFLICT_RESPONSE})
     async def roll_back_summary(
         conversation_id: str, summary_id: str, wish: SummaryRollback, caller: Caller = manages
     ) -> Response:
-        chosen = await summaries.roll_back(
+        chosen = await summaries.roll_back_summary(
             caller,
             conversation_id,
             summary_id,
             to_revision=wish.revision,
             revision=wish.current_revision,
         )
-        return json_response(chosen)
+        return build_json_response(chosen)
 
     @routes.delete(
         "/{summary_id}",
@@ -183,6 +187,6 @@ def summary_routes(summaries: Summaries, auth: Auth, admission: Admission) -> AP
         responses={200: {"model": Deleted}},
     )
     async def delete_summary(conversation_id: str, summary_id: str, caller: Caller = manages) -> Response:
-        return json_response(await summaries.delete(caller, conversation_id, summary_id))
+        return build_json_response(await summaries.delete_summary(caller, conversation_id, summary_id))
 
     return routes

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from app.api.conversations.conversations import ConversationObject
-from app.api.edge.auth import Auth
-from app.api.edge.request_body import headers_of, read_body
-from app.api.resource_schemas import REFUSALS, Page, json_response, page_of
-from app.conversations.history.conversations import Records
-from app.conversations.transfer.export import Exporting
+from app.api.edge.auth import Authenticator
+from app.api.edge.request_body import read_body, read_headers
+from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_page
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.transfer.export import ConversationExporter
 from app.conversations.transfer.formats.format_detection import Format
-from app.conversations.transfer.import_ import Importing
+from app.conversations.transfer.import_ import ConversationImporter
 from app.pipeline.chat_request import Caller
 
 NDJSON: Final = "application/x-ndjson"
@@ -28,7 +28,7 @@ Include = Annotated[
 ]
 ImportFormat = Annotated[Format, Query(description="What the body is; `auto` tells it by its shape.")]
 
-_MESSAGE: Final[dict[str, Any]] = {
+_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
         "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
@@ -36,12 +36,12 @@ _MESSAGE: Final[dict[str, Any]] = {
     },
     "required": ["role"],
 }
-_HISTORY: Final[dict[str, Any]] = {
+_HISTORY_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"messages": {"type": "array", "items": _MESSAGE}},
+    "properties": {"messages": {"type": "array", "items": _MESSAGE_SCHEMA}},
     "required": ["messages"],
 }
-_FILE: Final[dict[str, Any]] = {
+_IMPORT_FILE_SCHEMA: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
         "description": (
@@ -50,7 +50,7 @@ _FILE: Final[dict[str, Any]] = {
         ),
         "content": {
             "application/json": {
-                "schema": {"anyOf": [_HISTORY, {"type": "array", "items": _HISTORY, "minItems": 1}]},
+                "schema": {"anyOf": [_HISTORY_SCHEMA, {"type": "array", "items": _HISTORY_SCHEMA, "minItems": 1}]},
             }
         },
     }
@@ -64,12 +64,17 @@ class ImportedConversations(Page):
     warnings: list[str]
 
 
-def transfer_routes(
-    exporting: Exporting, importing: Importing, records: Records, auth: Auth, *, body_limit_bytes: int
+def build_transfer_routes(
+    exporter: ConversationExporter,
+    importer: ConversationImporter,
+    records: ConversationRecords,
+    auth: Authenticator,
+    *,
+    body_limit_bytes: int,
 ) -> APIRouter:
     """Both ways; to be included before what reads `/conversations/{id}`."""
-    routes = APIRouter(prefix="/v1/conversations", tags=["portability"], responses=REFUSALS)
-    reads, manages = Depends(auth.requires("read")), Depends(auth.requires("manage"))
+    routes = APIRouter(prefix="/v1/conversations", tags=["portability"], responses=ERROR_RESPONSES)
+    reads, manages = Depends(auth.require_scope("read")), Depends(auth.require_scope("manage"))
 
     @routes.get(
         "/{conversation_id}/export",
@@ -83,8 +88,8 @@ def transfer_routes(
         include: Include = None,
         caller: Caller = reads,
     ) -> Response:
-        conversation = await records.of(caller, conversation_id)
-        written = exporting.lines if format == "jsonl" else exporting.whole
+        conversation = await records.find_conversation(caller, conversation_id)
+        written = exporter.stream_lines if format == "jsonl" else exporter.stream_object
         pieces = written(conversation, with_hidden=include == "deleted")
         # What fails with the first batch is still answered as an error.
         first = await anext(pieces, b"")
@@ -92,28 +97,28 @@ def transfer_routes(
             "content-disposition": f'attachment; filename="{conversation.id}.jsonl"',
             "x-conversation-id": conversation.id,
         }
-        return StreamingResponse(_joined(first, pieces), media_type=NDJSON, headers=headers)
+        return StreamingResponse(_prepend_piece(first, pieces), media_type=NDJSON, headers=headers)
 
     @routes.post(
         "/import",
         summary="Import conversations",
         responses={200: {"model": ImportedConversations}},
-        openapi_extra=_FILE,
+        openapi_extra=_IMPORT_FILE_SCHEMA,
     )
     async def import_conversations(
         request: Request,
         format: ImportFormat = "auto",
         caller: Caller = manages,
     ) -> Response:
-        body = await read_body(request.receive, headers_of(request.scope), body_limit_bytes)
-        taken = await importing.take_in(caller.tenant, body, format)
-        told = [await records.told(conversation) for conversation in taken.conversations]
-        return json_response({**page_of(told, has_more=False), "warnings": list(taken.warnings)})
+        body = await read_body(request.receive, read_headers(request.scope), body_limit_bytes)
+        taken = await importer.import_file(caller.tenant, body, format)
+        told = [await records.build_conversation_object(conversation) for conversation in taken.conversations]
+        return build_json_response({**build_page(told, has_more=False), "warnings": list(taken.warnings)})
 
     return routes
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _prepend_piece(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for piece in rest:
         yield piece

@@ -8,15 +8,15 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from app.api.edge.auth import Auth
-from app.api.resource_schemas import REFUSALS, After, Described, ErrorBody, Order, Page, json_response
-from app.conversations.views.stored_turn import Wish
-from app.conversations.views.view_pages import Looking, PageWish
+from app.api.edge.auth import Authenticator
+from app.api.resource_schemas import ERROR_RESPONSES, After, Described, ErrorBody, Order, Page, build_json_response
+from app.conversations.views.stored_turn import StoredTurnRequest
+from app.conversations.views.view_pages import ViewPageQuery, ViewPages
 from app.pipeline.chat_request import Caller
 
 MAX_MESSAGES: Final = 1_000
 DEFAULT_MESSAGES: Final = 100
-Messages = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
+MessageLimit = Annotated[int, Query(ge=1, le=MAX_MESSAGES, description="How many messages there are on a page.")]
 Model = Annotated[str | None, Query(min_length=1, max_length=256, description="Left out: the one that was asked last.")]
 Include = Annotated[
     list[Literal["sent"]],
@@ -28,13 +28,13 @@ Include = Annotated[
 ]
 
 
-def _page_wish(
-    include: Include, limit: Messages = DEFAULT_MESSAGES, after: After = None, order: Order = "desc"
-) -> PageWish:
-    return PageWish(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
+def _parse_page_query(
+    include: Include, limit: MessageLimit = DEFAULT_MESSAGES, after: After = None, order: Order = "desc"
+) -> ViewPageQuery:
+    return ViewPageQuery(limit, newest_first=order == "desc", after=after, with_sent=bool(include))
 
 
-Wanted = Annotated[PageWish, Depends(_page_wish)]
+ViewPageDependency = Annotated[ViewPageQuery, Depends(_parse_page_query)]
 
 
 class MessageInView(Described):
@@ -142,12 +142,12 @@ class SeenObject(ViewObject):
     exact: bool
 
 
-def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> APIRouter:
+def build_view_routes(view_pages: ViewPages, auth: Authenticator, *, policies: Sequence[str]) -> APIRouter:
     """Both views. `policies` are the names of those that there are."""
     left_out = "Left out: the one that a request would have."
     named = Query(None, description=left_out, json_schema_extra={"enum": list(policies)})
-    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=REFUSALS)
-    reads = Depends(auth.requires("read"))
+    routes = APIRouter(prefix="/v1/conversations/{conversation_id}", tags=["context"], responses=ERROR_RESPONSES)
+    reads = Depends(auth.require_scope("read"))
 
     @routes.get(
         "/context",
@@ -160,12 +160,16 @@ def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> API
     )
     async def preview_context(
         conversation_id: str,
-        page: Wanted,
+        page: ViewPageDependency,
         model: Model = None,
         policy: str | None = named,
         caller: Caller = reads,
     ) -> Response:
-        return json_response(await looking.now(caller, conversation_id, Wish(model=model, policy=policy), page))
+        return build_json_response(
+            await view_pages.preview_next_view(
+                caller, conversation_id, StoredTurnRequest(model=model, policy=policy), page
+            )
+        )
 
     @routes.get(
         "/items/{item_id}/context",
@@ -175,9 +179,9 @@ def view_routes(looking: Looking, auth: Auth, *, policies: Sequence[str]) -> API
     async def context_of_item(
         conversation_id: str,
         item_id: str,
-        page: Wanted,
+        page: ViewPageDependency,
         caller: Caller = reads,
     ) -> Response:
-        return json_response(await looking.then(caller, conversation_id, item_id, page))
+        return build_json_response(await view_pages.show_view_of_answer(caller, conversation_id, item_id, page))
 
     return routes

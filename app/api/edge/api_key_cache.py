@@ -11,26 +11,26 @@ from app.conversation.api_keys import ApiKey
 from app.errors import StoreUnavailable
 from app.store.contract import Store
 
-UNKNOWN_SECONDS: Final = 1.0
+UNKNOWN_KEY_CACHE_SECONDS: Final = 1.0
 """How long "there is no such key" is believed, at most: a key that was just made works at once."""
-TRUSTED_SECONDS: Final = 300.0
+STALE_KEY_SECONDS: Final = 300.0
 """How long after a look a key still works while the store is away."""
 RETRY_SECONDS: Final = 1.0
 """While the store is away, how long until it is asked again."""
-MAX_KEYS: Final = 10_000
+MAX_CACHED_KEYS: Final = 10_000
 
 Value = TypeVar("Value")
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _CachedKey(msgspec.Struct, frozen=True):
     key: ApiKey
-    seen_at: float
+    fetched_at: float
     """When the store last said so."""
-    until: float
+    expires_at: float
     """When it is to be asked again."""
 
 
-class KnownKeys:
+class ApiKeyCache:
     """Keys by digest.
 
     Args:
@@ -43,11 +43,11 @@ class KnownKeys:
         self._store = store
         self._cache_seconds = cache_seconds
         self._seconds = seconds
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedKey] = {}
         self._unknown: dict[str, float] = {}
         """Apart, so that guesses never push out keys that exist."""
 
-    async def find(self, digest: str) -> ApiKey | None:
+    async def find_key(self, digest: str) -> ApiKey | None:
         """The key with this digest, valid or not.
 
         Raises:
@@ -55,25 +55,25 @@ class KnownKeys:
         """
         now = self._seconds()
         known = self._known.get(digest)
-        if known is not None and now < known.until:
+        if known is not None and now < known.expires_at:
             return known.key
         if now < self._unknown.get(digest, now):
             return None
         try:
-            key = await self._store.key_of(digest)
+            key = await self._store.find_api_key(digest)
         except StoreUnavailable:
-            if known is None or now - known.seen_at > TRUSTED_SECONDS:
+            if known is None or now - known.fetched_at > STALE_KEY_SECONDS:
                 raise
-            _put(self._known, digest, msgspec.structs.replace(known, until=now + RETRY_SECONDS))
+            _put(self._known, digest, msgspec.structs.replace(known, expires_at=now + RETRY_SECONDS))
             return known.key
-        self.forget(digest)
+        self.evict_key(digest)
         if key is None:
-            _put(self._unknown, digest, now + min(UNKNOWN_SECONDS, self._cache_seconds))
+            _put(self._unknown, digest, now + min(UNKNOWN_KEY_CACHE_SECONDS, self._cache_seconds))
         else:
-            _put(self._known, digest, _Known(key, seen_at=now, until=now + self._cache_seconds))
+            _put(self._known, digest, _CachedKey(key, fetched_at=now, expires_at=now + self._cache_seconds))
         return key
 
-    def forget(self, digest: str) -> None:
+    def evict_key(self, digest: str) -> None:
         """Ask the store the next time."""
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
@@ -82,6 +82,6 @@ class KnownKeys:
 def _put(values: dict[str, Value], digest: str, value: Value) -> None:
     """Keep a value, and no more of them than are allowed: what was not looked up for longest goes first."""
     values.pop(digest, None)
-    while len(values) >= MAX_KEYS:
+    while len(values) >= MAX_CACHED_KEYS:
         del values[next(iter(values))]
     values[digest] = value

@@ -15,15 +15,15 @@ from typing import Any, Final
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from app.api.edge.error_responses import error_response
-from app.api.edge.header_checks import RequestHeads
-from app.api.edge.request_ids import RequestIds
+from app.api.edge.error_responses import build_error_response
+from app.api.edge.header_checks import HeaderChecks
+from app.api.edge.request_ids import RequestIdMiddleware
 from app.errors import GatewayError
 
 CHAT_PATH: Final = "/v1/chat/completions"
 
 
-class Front:
+class AsgiFront:
     """An ASGI application: `POST /v1/chat/completions` is `chat`'s, the rest is `application`'s.
 
     Args:
@@ -37,9 +37,9 @@ class Front:
     def __init__(
         self,
         chat: ASGIApp,
-        application: Later,
+        application: LazyApplication,
         *,
-        heads: RequestHeads,
+        heads: HeaderChecks,
         probes: Mapping[str, Route],
         lifespan: Lifespan[Any],
         new_request_id: Callable[[], str],
@@ -52,9 +52,9 @@ class Front:
         self._lifespan = Router(lifespan=lifespan).lifespan
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app_for(scope)(scope, receive, send)
+        return self._select_app(scope)(scope, receive, send)
 
-    def _app_for(self, scope: Scope) -> ASGIApp:
+    def _select_app(self, scope: Scope) -> ASGIApp:
         if scope["type"] == "lifespan":
             return self._lifespan
         probe = self._probes.get(scope["path"])
@@ -65,20 +65,20 @@ class Front:
             return probe.app
         fault = self._heads.find_fault(scope["headers"])
         if fault is not None:
-            return self._refuse(fault, scope)
-        return self.chat if asks_for_completion(scope) else self.application
+            return self._build_refusal(fault, scope)
+        return self.chat if is_chat_completion_request(scope) else self.application
 
-    def _refuse(self, fault: GatewayError, scope: Scope) -> ASGIApp:
-        headers = {"x-context-status": "bypassed"} if asks_for_completion(scope) else {}
-        return RequestIds(error_response(fault, headers), self._new_request_id)
+    def _build_refusal(self, fault: GatewayError, scope: Scope) -> ASGIApp:
+        headers = {"x-context-status": "bypassed"} if is_chat_completion_request(scope) else {}
+        return RequestIdMiddleware(build_error_response(fault, headers), self._new_request_id)
 
 
-def asks_for_completion(scope: Scope) -> bool:
+def is_chat_completion_request(scope: Scope) -> bool:
     """Whether a request is one for a chat completion."""
     return bool(scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST")
 
 
-class Later:
+class LazyApplication:
     """An ASGI application that is made in a thread, when it is first asked or told to be; whoever asks meanwhile waits.
 
     Args:
@@ -87,23 +87,23 @@ class Later:
 
     def __init__(self, make: Callable[[], ASGIApp]) -> None:
         self._make = make
-        self._made: ASGIApp | None = None
+        self._application: ASGIApp | None = None
         self._lock = threading.Lock()
-        self._making: asyncio.Future[ASGIApp] | None = None
+        self._loading: asyncio.Future[ASGIApp] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        application = self._made or await self.ready()
+        application = self._application or await self.load()
         await application(scope, receive, send)
 
-    async def ready(self) -> ASGIApp:
+    async def load(self) -> ASGIApp:
         """The application, made without stopping the event loop."""
-        if self._making is None or (self._making.done() and self._made is None):
-            self._making = asyncio.get_running_loop().run_in_executor(None, self.made)
-        return await asyncio.shield(self._making)
+        if self._loading is None or (self._loading.done() and self._application is None):
+            self._loading = asyncio.get_running_loop().run_in_executor(None, self.load_blocking)
+        return await asyncio.shield(self._loading)
 
-    def made(self) -> ASGIApp:
+    def load_blocking(self) -> ASGIApp:
         """The application, made here and now if it is not there yet."""
         with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+            if self._application is None:
+                self._application = self._make()
+            return self._application

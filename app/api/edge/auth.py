@@ -15,34 +15,34 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from app.api.edge.api_key_cache import KnownKeys
-from app.api.edge.browser_origins import READ_HEADERS as VISITOR_HEADERS
-from app.api.edge.browser_origins import Visitors
-from app.api.edge.request_body import headers_of
-from app.conversation.api_keys import END_USER_MARK, SCOPES, ApiKey, Scope, digest_of
+from app.api.edge.api_key_cache import ApiKeyCache
+from app.api.edge.browser_origins import ORIGIN_HEADERS as VISITOR_HEADERS
+from app.api.edge.browser_origins import BrowserOriginCheck
+from app.api.edge.request_body import read_headers
+from app.conversation.api_keys import END_USER_SEPARATOR, SCOPES, ApiKey, Scope, hash_api_key
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest
-from app.pipeline.call.upstream_request import rebuilt
+from app.pipeline.call.upstream_request import encode_fields
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import ListQuery, Store
+from app.store.contract import ConversationQuery, Store
 
 log = logging.getLogger(__name__)
 
 ANONYMOUS: Final = "anonymous"
 PEPPER: Final = "pepper"
 PEPPER_BYTES: Final = 32
-BLANK: Final = " \t"
+END_USER_WHITESPACE: Final = " \t"
 """What is taken off an end user: no more, since header values are bytes of who knows what encoding."""
-MAX_CALLERS: Final = 10_000
-MAX_REMEMBERED_CHARS: Final = 1024
+MAX_CACHED_CALLERS: Final = 10_000
+MAX_CACHED_CREDENTIAL_CHARS: Final = 1024
 CREDENTIAL_HEADERS: Final = ("authorization", "api-key", "x-api-key")
 """OpenAI's, Azure's and Anthropic's."""
 END_USER_FIELDS: Final = ("safety_identifier", "user")
 """OpenAI's names for the end user of an application, the newer first."""
 
-OTHER_MODELS: Final = ("models", "fallbacks")
+FALLBACK_MODEL_FIELDS: Final = ("models", "fallbacks")
 """Fields in which some providers are told what to ask where `model` fails."""
 
-_Shown = tuple[str | None, ...]
+_Credentials = tuple[str | None, ...]
 """The values of `CREDENTIAL_HEADERS` and of the end user's header."""
 
 
@@ -60,7 +60,7 @@ class AuthRules:
     """Names whose web pages may use the gateway in mode `open`."""
 
 
-class Auth:
+class Authenticator:
     """Says who asks, and whether they may.
 
     Args:
@@ -82,46 +82,46 @@ class Auth:
         self._rules = rules
         self._pepper = rules.pepper or ""
         self._end_user_header = rules.end_user_header
-        self._keys = KnownKeys(store, cache_seconds=rules.cache_seconds, seconds=seconds)
+        self._key_cache = ApiKeyCache(store, cache_seconds=rules.cache_seconds, seconds=seconds)
         self._now = now
         self._random_bytes = random_bytes
-        self._callers: dict[_Shown, Caller] = {}
-        self._visitors = Visitors(rules.allowed_hosts)
+        self._caller_cache: dict[_Credentials, Caller] = {}
+        self._origin_check = BrowserOriginCheck(rules.allowed_hosts)
 
-    async def open(self) -> None:
+    async def initialize(self) -> None:
         """Settle the pepper, and say so if nobody can be let in; once, when the store is open.
 
         Raises:
             StoreUnavailable: the store is away.
         """
         if not self._rules.pepper:
-            self._pepper = await self._store.server_secret(PEPPER, proposed=await self._proposed_pepper())
-        if self._rules.mode == "keys" and not await self._store.keys():
+            self._pepper = await self._store.ensure_server_secret(PEPPER, proposed=await self._propose_pepper())
+        if self._rules.mode == "keys" and not await self._store.list_api_keys():
             log.warning("there is no API key yet: nobody is let in until `concertina keys create` has made one")
 
-    async def _proposed_pepper(self) -> str:
+    async def _propose_pepper(self) -> str:
         """None, as long as there are conversations that were made without: they keep their tenants."""
-        if await self._store.conversations(tenant=None, query=ListQuery(limit=1)):
+        if await self._store.list_conversations(tenant=None, query=ConversationQuery(limit=1)):
             return ""
         return self._random_bytes(PEPPER_BYTES).hex()
 
-    async def scopes(self, headers: Mapping[str, str]) -> list[Scope]:
+    async def list_scopes(self, headers: Mapping[str, str]) -> list[Scope]:
         """What the caller behind a request may do, be it little. In mode `open` nobody may manage keys.
 
         Raises:
             InvalidApiKey, InsufficientPermissions, StoreUnavailable: as `caller`.
         """
         if self._rules.mode == "keys":
-            return list((await self._holder(headers, None)).scopes)
-        await self.caller(headers, "chat")
+            return list((await self._authenticate_key(headers, None)).scopes)
+        await self.authenticate(headers, "chat")
         return [scope for scope in SCOPES if scope != "admin"]
 
-    async def caller(self, headers: Mapping[str, str], needs: Scope) -> Caller:
+    async def authenticate(self, headers: Mapping[str, str], required_scope: Scope) -> Caller:
         """The caller behind a request.
 
         Args:
             headers: lower-case names.
-            needs: what the caller wants to do.
+            required_scope: what the caller wants to do.
 
         Raises:
             InvalidApiKey: there is no such key, or it is no longer valid.
@@ -130,31 +130,31 @@ class Auth:
             StoreUnavailable: whether there is such a key cannot be told.
         """
         if self._rules.mode == "keys":
-            return await self._holder(headers, needs)
-        if needs == "admin":
+            return await self._authenticate_key(headers, required_scope)
+        if required_scope == "admin":
             raise InsufficientPermissions(
                 "API keys are not in use here: set `auth.mode: keys`, and make a key with scope 'admin' by "
                 "`concertina keys create --scopes admin`."
             )
         end_user = headers.get(self._end_user_header) if self._end_user_header else None
-        shown = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
-        self._visitors.check(headers, has_credential=any(shown[:-1]))
-        return self._callers.get(shown) or self._presented(shown)
+        credentials = (*map(headers.get, CREDENTIAL_HEADERS), end_user)
+        self._origin_check.check_request(headers, has_credential=any(credentials[:-1]))
+        return self._caller_cache.get(credentials) or self._authenticate_open(credentials)
 
-    def requires(self, needs: Scope) -> Callable[[Request], Awaitable[Caller]]:
+    def require_scope(self, required_scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
         """A dependency of routes: the caller, settled before anything else of the request is looked at."""
 
         async def of_request(request: Request) -> Caller:
-            return await self.caller(headers_of(request.scope), needs)
+            return await self.authenticate(read_headers(request.scope), required_scope)
 
         return of_request
 
-    def oversees(self) -> Callable[[Request], Awaitable[Caller]]:
+    def require_operator(self) -> Callable[[Request], Awaitable[Caller]]:
         """A dependency of routes that tell of the gateway as a whole and of nobody's content: for holders of a key with
         scope `admin`; in mode `open`, which knows none, for everyone."""
-        return self.requires("admin" if self._rules.mode == "keys" else "chat")
+        return self.require_scope("admin" if self._rules.mode == "keys" else "chat")
 
-    def admit(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
+    def authorize_request(self, request: ChatRequest, headers: Mapping[str, str]) -> ChatRequest:
         """A parsed request as its caller may send it: for the end user that its body names, with a model that its key
         allows.
 
@@ -162,18 +162,20 @@ class Auth:
             InsufficientPermissions: the key does not allow this model.
             InvalidRequest: the end user is not named by a string.
         """
-        if request.caller.models:
-            check_model(request.caller, request.model)
-            check_other_models(request.caller, {name: request.value(name) for name in OTHER_MODELS})
-            request = replace(request, body=rebuilt(request.fields))
-        if self._end_user_header and not headers.get(self._end_user_header, "").strip(BLANK):
-            named = next(filter(None, (_end_user_in(request, name) for name in END_USER_FIELDS)), None)
+        if request.caller.allowed_models:
+            check_model_allowed(request.caller, request.model)
+            check_fallback_models_allowed(
+                request.caller, {name: request.decode_field(name) for name in FALLBACK_MODEL_FIELDS}
+            )
+            request = replace(request, body=encode_fields(request.raw_fields))
+        if self._end_user_header and not headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE):
+            named = next(filter(None, (_read_end_user(request, name) for name in END_USER_FIELDS)), None)
             if named is not None:
-                return replace(request, caller=self._for_end_user(request.caller, named.encode()))
+                return replace(request, caller=self._as_end_user(request.caller, named.encode()))
         return request
 
     @property
-    def read_headers(self) -> frozenset[str]:
+    def credential_headers(self) -> frozenset[str]:
         """Headers that say who asks. Lower case."""
         read = frozenset(CREDENTIAL_HEADERS) | ({self._end_user_header} if self._end_user_header else set())
         return read if self._rules.mode == "keys" else read | VISITOR_HEADERS
@@ -182,30 +184,30 @@ class Auth:
         """Whether a header tells the gateway something that is no provider's business. Lower case."""
         return name == self._end_user_header
 
-    def forget(self, key: ApiKey) -> None:
+    def evict_key(self, key: ApiKey) -> None:
         """A key was changed: this process looks at it anew."""
-        self._keys.forget(key.digest)
+        self._key_cache.evict_key(key.digest)
 
-    def _presented(self, shown: _Shown) -> Caller:
+    def _authenticate_open(self, shown_credentials: _Credentials) -> Caller:
         """The caller of mode `open`, remembered: a digest is not made anew with each request."""
-        *credentials, end_user = shown
-        _check_agreement(credentials)
+        *credentials, end_user = shown_credentials
+        _check_single_credential(credentials)
         authorization, api_key, x_api_key = credentials
-        if x_api_key and not _token_in(authorization):
+        if x_api_key and not _parse_token(authorization):
             authorization = f"Bearer {x_api_key.strip()}"
-        caller = open_caller(authorization, api_key, self._pepper)
-        if end_user and end_user.strip(BLANK):
-            caller = self._for_end_user(caller, end_user.strip(BLANK).encode("latin-1", "replace"))
-        if sum(len(part) for part in shown if part) <= MAX_REMEMBERED_CHARS:
-            if len(self._callers) >= MAX_CALLERS:
-                del self._callers[next(iter(self._callers))]
-            self._callers[shown] = caller
+        caller = build_open_caller(authorization, api_key, self._pepper)
+        if end_user and end_user.strip(END_USER_WHITESPACE):
+            caller = self._as_end_user(caller, end_user.strip(END_USER_WHITESPACE).encode("latin-1", "replace"))
+        if sum(len(part) for part in shown_credentials if part) <= MAX_CACHED_CREDENTIAL_CHARS:
+            if len(self._caller_cache) >= MAX_CACHED_CALLERS:
+                del self._caller_cache[next(iter(self._caller_cache))]
+            self._caller_cache[shown_credentials] = caller
         return caller
 
-    async def _holder(self, headers: Mapping[str, str], needs: Scope | None) -> Caller:
+    async def _authenticate_key(self, headers: Mapping[str, str], required_scope: Scope | None) -> Caller:
         """The holder of a key. What it showed stays here: no provider ever sees it."""
-        secret = _secret_in(headers)
-        key = await self._keys.find(digest_of(secret))
+        secret = _read_api_key(headers)
+        key = await self._key_cache.find_key(hash_api_key(secret))
         if key is None:
             raise InvalidApiKey("Incorrect API key provided.", hint="Ask whoever runs this gateway for one of its own.")
         if not key.is_valid_at(self._now()):
@@ -213,70 +215,80 @@ class Auth:
             raise InvalidApiKey(
                 f"This API key ({key.id}) has {how}.", hint="Ask whoever runs this gateway for another."
             )
-        if needs is not None and needs not in key.scopes:
+        if required_scope is not None and required_scope not in key.scopes:
             raise InsufficientPermissions(
-                f"This API key ({key.id}) lacks the scope {needs!r}; it has {', '.join(key.scopes)}.",
+                f"This API key ({key.id}) lacks the scope {required_scope!r}; it has {', '.join(key.scopes)}.",
                 hint="Use a key that has it.",
             )
-        caller = Caller(tenant=key.tenant, scopes=key.scopes, policy=key.policy, models=key.models, key_id=key.id)
-        end_user = headers.get(self._end_user_header, "").strip(BLANK) if self._end_user_header else ""
-        if end_user and needs != "admin":
-            return self._for_end_user(caller, end_user.encode("latin-1", "replace"))
+        caller = Caller(
+            tenant=key.tenant,
+            scopes=key.scopes,
+            default_policy=key.policy,
+            allowed_models=key.models,
+            api_key_id=key.id,
+        )
+        end_user = headers.get(self._end_user_header, "").strip(END_USER_WHITESPACE) if self._end_user_header else ""
+        if end_user and required_scope != "admin":
+            return self._as_end_user(caller, end_user.encode("latin-1", "replace"))
         return caller
 
-    def _for_end_user(self, caller: Caller, end_user: bytes) -> Caller:
-        return replace(caller, tenant=tenant_of_end_user(caller.tenant, end_user, self._pepper))
+    def _as_end_user(self, caller: Caller, end_user: bytes) -> Caller:
+        return replace(caller, tenant=derive_end_user_tenant(caller.tenant, end_user, self._pepper))
 
 
-def open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:
+def build_open_caller(authorization: str | None, api_key: str | None, pepper: str) -> Caller:
     """The caller of mode `open`: its credential is passed on but never stored."""
     credential = authorization or api_key
     if not credential:
         return Caller(tenant=ANONYMOUS)
-    return Caller(tenant=tenant_of(credential, pepper), authorization=authorization or f"Bearer {api_key}")
+    return Caller(tenant=derive_tenant(credential, pepper), authorization=authorization or f"Bearer {api_key}")
 
 
-def may_ask_for(caller: Caller, model: str) -> bool:
+def may_use_model(caller: Caller, model: str) -> bool:
     """Whether the caller's key allows a model."""
-    return not caller.models or any(fnmatchcase(model, name.replace("[", "[[]")) for name in caller.models)
+    return not caller.allowed_models or any(
+        fnmatchcase(model, name.replace("[", "[[]")) for name in caller.allowed_models
+    )
 
 
-def check_model(caller: Caller, model: str) -> None:
+def check_model_allowed(caller: Caller, model: str) -> None:
     """
     Raises:
         InsufficientPermissions: the caller's key does not allow this model.
     """
-    if not may_ask_for(caller, model):
+    if not may_use_model(caller, model):
         raise InsufficientPermissions(
-            f"This API key ({caller.key_id}) does not allow the model {model!r}; it allows {', '.join(caller.models)}.",
+            f"This API key ({caller.api_key_id}) does not allow the model {model!r}; it allows "
+            f"{', '.join(caller.allowed_models)}.",
             param="model",
         )
 
 
-def check_other_models(caller: Caller, fields: Mapping[str, Any]) -> None:
+def check_fallback_models_allowed(caller: Caller, fields: Mapping[str, Any]) -> None:
     """
     Raises:
-        InsufficientPermissions: the caller's key does not allow a model that one of `OTHER_MODELS` names, or it cannot
+        InsufficientPermissions: the caller's key does not allow a model that one of `FALLBACK_MODEL_FIELDS` names, or
+        it cannot
             be told which that is.
     """
-    if not caller.models:
+    if not caller.allowed_models:
         return
-    for name in OTHER_MODELS:
+    for name in FALLBACK_MODEL_FIELDS:
         named = fields.get(name) or []
         for model in named if isinstance(named, list | tuple) else [named]:
-            if not isinstance(model, str) or not may_ask_for(caller, model):
+            if not isinstance(model, str) or not may_use_model(caller, model):
                 raise InsufficientPermissions(
-                    f"This API key ({caller.key_id}) does not allow all models in `{name}`; it allows "
-                    f"{', '.join(caller.models)}.",
+                    f"This API key ({caller.api_key_id}) does not allow all models in `{name}`; it allows "
+                    f"{', '.join(caller.allowed_models)}.",
                     param=name,
                 )
 
 
-def _secret_in(headers: Mapping[str, str]) -> str:
+def _read_api_key(headers: Mapping[str, str]) -> str:
     authorization, *keys = shown = [headers.get(name, "") for name in CREDENTIAL_HEADERS]
-    _check_agreement(shown)
+    _check_single_credential(shown)
     is_bearer = authorization.lstrip()[:7].lower() == "bearer "
-    secret = next(filter(None, (_token_in(authorization) if is_bearer else "", *map(str.strip, keys))), "")
+    secret = next(filter(None, (_parse_token(authorization) if is_bearer else "", *map(str.strip, keys))), "")
     if not secret:
         raise InvalidApiKey(
             "You did not provide an API key.",
@@ -285,16 +297,16 @@ def _secret_in(headers: Mapping[str, str]) -> str:
     return secret
 
 
-def _check_agreement(shown: Sequence[str | None]) -> None:
+def _check_single_credential(credentials: Sequence[str | None]) -> None:
     """
     Args:
-        shown: the values of `CREDENTIAL_HEADERS`.
+        credentials: the values of `CREDENTIAL_HEADERS`.
 
     Raises:
         InvalidRequest: two of them show different credentials.
     """
-    authorization, *keys = shown
-    if len({_token_in(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
+    authorization, *keys = credentials
+    if len({_parse_token(authorization), *((key or "").strip() for key in keys)} - {""}) > 1:
         raise InvalidRequest(
             "The headers `Authorization`, `api-key` and `x-api-key` show different credentials.",
             code="conflicting_credentials",
@@ -302,39 +314,39 @@ def _check_agreement(shown: Sequence[str | None]) -> None:
         )
 
 
-def _token_in(authorization: str | None) -> str:
+def _parse_token(authorization: str | None) -> str:
     """The credential in a value of `Authorization`: a bearer's token, or all of what belongs to another scheme."""
     scheme, _, token = (authorization or "").strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else (authorization or "").strip()
 
 
-def _end_user_in(request: ChatRequest, name: str) -> str | None:
-    value: Any = request.value(name)
+def _read_end_user(request: ChatRequest, name: str) -> str | None:
+    value: Any = request.decode_field(name)
     if value is None or isinstance(value, str):
-        return value.strip(BLANK) if value else None
+        return value.strip(END_USER_WHITESPACE) if value else None
     raise InvalidRequest(f"`{name}` must be a string.", code="invalid_type", param=name)
 
 
 TENANT_HEX: Final = 32
-_CREDENTIAL: Final = b"concertina/tenant\0"
-_END_USER: Final = b"concertina/end-user\0"
+_CREDENTIAL_PREFIX: Final = b"concertina/tenant\0"
+_END_USER_PREFIX: Final = b"concertina/end-user\0"
 
 
-def tenant_of(credential: str, pepper: str) -> str:
+def derive_tenant(credential: str, pepper: str) -> str:
     """The tenant that a client's credential stands for: 32 hex digits.
 
     Args:
         pepper: known to the server alone, so that a copy of the database does not tell who used which credential.
             Empty: the plain digest, as databases have it that are older than peppers.
     """
-    named = _CREDENTIAL + credential.encode("utf-8", "surrogateescape")
+    named = _CREDENTIAL_PREFIX + credential.encode("utf-8", "surrogateescape")
     if not pepper:
         return hashlib.sha256(named).hexdigest()[:TENANT_HEX]
     return hmac.digest(pepper.encode(), named, "sha256").hex()[:TENANT_HEX]
 
 
-def tenant_of_end_user(tenant: str, end_user: bytes, pepper: str) -> str:
+def derive_end_user_tenant(tenant: str, end_user: bytes, pepper: str) -> str:
     """The tenant of one end user of an application: the application's own and 32 hex digits, so that what concerns
     the application can still be found."""
-    named = _END_USER + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
-    return f"{tenant}{END_USER_MARK}{hmac.digest(pepper.encode(), named, 'sha256').hex()[:TENANT_HEX]}"
+    named = _END_USER_PREFIX + tenant.encode("utf-8", "surrogatepass") + b"\0" + end_user
+    return f"{tenant}{END_USER_SEPARATOR}{hmac.digest(pepper.encode(), named, 'sha256').hex()[:TENANT_HEX]}"

@@ -13,11 +13,13 @@ from typing import Final
 from app.api.edge.header_checks import is_loopback, parse_host_name
 from app.errors import InsufficientPermissions
 
-READ_HEADERS: Final = frozenset({"host", "origin", "sec-fetch-site"})
-REMEDY: Final = "If it is meant to be used there, name the host in `auth.allowed_hosts`, or use `auth.mode: keys`."
+ORIGIN_HEADERS: Final = frozenset({"host", "origin", "sec-fetch-site"})
+ALLOWED_HOSTS_HINT: Final = (
+    "If it is meant to be used there, name the host in `auth.allowed_hosts`, or use `auth.mode: keys`."
+)
 
 
-class Visitors:
+class BrowserOriginCheck:
     """Tells requests that a page of somebody else's may have caused.
 
     Args:
@@ -25,9 +27,9 @@ class Visitors:
     """
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
-        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+        self._allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
 
-    def check(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
+    def check_request(self, headers: Mapping[str, str], *, has_credential: bool) -> None:
         """
         Args:
             headers: lower-case names.
@@ -46,7 +48,7 @@ class Visitors:
         if scheme not in ("http", "https", "null") or place == headers.get("host", "").lower():
             return
         name = parse_host_name(place)
-        if not (is_loopback(name) or name in self._allowed):
+        if not (is_loopback(name) or name in self._allowed_hosts):
             raise InsufficientPermissions(
-                "This request was sent by a page of another site, without a key.", hint=REMEDY
+                "This request was sent by a page of another site, without a key.", hint=ALLOWED_HOSTS_HINT
             )

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from app.api.edge.error_responses import error_body, error_headers
+from app.api.edge.error_responses import build_error_body, build_error_headers
 from app.errors import GatewayError, HeadTooLarge, InvalidRequest, Overloaded, RequestTimedOut
 from app.observability.metric_families import CONNECTIONS, CUTS
 from app.observability.metrics import Metrics
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 SLOW_CLIENT: Final = "concertina.slow_client"
 """In the ASGI scope of a request whose client was cut off because it did not read its answer."""
-LOOKS: Final = 10
+CHECKS_PER_TIMEOUT: Final = 10
 """How often a connection is looked at while it may rest."""
-LOOK_SECONDS: Final = (0.01, 1.0)
-REASONS: Final = ("head", "body", "reader", "idle", "large_head", "connections")
+CHECK_INTERVAL_RANGE_SECONDS: Final = (0.01, 1.0)
+CUT_REASONS: Final = ("head", "body", "reader", "idle", "large_head", "connections")
 MAX_SHOWN_CHARS: Final = 100
-TRAILERS: Final = deque[tuple[bytes, bytes]](maxlen=0)
+DISCARDED_TRAILERS: Final = deque[tuple[bytes, bytes]](maxlen=0)
 """Takes the fields behind a chunked body and keeps none. uvicorn would add them to the headers, where they could name a
 key or a conversation past a proxy that checked the headers."""
 
@@ -44,14 +44,14 @@ _Stage = Literal["head", "body", "reader", "idle", "surplus"]
 class ConnectionLimits:
     """The part of the settings that concerns connections. 0: no bound."""
 
-    most: int = 0
-    head_bytes: int = 65_536
-    slow_seconds: float = 0.0
+    max_connections: int = 0
+    max_head_bytes: int = 65_536
+    slow_client_seconds: float = 0.0
     min_bytes_per_second: int = 0
     idle_seconds: float = 75.0
 
 
-class Flag(Protocol):
+class StopFlag(Protocol):
     """What `threading` and `multiprocessing` call an event."""
 
     def is_set(self) -> bool: ...
@@ -59,65 +59,65 @@ class Flag(Protocol):
     def set(self) -> None: ...
 
 
-class Connections:
+class ClientConnections:
     """All connections of a process.
 
     Attributes:
-        leaving: set once the server is about to stop: new ones are still taken, but had better go elsewhere.
-        cut: how many were refused or ended before their time, by reason.
+        stopping: set once the server is about to stop: new ones are still taken, but had better go elsewhere.
+        cut_counts: how many were refused or ended before their time, by reason.
     """
 
-    def __init__(self, limits: ConnectionLimits, *, leaving: Flag | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, *, leaving: StopFlag | None = None) -> None:
         self.limits = limits
-        self.leaving = leaving or threading.Event()
-        self.cut: Counter[str] = Counter()
-        self._open: set[Connection] = set()
+        self.stopping = leaving or threading.Event()
+        self.cut_counts: Counter[str] = Counter()
+        self._open: set[ClientConnection] = set()
         self._looking: asyncio.TimerHandle | None = None
 
-    def protocol(self, *arguments: Any, **named: Any) -> Connection:
+    def create_connection(self, *arguments: Any, **named: Any) -> ClientConnection:
         """A new connection, as uvicorn asks for one."""
-        return Connection(self, *arguments, **named)
+        return ClientConnection(self, *arguments, **named)
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: ClientConnection) -> bool:
         """Whether there is room for one more."""
-        if self.limits.most and len(self._open) >= self.limits.most:
+        if self.limits.max_connections and len(self._open) >= self.limits.max_connections:
             return False
         self._open.add(connection)
-        if self._looking is None and self.limits.slow_seconds:
-            self._look_later(connection.loop)
+        if self._looking is None and self.limits.slow_client_seconds:
+            self._schedule_check(connection.loop)
         return True
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
 
-    def count_in(self, metrics: Metrics) -> None:
+    def report_to(self, metrics: Metrics) -> None:
         """Have these numbers told with the others."""
-        metrics.watch(CONNECTIONS, lambda: len(self._open))
-        for reason in REASONS:
-            metrics.watch(CUTS, functools.partial(self.cut.__getitem__, reason), reason)
+        metrics.watch_gauge(CONNECTIONS, lambda: len(self._open))
+        for reason in CUT_REASONS:
+            metrics.watch_gauge(CUTS, functools.partial(self.cut_counts.__getitem__, reason), reason)
 
-    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        least, most = LOOK_SECONDS
-        pause_seconds = min(most, max(least, self.limits.slow_seconds / LOOKS))
-        self._looking = loop.call_later(pause_seconds, self._look, loop)
+    def _schedule_check(self, loop: asyncio.AbstractEventLoop) -> None:
+        least, most = CHECK_INTERVAL_RANGE_SECONDS
+        pause_seconds = min(most, max(least, self.limits.slow_client_seconds / CHECKS_PER_TIMEOUT))
+        self._looking = loop.call_later(pause_seconds, self._check_timeouts, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_timeouts(self, loop: asyncio.AbstractEventLoop) -> None:
         self._looking = None
         now = loop.time()
         for connection in list(self._open):
-            connection.look(now)
+            connection.check_timeout(now)
         if self._open:
-            self._look_later(loop)
+            self._schedule_check(loop)
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One connection of a client, with bounds."""
 
-    def __init__(self, connections: Connections, *arguments: Any, **named: Any) -> None:
+    def __init__(self, connections: ClientConnections, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.ws_protocol_class = None  # no path speaks WebSocket; its reader would see none of these bounds
         self._connections = connections
-        self._head_limit = connections.limits.head_bytes
+        self._head_limit = connections.limits.max_head_bytes
         self._received_bytes = 0
         self._head_bytes = 0
         """Received of a head that is not complete."""
@@ -134,8 +134,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         if not self._connections.add(self):
-            most = self._connections.limits.most
-            self._refuse(
+            most = self._connections.limits.max_connections
+            self._send_refusal(
                 Overloaded(
                     f"The gateway has {most} connections open, which is as many as it may have.",
                     hint="Try again, or raise `limits.max_connections`.",
@@ -155,48 +155,48 @@ class Connection(HttpToolsProtocol):
         if self.scope is not self._scope_with_head:
             self._head_bytes += size
             if self._head_bytes > self._head_limit and not self.transport.is_closing():
-                self._refuse_head()
+                self._refuse_large_head()
         else:
             self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        if self._measures_head and _size_of_head(self.url, self.headers) > self._head_limit:
-            self._refuse_head()
+        if self._measures_head and _measure_head(self.url, self.headers) > self._head_limit:
+            self._refuse_large_head()
             raise ValueError("the head is too large")  # ends the parsing; nobody sees it
         codings = b", ".join([value for name, value in self.headers if name == b"transfer-encoding"])
         if codings and (codings.lower() != b"chunked" or self.parser.get_http_version() == "1.0"):
-            self._refuse_coding(codings)
+            self._refuse_transfer_encoding(codings)
             raise ValueError("the coding is refused")  # as above
         self._scope_with_head = self.scope
         super().on_headers_complete()
-        self.headers = TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
+        self.headers = DISCARDED_TRAILERS  # type: ignore[assignment]  # all that uvicorn still does is to append to it
         if type(self.cycle) is RequestResponseCycle:  # it has been made just now, and not begun
-            self.cycle.__class__ = Cycle
+            self.cycle.__class__ = RequestCycle
 
     def send_400_response(self, msg: str) -> None:
         """What the parser could not read, unless it was told not to."""
         if self._refusal is None:
-            self._refuse(InvalidRequest("This is no HTTP request that could be read."), None)
+            self._send_refusal(InvalidRequest("This is no HTTP request that could be read."), None)
 
-    def look(self, now: float) -> None:
+    def check_timeout(self, now: float) -> None:
         """Cut the connection if its client has rested for too long."""
-        stage, mark = self._at()
+        stage, mark = self._find_stage()
         if stage is None or stage != self._stage:
             self._stage, self._since, self._mark = stage, now, mark
             return
         limits = self._connections.limits
         name = stage[0]
-        allowed_seconds = limits.idle_seconds if name == "idle" else limits.slow_seconds
+        allowed_seconds = limits.idle_seconds if name == "idle" else limits.slow_client_seconds
         if now - self._since < allowed_seconds:
             return
-        if name in ("body", "reader") and self._went_on(mark, now - self._since, limits.min_bytes_per_second):
+        if name in ("body", "reader") and self._made_progress(mark, now - self._since, limits.min_bytes_per_second):
             self._since, self._mark = now, mark
             return
-        self._cut(name)
+        self._cut_connection(name)
 
-    def _at(self) -> tuple[tuple[_Stage, Any] | None, int]:
+    def _find_stage(self) -> tuple[tuple[_Stage, Any] | None, int]:
         """What the client is at: None where it is our turn. With how far it has come, in bytes."""
-        cycle, transport = _if_any(self.cycle), self.transport
+        cycle, transport = _as_optional(self.cycle), self.transport
         if transport.is_closing():
             return None, 0
         if cycle is not None and not cycle.response_complete:
@@ -213,35 +213,35 @@ class Connection(HttpToolsProtocol):
             return ("surplus", cycle), 0
         return (("idle", cycle), 0) if self.timeout_keep_alive_task is None else (None, 0)
 
-    def _went_on(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
+    def _made_progress(self, mark: int, seconds: float, min_bytes_per_second: int) -> bool:
         """Whether enough has moved. A buffer that has grown was empty in between."""
         moved_bytes = mark - self._mark
         return moved_bytes < 0 or (moved_bytes > 0 and moved_bytes >= min_bytes_per_second * seconds)
 
-    def _cut(self, name: _Stage) -> None:
-        cycle = _if_any(self.cycle)
+    def _cut_connection(self, name: _Stage) -> None:
+        cycle = _as_optional(self.cycle)
         if name == "reader":
-            self._count("reader")
+            self._count_cut("reader")
             if cycle is not None:
                 cycle.scope[SLOW_CLIENT] = True  # type: ignore[typeddict-unknown-key]  # a name of ours
             self.transport.abort()
         elif name == "idle":
-            self._count("idle")
+            self._count_cut("idle")
             self.transport.close()
         elif name == "surplus" or (name == "body" and cycle is not None and cycle.response_started):
-            self._count("body")
+            self._count_cut("body")
             self.transport.abort()
         else:
-            seconds = self._connections.limits.slow_seconds
+            seconds = self._connections.limits.slow_client_seconds
             late = RequestTimedOut(
                 f"The request's {name} did not arrive within {seconds:g} seconds, or more slowly than it may.",
                 hint="Send it faster, or raise `limits.slow_client_seconds`.",
             )
-            self._refuse(late, name)
+            self._send_refusal(late, name)
 
-    def _refuse_head(self) -> None:
+    def _refuse_large_head(self) -> None:
         limit = self._head_limit
-        self._refuse(
+        self._send_refusal(
             HeadTooLarge(
                 f"The address and the headers of the request are larger than {limit} bytes.",
                 hint="Raise `limits.max_head_bytes` to allow it.",
@@ -249,9 +249,9 @@ class Connection(HttpToolsProtocol):
             "large_head",
         )
 
-    def _refuse_coding(self, codings: bytes) -> None:
+    def _refuse_transfer_encoding(self, codings: bytes) -> None:
         shown = codings.decode("latin-1")[:MAX_SHOWN_CHARS]
-        self._refuse(
+        self._send_refusal(
             InvalidRequest(
                 f"The header Transfer-Encoding is {shown!r}; it must be `chunked` alone, and HTTP/1.0 has none.",
                 hint="Send the body as it is, with Content-Length or in chunks.",
@@ -259,16 +259,16 @@ class Connection(HttpToolsProtocol):
             None,
         )
 
-    def _refuse(self, error: GatewayError, reason: str | None) -> None:
+    def _send_refusal(self, error: GatewayError, reason: str | None) -> None:
         """Answer before, or instead of, the application, and close."""
         self._refusal = error
         if reason is not None:
-            self._count(reason)
-        self.transport.write(_answer(error))
+            self._count_cut(reason)
+        self.transport.write(_render_error(error))
         self.transport.close()
 
-    def _count(self, reason: str) -> None:
-        self._connections.cut[reason] += 1
+    def _count_cut(self, reason: str) -> None:
+        self._connections.cut_counts[reason] += 1
         log.debug("cut a connection: %s", reason)
 
     @property
@@ -277,24 +277,24 @@ class Connection(HttpToolsProtocol):
         return self.scope is not self._scope_with_head
 
 
-def _if_any(value: Value) -> Value | None:
+def _as_optional(value: Value) -> Value | None:
     """What uvicorn declares to be there and sets with the first request."""
     return value
 
 
-def _size_of_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+def _measure_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
     return len(url) + sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
 
 
-def _answer(error: GatewayError) -> bytes:
+def _render_error(error: GatewayError) -> bytes:
     """A whole answer, after which the connection is closed."""
-    body = error_body(error)
+    body = build_error_body(error)
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         "connection": "close",
         "x-content-type-options": "nosniff",
-        **error_headers(error),
+        **build_error_headers(error),
     }
     lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -302,31 +302,31 @@ def _answer(error: GatewayError) -> bytes:
 
 
 _TAB: Final = 9
-_CONTROLS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
-_TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+_CONTROL_CHARACTERS: Final = bytes(code for code in (*range(32), 127) if code != _TAB)
+_TOKEN_CHARACTERS: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
 """What the name of a header is made of, in lower case (RFC 9110, 5.1)."""
 _LINE_END_BYTES: Final = 2
-_go_on: Final = RequestResponseCycle.send
+_send_body: Final = RequestResponseCycle.send
 """Bound here, since each piece of each stream comes by."""
 
 
-class Cycle(RequestResponseCycle):
+class RequestCycle(RequestResponseCycle):
     """A request and its answer, whose head is checked and written as a whole. There is no access log."""
 
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # whatever can be awaited will do
         """See ASGI. What comes behind the head is uvicorn's."""
         if self.response_started or message["type"] != "http.response.start":
-            return _go_on(self, message)
-        return self._begin(message)
+            return _send_body(self, message)
+        return self._send_head(message)
 
-    def has_left(self) -> bool:
+    def has_disconnected(self) -> bool:
         """As `receive` would tell it. What comes from a client that had been paused is read on."""
         if self.disconnected or self.response_complete:
             return True
         self.flow.resume_reading()
         return False
 
-    async def _begin(self, message: Any) -> None:
+    async def _send_head(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -336,13 +336,13 @@ class Cycle(RequestResponseCycle):
         status: int = message["status"]
         headers = [*self.default_headers, *message.get("headers", ())]
         named = dict(headers)
-        if not _is_token(b"".join(named)):
+        if not _is_header_name(b"".join(named)):
             headers = [(name.lower(), value) for name, value in headers]
             named = dict(headers)
-            if not _is_token(b"".join(named)):
+            if not _is_header_name(b"".join(named)):
                 raise RuntimeError("An answer has a header whose name cannot be sent.")
         lines = b"\r\n".join([*map(b": ".join, headers), b""])
-        if _controls_in(lines) != _LINE_END_BYTES * len(headers):
+        if _count_control_characters(lines) != _LINE_END_BYTES * len(headers):
             raise RuntimeError("An answer has a header that would be read as another one.")
         if named.get(b"transfer-encoding", b"").lower() == b"chunked":
             self.chunked_encoding = True
@@ -359,10 +359,10 @@ class Cycle(RequestResponseCycle):
         self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
 
 
-def _is_token(names: bytes) -> bool:
-    return not names.translate(None, _TOKEN)
+def _is_header_name(names: bytes) -> bool:
+    return not names.translate(None, _TOKEN_CHARACTERS)
 
 
-def _controls_in(lines: bytes) -> int:
+def _count_control_characters(lines: bytes) -> int:
     """How many characters there are that could end a line, or do worse."""
-    return len(lines) - len(lines.translate(None, _CONTROLS))
+    return len(lines) - len(lines.translate(None, _CONTROL_CHARACTERS))

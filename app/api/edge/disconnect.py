@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from app.api.edge.connections import Cycle
+from app.api.edge.connections import RequestCycle
 
 
-def has_left(receive: Receive) -> bool:
+def has_disconnected(receive: Receive) -> bool:
     """Whether a client has hung up, as far as that is known: asks for its next message without waiting for it. (To be
     asked at all makes a server read on that had paused.) To be called once its request's body is read."""
     cycle = getattr(receive, "__self__", None)
-    if isinstance(cycle, Cycle):
-        return cycle.has_left()
+    if isinstance(cycle, RequestCycle):
+        return cycle.has_disconnected()
     while True:
         asking = receive().__await__()
         try:

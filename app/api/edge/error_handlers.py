@@ -11,14 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, error_response, unexpected
+from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST, build_error_response, log_unexpected_error
 from app.api.edge.request_body import ClientDisconnected
-from app.api.edge.request_ids import REQUEST_ID
-from app.api.edge.unknown_paths import methods_of, unknown_path
-from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, release_frames
-from app.observability.request_facts import note_error
+from app.api.edge.request_ids import REQUEST_ID_SCOPE_KEY
+from app.api.edge.unknown_paths import find_allowed_methods, unknown_path_error
+from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, RequestTooLarge, drop_tracebacks
+from app.observability.request_facts import record_error
 
-CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+VALIDATION_ERROR_CODES: Final = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 """What the framework calls a fault → OpenAI's code for it; others are `invalid_type` or `invalid_value`."""
 
 
@@ -31,31 +31,31 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
 
     async def gateway(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return error_response(error)
+        return build_error_response(error)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        release_frames(error)
-        return error_response(_from_status(error.status_code, request, passes_on=passes_on))
+        drop_tracebacks(error)
+        return build_error_response(_error_from_status(error.status_code, request, passes_on=passes_on))
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        release_frames(error)
+        drop_tracebacks(error)
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
+            return build_error_response(InvalidRequest(f"The request body is not valid JSON: {first['ctx']['error']}."))
         param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         message = f"{param or 'The request'}: {first['msg']}."
-        return error_response(InvalidRequest(message, code=_code_of(first), param=param or None))
+        return build_error_response(InvalidRequest(message, code=_map_validation_code(first), param=param or None))
 
     async def anything(request: Request, error: Exception) -> Response:
-        request_id = str(request.scope.get(REQUEST_ID, ""))
-        return error_response(unexpected(error, request_id), {"x-request-id": request_id})
+        request_id = str(request.scope.get(REQUEST_ID_SCOPE_KEY, ""))
+        return build_error_response(log_unexpected_error(error, request_id), {"x-request-id": request_id})
 
     async def hung_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    app.add_middleware(BrokenAnswers)
+    app.add_middleware(BrokenResponseMiddleware)
     app.add_exception_handler(GatewayError, gateway)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
@@ -63,7 +63,7 @@ def install_error_handlers(app: FastAPI, *, passes_on: bool) -> None:
     app.add_exception_handler(Exception, anything)
 
 
-class BrokenAnswers:
+class BrokenResponseMiddleware:
     """Ends an answer that breaks off with an error of ours, such as a provider that hangs up in the middle.
 
     The status is sent by then. The error is noted and the connection is closed before the answer's end, so that the
@@ -80,22 +80,22 @@ class BrokenAnswers:
             # The framework has a handler for the cause, and may not use it: the answer has begun.
             if not isinstance(error.__cause__, GatewayError):
                 raise
-            note_error(error.__cause__)
+            record_error(error.__cause__)
 
 
-def _code_of(fault: Mapping[str, Any]) -> str:
-    kind = str(fault["type"])
-    if kind == "too_long" and fault["ctx"].get("field_type") == "List":
+def _map_validation_code(validation_error: Mapping[str, Any]) -> str:
+    kind = str(validation_error["type"])
+    if kind == "too_long" and validation_error["ctx"].get("field_type") == "List":
         return "array_above_max_length"
-    return CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
+    return VALIDATION_ERROR_CODES.get(kind, "invalid_type" if kind.endswith(("_type", "_parsing")) else "invalid_value")
 
 
-def _from_status(status: int, request: Request, *, passes_on: bool) -> GatewayError:
+def _error_from_status(status: int, request: Request, *, passes_on: bool) -> GatewayError:
     path = request.url.path
     if status == 404:
-        return unknown_path(path, passes_on=passes_on)
+        return unknown_path_error(path, passes_on=passes_on)
     if status == 405:
-        allowed = methods_of(request.app.routes, request.scope)
+        allowed = find_allowed_methods(request.app.routes, request.scope)
         return MethodNotAllowed(f"{request.method} is not allowed for {path!r}.", allowed=allowed)
     if status == 413:
         return RequestTooLarge("The request body is larger than `server.body_limit_bytes` allows.")

@@ -14,26 +14,26 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from app.api.chat_request_parser import READ_HEADERS
-from app.api.edge.request_body import LENGTH_HEADERS
+from app.api.edge.request_body import BODY_HEADERS
 from app.api.edge.response_headers import RawHeader
 from app.errors import GatewayError, HostNotAllowed, InvalidRequest
 
-LISTS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})
+REPEATABLE_HEADERS: Final = frozenset({"openai-beta", "traceparent", "tracestate", "baggage"})
 """Read headers that may stand more than once; of `traceparent`, two are no fault of the client's and no trace."""
 SINGLE_HEADERS: Final = frozenset(
     {
         *("host", "authorization", "api-key", "x-api-key", "content-type", "origin", "sec-fetch-site"),
-        *(LENGTH_HEADERS | READ_HEADERS) - LISTS,
+        *(BODY_HEADERS | READ_HEADERS) - REPEATABLE_HEADERS,
     }
 )
 """Headers that must not stand twice: they decide who asks, for what, or how the body is read."""
 ANY_HOST: Final = "*"
-RESERVED_ENDINGS: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa", ".svc")
+RESERVED_DOMAIN_SUFFIXES: Final = (".localhost", ".local", ".internal", ".test", ".home.arpa", ".svc")
 """Names that no stranger can register: RFC 6761, RFC 6762, RFC 8375, ICANN on `internal`; Kubernetes' services."""
-MAX_REMEMBERED: Final = 256
-MAX_REMEMBERED_BYTES: Final = 300
+MAX_CACHED_HOSTS: Final = 256
+MAX_CACHED_HOST_BYTES: Final = 300
 MAX_SHOWN_CHARS: Final = 100
-_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
+_HOST_PATTERN: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
 
 
 class HostRules:
@@ -45,23 +45,23 @@ class HostRules:
     """
 
     def __init__(self, allowed: Collection[str] = (), *, asks_for_key: bool = False) -> None:
-        self._allowed = frozenset(name.lower() for name in allowed)
-        self._serves_any = ANY_HOST in self._allowed or (asks_for_key and not self._allowed)
+        self._allowed_hosts = frozenset(name.lower() for name in allowed)
+        self._serves_any = ANY_HOST in self._allowed_hosts or (asks_for_key and not self._allowed_hosts)
 
-    def allows(self, host: str) -> bool:
+    def is_allowed(self, host: str) -> bool:
         """Whether a request with this `Host` is served. Only HTTP/1.0 and no browser leaves it empty."""
         if self._serves_any or not host:
             return True
-        found = _HOST.fullmatch(host.lower())
+        found = _HOST_PATTERN.fullmatch(host.lower())
         if found is None:
             return False
         name = parse_host_name(host)
-        if is_address(name) or is_loopback(name) or name in self._allowed:
+        if is_address(name) or is_loopback(name) or name in self._allowed_hosts:
             return True
-        return not self._allowed and ("." not in name or name.endswith(RESERVED_ENDINGS))
+        return not self._allowed_hosts and ("." not in name or name.endswith(RESERVED_DOMAIN_SUFFIXES))
 
 
-class RequestHeads:
+class HeaderChecks:
     """Finds what is wrong with the headers of a request.
 
     Args:
@@ -70,8 +70,8 @@ class RequestHeads:
 
     def __init__(self, hosts: HostRules, single: Collection[str] = ()) -> None:
         self._hosts = hosts
-        self._single = frozenset(name.encode("latin-1") for name in SINGLE_HEADERS.union(single))
-        self._allowed: set[bytes | None] = set()
+        self._single_headers = frozenset(name.encode("latin-1") for name in SINGLE_HEADERS.union(single))
+        self._allowed_host_cache: set[bytes | None] = set()
         """Values of `Host` that were found to be allowed."""
 
     def find_fault(self, headers: Sequence[RawHeader]) -> GatewayError | None:
@@ -89,26 +89,26 @@ class RequestHeads:
                 hint="Send it once; a proxy in front must replace it, not add another.",
             )
         host = values.get(b"host")
-        return None if host in self._allowed else self._check_host(host)
+        return None if host in self._allowed_host_cache else self._check_host(host)
 
     def _find_repeated(self, headers: Sequence[RawHeader]) -> str | None:
         found: set[bytes] = set()
         for name, _ in headers:
             if name in found:
                 return name.decode("latin-1")
-            if name in self._single:
+            if name in self._single_headers:
                 found.add(name)
         return None
 
     def _check_host(self, host: bytes | None) -> GatewayError | None:
         text = (host or b"").decode("latin-1")
-        if not self._hosts.allows(text):
+        if not self._hosts.is_allowed(text):
             return HostNotAllowed(
                 f"This gateway is not served under the name {text[:MAX_SHOWN_CHARS]!r}, which the header Host says.",
                 hint="If it is meant to be, add the name to `auth.allowed_hosts`, without a port.",
             )
-        if len(self._allowed) < MAX_REMEMBERED and len(text) <= MAX_REMEMBERED_BYTES:
-            self._allowed.add(host)
+        if len(self._allowed_host_cache) < MAX_CACHED_HOSTS and len(text) <= MAX_CACHED_HOST_BYTES:
+            self._allowed_host_cache.add(host)
         return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-TO_PROVIDER: Final = frozenset(
+PROVIDER_HEADERS: Final = frozenset(
     {
         *("accept", "accept-language", "content-type", "range", "user-agent"),
         *("baggage", "traceparent", "tracestate", "x-client-request-id"),
@@ -14,8 +14,8 @@ TO_PROVIDER: Final = frozenset(
     }
 )
 """The last two are how applications name themselves to OpenRouter; browsers send neither."""
-TO_PROVIDER_PREFIXES: Final = ("anthropic-", "openai-", "x-stainless-")
-TO_CLIENT: Final = frozenset(
+PROVIDER_HEADER_PREFIXES: Final = ("anthropic-", "openai-", "x-stainless-")
+CLIENT_HEADERS: Final = frozenset(
     {
         *("content-type", "content-length", "content-disposition", "content-language", "content-range"),
         *("accept-ranges", "etag", "last-modified"),
@@ -23,21 +23,25 @@ TO_CLIENT: Final = frozenset(
         *("request-id", "x-request-id", "x-accel-buffering"),
     }
 )
-TO_CLIENT_PREFIXES: Final = ("anthropic-", "openai-", "x-ratelimit-")
-SANDBOX: Final = {"content-security-policy": "sandbox", "x-content-type-options": "nosniff"}
+CLIENT_HEADER_PREFIXES: Final = ("anthropic-", "openai-", "x-ratelimit-")
+SANDBOX_HEADERS: Final = {"content-security-policy": "sandbox", "x-content-type-options": "nosniff"}
 """With whatever a provider wrote: a browser that shows it runs no script of it, and takes it for nobody's page."""
 
 
-def headers_to_provider(headers: Mapping[str, str]) -> dict[str, str]:
+def select_provider_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Those of a client's headers that its provider may see. The credential is not among them: it goes its own way."""
     return {
-        name: value for name, value in headers.items() if name in TO_PROVIDER or name.startswith(TO_PROVIDER_PREFIXES)
+        name: value
+        for name, value in headers.items()
+        if name in PROVIDER_HEADERS or name.startswith(PROVIDER_HEADER_PREFIXES)
     }
 
 
-def headers_to_client(headers: Mapping[str, str]) -> dict[str, str]:
+def select_client_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Those of a provider's headers that its client may see, and what keeps a browser from running the answer."""
     passed = {
-        name: value for name, value in headers.items() if name in TO_CLIENT or name.startswith(TO_CLIENT_PREFIXES)
+        name: value
+        for name, value in headers.items()
+        if name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)
     }
-    return passed | SANDBOX
+    return passed | SANDBOX_HEADERS

@@ -7,35 +7,39 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.edge.error_responses import error_response
+from app.api.edge.error_responses import build_error_response
 from app.errors import InvalidRequest, RequestTooLarge
-from app.observability.request_facts import note_error
+from app.observability.request_facts import record_error
 
 
 class ClientDisconnected(Exception):
     """The client hung up before its request was complete."""
 
 
-LENGTH_HEADERS: Final = frozenset({"content-length", "content-encoding"})
+BODY_HEADERS: Final = frozenset({"content-length", "content-encoding"})
 """What `read_body` looks at."""
 
 
-def headers_among(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
-    """As `headers_of`, of these alone: clients send a dozen that nobody reads.
+def read_selected_headers(scope: Scope, names: Mapping[bytes, str]) -> dict[str, str]:
+    """As `read_headers`, of these alone: clients send a dozen that nobody reads.
 
     Args:
         names: lower case, by their bytes.
     """
-    return _join([(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names])
+    return _join_repeated_headers(
+        [(names[name], value.decode("latin-1")) for name, value in scope["headers"] if name in names]
+    )
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
+def read_headers(scope: Scope) -> dict[str, str]:
     """Header values by lower-case name. Every path reads headers by this: the values of one that stands more than once
     are joined by commas (RFC 9110, 5.3). Where that would mean something else, `request_heads` has refused it."""
-    return _join([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
+    return _join_repeated_headers(
+        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    )
 
 
-def _join(headers: list[tuple[str, str]]) -> dict[str, str]:
+def _join_repeated_headers(headers: list[tuple[str, str]]) -> dict[str, str]:
     once = dict(headers)
     if len(once) == len(headers):
         return once
@@ -54,7 +58,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
     """
     announced = headers.get("content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _too_large_error(limit_bytes)
     if "content-encoding" in headers and headers["content-encoding"].lower() != "identity":
         raise InvalidRequest("Request bodies must not be compressed: send them without Content-Encoding.")
     pieces: list[bytes] = []
@@ -66,19 +70,19 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit_bytes: i
         piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise _too_large_error(limit_bytes)
         if not message.get("more_body", False):
             return b"".join((*pieces, piece)) if pieces else piece
         pieces.append(piece)
 
 
-def _too_large(limit_bytes: int) -> RequestTooLarge:
+def _too_large_error(limit_bytes: int) -> RequestTooLarge:
     return RequestTooLarge(
         f"The request body is larger than {limit_bytes} bytes.", hint="Raise `server.body_limit_bytes` to allow it."
     )
 
 
-class BodyLimit:
+class BodyLimitMiddleware:
     """Answers 413 to a body of more than `limit_bytes`: at once where its length is announced, else when it is reached.
 
     The framework would take an error raised while it reads a body for a malformed one, so what it answers to that is
@@ -93,46 +97,46 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = headers_of(scope).get("content-length", "")
+        announced = read_headers(scope).get("content-length", "")
         if announced.isdigit() and int(announced) > self._limit_bytes:
-            await self._refuse(scope, receive, send)
+            await self._send_too_large(scope, receive, send)
             return
-        reading = _Reading(receive, self._limit_bytes)
+        reading = _LimitedReceiver(receive, self._limit_bytes)
 
         async def send_unless_refused(message: Message) -> None:
-            if not reading.is_too_long or reading.has_begun:
-                reading.has_begun = True
+            if not reading.is_too_long or reading.has_response_started:
+                reading.has_response_started = True
                 await send(message)
 
         await self._app(scope, reading.receive, send_unless_refused)
-        if reading.is_too_long and not reading.has_begun:
-            await self._refuse(scope, receive, send)
+        if reading.is_too_long and not reading.has_response_started:
+            await self._send_too_large(scope, receive, send)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = RequestTooLarge(
             f"The request body is larger than {self._limit_bytes} bytes.",
             hint="Raise `server.body_limit_bytes` to allow it.",
         )
-        note_error(refusal, instead=True)
-        await error_response(refusal)(scope, receive, send)
+        record_error(refusal, replaces=True)
+        await build_error_response(refusal)(scope, receive, send)
 
 
-class _Reading:
+class _LimitedReceiver:
     """A body on its way in."""
 
     def __init__(self, receive: Receive, limit_bytes: int) -> None:
         self._receive = receive
-        self._left_bytes = limit_bytes
+        self._remaining_bytes = limit_bytes
         self.is_too_long = False
-        self.has_begun = False
+        self.has_response_started = False
         """Whether the answer is on its way out."""
 
     async def receive(self) -> Message:
         if self.is_too_long:
             return {"type": "http.disconnect"}
         message = await self._receive()
-        self._left_bytes -= len(message.get("body", b""))
-        if self._left_bytes < 0:
+        self._remaining_bytes -= len(message.get("body", b""))
+        if self._remaining_bytes < 0:
             self.is_too_long = True
             return {"type": "http.disconnect"}
         return message

@@ -8,15 +8,15 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-REQUEST_ID: Final = "request_id"
+REQUEST_ID_SCOPE_KEY: Final = "request_id"
 """Where a request's id is kept in its ASGI scope."""
-_HEADER: Final = b"x-request-id"
-_PRIVATE: Final = "/v1/"
-_NOT_KEPT: Final = (b"cache-control", b"no-store")
-_NOT_GUESSED: Final = (b"x-content-type-options", b"nosniff")
+_REQUEST_ID_HEADER: Final = b"x-request-id"
+_UNCACHED_PREFIX: Final = "/v1/"
+_NO_STORE_HEADER: Final = (b"cache-control", b"no-store")
+_NOSNIFF_HEADER: Final = (b"x-content-type-options", b"nosniff")
 
 
-class RequestIds:
+class RequestIdMiddleware:
     """Gives each request an id and puts it on the answer, unless that names one already (a provider's, passed on).
 
     Args:
@@ -31,22 +31,22 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope[REQUEST_ID] = self._new_request_id()
+        scope[REQUEST_ID_SCOPE_KEY] = self._new_request_id()
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                message["headers"] = [*headers, *_missing({name.lower() for name, _ in headers}, scope)]
+                message["headers"] = [*headers, *_missing_headers({name.lower() for name, _ in headers}, scope)]
             await send(message)
 
         await self._app(scope, receive, send_named)
 
 
-def _missing(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
+def _missing_headers(names: set[bytes], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
     """What an answer with these headers is to have besides."""
-    if _HEADER not in names:
-        yield _HEADER, scope[REQUEST_ID].encode()
-    if _NOT_GUESSED[0] not in names:
-        yield _NOT_GUESSED
-    if _NOT_KEPT[0] not in names and scope["path"].startswith(_PRIVATE):
-        yield _NOT_KEPT
+    if _REQUEST_ID_HEADER not in names:
+        yield _REQUEST_ID_HEADER, scope[REQUEST_ID_SCOPE_KEY].encode()
+    if _NOSNIFF_HEADER[0] not in names:
+        yield _NOSNIFF_HEADER
+    if _NO_STORE_HEADER[0] not in names and scope["path"].startswith(_UNCACHED_PREFIX):
+        yield _NO_STORE_HEADER

@@ -8,26 +8,26 @@ from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.edge.asgi_front import CHAT_PATH, Front, asks_for_completion
+from app.api.edge.asgi_front import CHAT_PATH, AsgiFront, is_chat_completion_request
 from app.api.edge.error_responses import CLIENT_CLOSED_REQUEST
 from app.errors import UpstreamRefused
 from app.observability import metric_families
 from app.observability.metric_families import CONSOLE, OTHER, is_application_endpoint
-from app.observability.metrics import Metrics, Observed
-from app.observability.request_facts import begin_facts, short, tell
+from app.observability.metrics import HistogramSeries, Metrics
+from app.observability.request_facts import begin_facts, log_request, shorten_name
 from app.observability.tracing import CANCELLED, CONVERSATION, NO_SPAN, Span, Tracing
 
-PROBES: Final = ("/healthz", "/readyz", "/metrics")
+PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
 """Asked every few seconds by machines: told of when they fail, and never traced."""
 CONSOLE_HEADER: Final = b"x-concertina-console"
 """Sent by the console's pages: what they read is no traffic of applications."""
 EVENT_STREAM: Final = b"text/event-stream"
-FIRST_REFUSAL: Final = 400
-FIRST_FAILURE: Final = 500
+FIRST_ERROR_STATUS: Final = 400
+FIRST_SERVER_ERROR_STATUS: Final = 500
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Watched:
+class RequestTelemetry:
     """An ASGI application whose requests are counted, traced and told of.
 
     Args:
@@ -37,7 +37,7 @@ class Watched:
     """
 
     def __init__(
-        self, app: Front, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], tells: bool
+        self, app: AsgiFront, metrics: Metrics, tracing: Tracing, *, seconds: Callable[[], float], tells: bool
     ) -> None:
         self._app = app
         self.application = app.application
@@ -46,17 +46,17 @@ class Watched:
         self._seconds = seconds
         self._tells = tells
         self._watches = metrics.is_on or tells or tracing.is_on
-        self._of_requests: dict[tuple[str, int, bool], _Series] = {}
+        self._of_requests: dict[tuple[str, int, bool], _EndpointSeries] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not self._watches:
             await self._app(scope, receive, send)
             return
         span = NO_SPAN
-        if self._tracing.is_on and scope["path"] not in PROBES:
-            span = self._tracing.request(_method(scope), scope["headers"], _asked(scope))
-        watch = _Watch(send, span, self._metrics, self._seconds)
-        is_chat = asks_for_completion(scope)
+        if self._tracing.is_on and scope["path"] not in PROBE_PATHS:
+            span = self._tracing.start_request_span(_method_label(scope), scope["headers"], _span_attributes(scope))
+        watch = _RequestWatch(send, span, self._metrics, self._seconds)
+        is_chat = is_chat_completion_request(scope)
         in_flight = 1.0 if is_chat else 0.0
         self._metrics.in_flight.add(in_flight)
         with span:
@@ -64,108 +64,108 @@ class Watched:
                 await self._app(scope, receive, watch.send)
             finally:
                 self._metrics.in_flight.add(-in_flight)
-                if watch.streams:
+                if watch.is_stream:
                     self._metrics.streams.add(-1)
-                self._end(scope, watch)
+                self._finish_request(scope, watch)
 
-    def _end(self, scope: Scope, watch: _Watch) -> None:
+    def _finish_request(self, scope: Scope, watch: _RequestWatch) -> None:
         """The request is over, however it ended."""
-        duration, route = self._seconds() - watch.began, route_of(scope)
+        duration, route = self._seconds() - watch.started_at, find_route_path(scope)
         if self._metrics.is_on:
-            self._count(_endpoint(scope, route), watch, duration)
+            self._count_request(_endpoint_label(scope, route), watch, duration)
         if watch.span.is_recording:
-            _finish(watch, _method(scope), route)
-        if self._tells and (watch.status >= FIRST_FAILURE or scope["path"] not in PROBES):
-            _tell(watch, _method(scope), route, duration)
+            _finish_span(watch, _method_label(scope), route)
+        if self._tells and (watch.status >= FIRST_SERVER_ERROR_STATUS or scope["path"] not in PROBE_PATHS):
+            _log_request(watch, _method_label(scope), route, duration)
 
-    def _count(self, endpoint: str, watch: _Watch, duration: float) -> None:
-        key = endpoint, watch.status, watch.streams
+    def _count_request(self, endpoint: str, watch: _RequestWatch, duration: float) -> None:
+        key = endpoint, watch.status, watch.is_stream
         series = self._of_requests.get(key)
         if series is None:
-            series = self._of_requests[key] = _Series(self._metrics, *key)
+            series = self._of_requests[key] = _EndpointSeries(self._metrics, *key)
         series.requests.add()
-        series.seconds.add(duration)
-        if series.first_byte is not None and watch.first_byte is not None:
-            series.first_byte.add(watch.first_byte)
+        series.seconds.observe(duration)
+        if series.first_byte is not None and watch.first_byte_seconds is not None:
+            series.first_byte.observe(watch.first_byte_seconds)
         if not watch.is_complete:
-            self._metrics.counted(metric_families.DISCONNECTS).add()
+            self._metrics.counter_series(metric_families.DISCONNECTS).add()
         if (error := watch.facts.error) is not None:
-            self._metrics.error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
-        elif watch.status >= FIRST_REFUSAL and watch.status != CLIENT_CLOSED_REQUEST:
+            self._metrics.count_error(error.name, error.status, is_of_application=is_application_endpoint(endpoint))
+        elif watch.status >= FIRST_ERROR_STATUS and watch.status != CLIENT_CLOSED_REQUEST:
             # Errors of ours are noted. This answer is a provider's, on a path that is passed through.
-            self._metrics.error(UpstreamRefused.name, watch.status)
+            self._metrics.count_error(UpstreamRefused.name, watch.status)
 
 
-class _Series:
+class _EndpointSeries:
     """Where requests are counted that went to the same endpoint and ended alike: found once."""
 
     __slots__ = ("first_byte", "requests", "seconds")
 
     def __init__(self, metrics: Metrics, endpoint: str, status: int, streams: bool) -> None:
         stream = "true" if streams else "false"
-        self.requests = metrics.counted(metric_families.REQUESTS, endpoint, str(status))
-        self.seconds = metrics.observed(metric_families.REQUEST_SECONDS, endpoint, stream)
-        self.first_byte: Observed | None = None
+        self.requests = metrics.counter_series(metric_families.REQUESTS, endpoint, str(status))
+        self.seconds = metrics.histogram_series(metric_families.REQUEST_SECONDS, endpoint, stream)
+        self.first_byte: HistogramSeries | None = None
         if endpoint == CHAT_PATH:
-            self.first_byte = metrics.observed(metric_families.FIRST_BYTE_SECONDS, stream)
+            self.first_byte = metrics.histogram_series(metric_families.FIRST_BYTE_SECONDS, stream)
 
 
-class _Watch:
+class _RequestWatch:
     """An answer on its way out.
 
     Attributes:
-        began: monotonic seconds.
-        first_byte: seconds from then to the first piece of the body.
+        started_at: monotonic seconds.
+        first_byte_seconds: seconds from then to the first piece of the body.
         status: of the answer; 499 until its head is sent.
-        streams: it is a stream of events.
+        is_stream: it is a stream of events.
         is_complete: the last piece was handed to the server.
     """
 
     __slots__ = (
-        *("_metrics", "_pass_on", "_seconds"),
-        *("began", "facts", "first_byte", "is_complete", "span", "status", "streams"),
+        *("_metrics", "_send", "_seconds"),
+        *("started_at", "facts", "first_byte_seconds", "is_complete", "span", "status", "is_stream"),
     )
 
     def __init__(self, send: Send, span: Span, metrics: Metrics, seconds: Callable[[], float]) -> None:
-        self._pass_on = send
+        self._send = send
         self._metrics = metrics
         self._seconds = seconds
         self.span = span
         self.facts = begin_facts()
-        self.began = seconds()
-        self.first_byte: float | None = None
+        self.started_at = seconds()
+        self.first_byte_seconds: float | None = None
         self.status = CLIENT_CLOSED_REQUEST
-        self.streams = False
+        self.is_stream = False
         self.is_complete = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Look at a message and hand it on. No coroutine of its own: every piece of a stream comes by here."""
         if message["type"] == "http.response.start":
-            self._begin(message)
+            self._record_response_start(message)
         else:
-            if self.first_byte is None:
-                self.first_byte = self._seconds() - self.began
+            if self.first_byte_seconds is None:
+                self.first_byte_seconds = self._seconds() - self.started_at
                 if self.span is not NO_SPAN:
-                    self.span.event("first_byte")
+                    self.span.add_event("first_byte")
             if not message.get("more_body", False):
                 self.is_complete = True
-        return self._pass_on(message)
+        return self._send(message)
 
-    def _begin(self, message: Message) -> None:
+    def _record_response_start(self, message: Message) -> None:
         self.status = message["status"]
         headers, facts = dict(message.get("headers", ())), self.facts
         kind = headers.get(b"content-type")
         if kind is not None and kind.startswith(EVENT_STREAM):
-            self.streams = True
+            self.is_stream = True
             self._metrics.streams.add()
-        facts.request_id = _text(headers.get(b"x-request-id"))
+        facts.request_id = _decode_name(headers.get(b"x-request-id"))
         if facts.context_status is None:
-            facts.context_status = _text(headers.get(b"x-context-status"))
+            facts.context_status = _decode_name(headers.get(b"x-context-status"))
         if facts.conversation_id is None:
-            facts.conversation_id = _text(headers.get(b"x-conversation-id"))
+            facts.conversation_id = _decode_name(headers.get(b"x-conversation-id"))
 
 
-def _finish(watch: _Watch, method: str, route: str | None) -> None:
+def _finish_span(watch: _RequestWatch, method: str, route: str | None) -> None:
     """What the span of a request can say at its end."""
     facts, span = watch.facts, watch.span
     told: dict[str, str | int] = {}
@@ -181,37 +181,42 @@ def _finish(watch: _Watch, method: str, route: str | None) -> None:
     span.set(told)
     if not watch.is_complete:
         span.fail(CANCELLED)
-    elif watch.status >= FIRST_FAILURE or _ended_in_error(watch):
+    elif watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch):
         span.fail((facts.error and facts.error.code) or str(watch.status))
 
 
-def _tell(watch: _Watch, method: str, route: str | None, duration: float) -> None:
+def _log_request(watch: _RequestWatch, method: str, route: str | None, duration: float) -> None:
     """The line of a request; numbers that there are not, are left out."""
-    told: dict[str, Any] = {"method": method, "route": route, "status": watch.status, "duration_ms": _ms(duration)}
-    if watch.first_byte is not None:
-        told["first_byte_ms"] = _ms(watch.first_byte)
+    told: dict[str, Any] = {
+        "method": method,
+        "route": route,
+        "status": watch.status,
+        "duration_ms": _to_milliseconds(duration),
+    }
+    if watch.first_byte_seconds is not None:
+        told["first_byte_ms"] = _to_milliseconds(watch.first_byte_seconds)
     if not watch.is_complete:
         told["cut"] = True
-    failed = watch.status >= FIRST_FAILURE or _ended_in_error(watch)
+    failed = watch.status >= FIRST_SERVER_ERROR_STATUS or _has_stream_error(watch)
     if watch.span is not NO_SPAN:
         told.update(watch.span.ids)
-    tell(watch.facts, logging.WARNING if failed else logging.INFO, told)
+    log_request(watch.facts, logging.WARNING if failed else logging.INFO, told)
 
 
-def _ended_in_error(watch: _Watch) -> bool:
+def _has_stream_error(watch: _RequestWatch) -> bool:
     """Whether a client was told of an error after its answer had begun well."""
-    return watch.facts.error is not None and watch.status < FIRST_REFUSAL
+    return watch.facts.error is not None and watch.status < FIRST_ERROR_STATUS
 
 
-def _asked(scope: Scope) -> dict[str, str | int]:
+def _span_attributes(scope: Scope) -> dict[str, str | int]:
     return {
-        "http.request.method": _method(scope),
+        "http.request.method": _method_label(scope),
         "url.scheme": scope.get("scheme", "http"),
         "network.protocol.version": scope.get("http_version", "1.1"),
     }
 
 
-def route_of(scope: MutableMapping[str, Any]) -> str | None:
+def find_route_path(scope: MutableMapping[str, Any]) -> str | None:
     """The path as it was declared, `/v1/conversations/{id}`: what a client put into it is left out. None where no route
     answers to it."""
     if scope["path"] == CHAT_PATH:
@@ -220,7 +225,7 @@ def route_of(scope: MutableMapping[str, Any]) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def _endpoint(scope: Scope, route: str | None) -> str:
+def _endpoint_label(scope: Scope, route: str | None) -> str:
     """The label `endpoint`: the route, or what stands for several."""
     is_reading = scope["method"] in ("GET", "HEAD")
     if is_reading and any(name == CONSOLE_HEADER for name, _ in scope["headers"]):
@@ -228,14 +233,14 @@ def _endpoint(scope: Scope, route: str | None) -> str:
     return route or OTHER
 
 
-def _method(scope: Scope) -> str:
+def _method_label(scope: Scope) -> str:
     method = scope["method"]
     return method if method in METHODS else "_OTHER"
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else short(value.decode("latin-1"))
+def _decode_name(value: bytes | None) -> str | None:
+    return None if value is None else shorten_name(value.decode("latin-1"))
 
 
-def _ms(seconds: float) -> float:
+def _to_milliseconds(seconds: float) -> float:
     return int(seconds * 1_000_000 + 0.5) / 1000  # `round` takes three times as long

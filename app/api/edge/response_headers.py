@@ -7,24 +7,24 @@ from typing import Final
 
 RawHeader = tuple[bytes, bytes]
 
-MOST_NAMES: Final = 256
+MAX_CACHED_NAMES: Final = 256
 """Of headers whose bytes are remembered: providers name some of them."""
 
 
-class _Names(dict[str, bytes]):
+class _EncodedNames(dict[str, bytes]):
     """Names of headers, encoded once."""
 
     def __missing__(self, name: str) -> bytes:
         encoded = name.encode("latin-1")
-        if len(self) < MOST_NAMES:
+        if len(self) < MAX_CACHED_NAMES:
             self[name] = encoded
         return encoded
 
 
-_names: Final = _Names()
+_encoded_names: Final = _EncodedNames()
 
 
-class Head:
+class ResponseHeaders:
     """The headers that all answers of a kind have.
 
     Args:
@@ -34,16 +34,16 @@ class Head:
     __slots__ = ("_headers",)
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = [(name, raw) for (name, _), raw in zip(headers.items(), _raw(headers), strict=True)]
+        self._headers = [(name, raw) for (name, _), raw in zip(headers.items(), _encode_headers(headers), strict=True)]
 
-    def with_own(self, own: Mapping[str, str]) -> list[RawHeader]:
+    def merge_headers(self, own_headers: Mapping[str, str]) -> list[RawHeader]:
         """All headers of an answer that has these of its own."""
-        headers = _raw(own)
+        headers = _encode_headers(own_headers)
         for name, raw in self._headers:
-            if name not in own:
+            if name not in own_headers:
                 headers.append(raw)
         return headers
 
 
-def _raw(headers: Mapping[str, str]) -> list[RawHeader]:
-    return [(_names[name], value.encode("latin-1", "replace")) for name, value in headers.items()]
+def _encode_headers(headers: Mapping[str, str]) -> list[RawHeader]:
+    return [(_encoded_names[name], value.encode("latin-1", "replace")) for name, value in headers.items()]

@@ -9,23 +9,23 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from app.commands import CommandFailed
+from app.commands import CommandError
 
 TIMEOUT_SECONDS: Final = 5.0
-MAKE_A_KEY: Final = "`concertina keys create --name operator --scopes admin` makes one"
-REFUSED: Final = {
-    HTTPStatus.UNAUTHORIZED: f"wants a valid key: give --key, or set CONCERTINA_KEY; {MAKE_A_KEY}",
-    HTTPStatus.FORBIDDEN: f"wants a key with scope admin, which this one has not; {MAKE_A_KEY}",
+CREATE_KEY_HINT: Final = "`concertina keys create --name operator --scopes admin` makes one"
+REFUSAL_TEXTS: Final = {
+    HTTPStatus.UNAUTHORIZED: f"wants a valid key: give --key, or set CONCERTINA_KEY; {CREATE_KEY_HINT}",
+    HTTPStatus.FORBIDDEN: f"wants a key with scope admin, which this one has not; {CREATE_KEY_HINT}",
     HTTPStatus.NOT_FOUND: "has no overview: it is switched off (`telemetry.metrics`, `telemetry.overview`), "
     "or something else answers there",
 }
 
 
-class NotReached(CommandFailed):
+class GatewayUnreachable(CommandError):
     """The gateway does not answer, or not now: it may later."""
 
 
-class Asking:
+class OverviewClient:
     """A gateway by its address.
 
     Args:
@@ -43,15 +43,15 @@ class Asking:
         except ValueError:
             self._host = ""
         if parts.scheme not in ("http", "https") or not self._host:
-            raise CommandFailed(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
+            raise CommandError(f"--url: expected such as http://127.0.0.1:8000, not {url!r}.")
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise CommandFailed("the key has characters that no key has.")
-        self._is_encrypted = parts.scheme == "https"
+            raise CommandError("the key has characters that no key has.")
+        self._uses_tls = parts.scheme == "https"
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"accept": "application/json"} | ({} if key is None else {"authorization": f"Bearer {key}"})
         self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._path}"
 
-    def overview(self) -> dict[str, Any]:
+    def fetch_overview(self) -> dict[str, Any]:
         """`GET /v1/admin/overview`.
 
         Raises:
@@ -59,49 +59,49 @@ class Asking:
             CommandFailed: it refuses, or is no gateway.
         """
         status, body = self._get("/v1/admin/overview")
-        if status in REFUSED:
-            raise CommandFailed(f"{self.address} {REFUSED[HTTPStatus(status)]}.")
+        if status in REFUSAL_TEXTS:
+            raise CommandError(f"{self.address} {REFUSAL_TEXTS[HTTPStatus(status)]}.")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise NotReached(f"{self.address} answers {status}: {_message(body)}")
-        found = _object(body)
-        if status != HTTPStatus.OK or found.get("object") != "overview":
-            raise CommandFailed(
+            raise GatewayUnreachable(f"{self.address} answers {status}: {_parse_error_message(body)}")
+        answer = _parse_object(body)
+        if status != HTTPStatus.OK or answer.get("object") != "overview":
+            raise CommandError(
                 f"what answers at {self.address} (status {status}) is no Concertina; --url names another."
             )
-        return found
+        return answer
 
-    def trouble(self) -> str | None:
+    def fetch_unreadiness_reason(self) -> str | None:
         """Why the gateway is not ready; None if it is.
 
         Raises:
             NotReached: nothing answers.
         """
         status, body = self._get("/readyz")
-        return _message(body) if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+        return _parse_error_message(body) if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        connection = self._connection()
+        connection = self._open_connection()
         try:
             connection.request("GET", self._path + path, headers=self._headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise NotReached(
+            raise GatewayUnreachable(
                 f"{self.address} is not reached: {reason}. Is a gateway running there (`concertina serve`)? "
                 "--url names another place."
             ) from error
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
-        if not self._is_encrypted:
+    def _open_connection(self) -> http.client.HTTPConnection:
+        if not self._uses_tls:
             return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
         context = ssl.create_default_context()
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except ValueError:
@@ -109,6 +109,6 @@ def _object(body: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _message(body: bytes) -> str:
-    error = _object(body).get("error")
+def _parse_error_message(body: bytes) -> str:
+    error = _parse_object(body).get("error")
     return str(error.get("message")) if isinstance(error, dict) else "no reason is given"

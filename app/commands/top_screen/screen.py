@@ -11,111 +11,121 @@ from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderResul
 from rich.text import Text
 
 from app.commands.top_screen.number_format import (
-    BLOCKS,
-    PLAIN,
-    count,
-    dollars,
-    latency,
-    rate,
-    share,
-    shown,
-    spark,
-    uptime,
+    ASCII_REPLACEMENTS,
+    SPARKLINE_BLOCKS,
+    draw_sparkline,
+    format_count,
+    format_dollars,
+    format_latency,
+    format_percent,
+    format_rate,
+    format_uptime,
+    make_printable,
 )
-from app.commands.top_screen.rates import HOUR_SECONDS, Pace, growth, in_columns
+from app.commands.top_screen.rates import HOUR_SECONDS, TotalRates, compute_increments, fit_to_columns
 
-LEAST_WIDTH, MOST_WIDTH = 40, 160
-TALL: Final = 32
+MIN_WIDTH, MAX_WIDTH = 40, 160
+TALL_SCREEN_ROWS: Final = 32
 """From so many rows on, errors get a row each."""
-ERROR_ROWS: Final = 6
-LATENCIES: Final = ("first_byte_seconds", "request_seconds", "upstream_seconds", "store_seconds")
+MAX_ERROR_ROWS: Final = 6
+LATENCY_NAMES: Final = ("first_byte_seconds", "request_seconds", "upstream_seconds", "store_seconds")
 QUANTILES: Final = ("p50", "p95", "p99")
-LABEL: Final = 12
+LABEL_WIDTH: Final = 12
 """Columns of the names at the left."""
-FIGURE: Final = 7
+FIGURE_WIDTH: Final = 7
 MODEL_COLUMNS: Final = (("requests", 9), ("errors", 8), ("prompt", 9), ("completion", 11), ("cached", 8), ("cost", 10))
-GOOD, BAD, NAME, HEAD = "green", "bold red", "dim", "bold cyan"
+GOOD_STYLE, BAD_STYLE, LABEL_STYLE, HEADING_STYLE = "green", "bold red", "dim", "bold cyan"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OverviewSnapshot:
     """What was seen at one look."""
 
     overview: Mapping[str, Any]
     address: str
-    trouble: str | None = None
+    unreadiness_reason: str | None = None
     """Why the gateway is not ready, or is not reached any more."""
 
 
-class Screen:
+class OverviewScreen:
     """Draws what was seen last.
 
     Args:
         footer: the last line of a view that goes on, which fits the terminal. Without it everything is told.
     """
 
-    def __init__(self, seen: Seen, pace: Pace, footer: str = "") -> None:
-        self.seen = seen
-        self._pace = pace
+    def __init__(self, snapshot: OverviewSnapshot, rates: TotalRates, footer: str = "") -> None:
+        self.snapshot = snapshot
+        self._rates = rates
         self._footer = footer
-        self.drawn_for: ConsoleDimensions | None = None
+        self.drawn_size: ConsoleDimensions | None = None
         """The size of the terminal when it was last drawn."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.drawn_for = options.size
-        width = min(options.max_width, MOST_WIDTH)
-        for line in self.lines(width, options.size.height if self._footer else None):
+        self.drawn_size = options.size
+        width = min(options.max_width, MAX_WIDTH)
+        for line in self.render_lines(width, options.size.height if self._footer else None):
             if options.ascii_only:
-                line.plain = line.plain.translate(PLAIN)
+                line.plain = line.plain.translate(ASCII_REPLACEMENTS)
             line.no_wrap = True
             line.truncate(width, overflow="ellipsis" if not options.ascii_only else "crop")
             yield line
 
-    def lines(self, width: int, height: int | None) -> list[Text]:
+    def render_lines(self, width: int, height: int | None) -> list[Text]:
         """All of it, in at most `height` lines (None: in as many as it takes)."""
-        width = max(width, LEAST_WIDTH)
-        told = self.seen.overview
-        top = [self._head(), *self._beside(width), Text(), *self._sums(), *self._hour(width)]
-        end = list(self._errors(width, height))
+        width = max(width, MIN_WIDTH)
+        overview = self.snapshot.overview
+        top = [
+            self._render_head(),
+            *self._render_columns(width),
+            Text(),
+            *self._render_totals(),
+            *self._render_last_hour(width),
+        ]
+        end = list(self._render_errors(width, height))
         if self._footer:
-            end.append(Text(self._footer, NAME))
-        room = None if height is None else height - len(top) - len(end)
-        middle = list(_models(told.get("models") or [], width, room))
+            end.append(Text(self._footer, LABEL_STYLE))
+        model_rows = None if height is None else height - len(top) - len(end)
+        middle = list(_render_model_table(overview.get("models") or [], width, model_rows))
         lines = [*top, *middle, *end]
         return lines if height is None else lines[:height]
 
-    def _head(self) -> Text:
-        told = self.seen.overview
+    def _render_head(self) -> Text:
+        overview = self.snapshot.overview
         line = Text.assemble(
-            ("Concertina ", "bold"), shown(told.get("version", "?")), f" · {shown(self.seen.address)} · "
+            ("Concertina ", "bold"),
+            make_printable(overview.get("version", "?")),
+            f" · {make_printable(self.snapshot.address)} · ",
         )
-        if self.seen.trouble is None:
-            line.append("ready", GOOD)
+        if self.snapshot.unreadiness_reason is None:
+            line.append("ready", GOOD_STYLE)
         else:
-            line.append(shown(self.seen.trouble), BAD)
-        if told.get("simulated"):
+            line.append(make_printable(self.snapshot.unreadiness_reason), BAD_STYLE)
+        if overview.get("simulated"):
             line.append(" · SIMULATED MODEL", "yellow")
-        workers = int(told.get("workers") or 1)
-        line.append(f" · up {uptime(told.get('uptime_seconds') or 0)}")
-        line.append(f" · {workers} worker{'' if workers == 1 else 's'} · {shown(told.get('database', '?'))}")
+        workers = int(overview.get("workers") or 1)
+        line.append(f" · up {format_uptime(overview.get('uptime_seconds') or 0)}")
+        line.append(
+            f" · {workers} worker{'' if workers == 1 else 's'} · {make_printable(overview.get('database', '?'))}"
+        )
         return line
 
-    def _beside(self, width: int) -> Iterator[Text]:
+    def _render_columns(self, width: int) -> Iterator[Text]:
         """Load, traffic and latencies, side by side as far as there is room."""
-        load, traffic, waits = self._load(), self._traffic(), self._latencies()
+        load, traffic, waits = self._render_load(), self._render_traffic(), self._render_latencies()
         columns = (20, 27, 33)
         if width < sum(columns[:2]):
             yield from (*load, *traffic, *waits)
             return
         if width < sum(columns):
-            yield from _joined([load, traffic], columns)
+            yield from _join_columns([load, traffic], columns)
             yield from waits
             return
         spare = min(width - sum(columns), 24) // 2
-        yield from _joined([load, traffic, waits], [columns[0] + spare, columns[1] + spare, columns[2]])
+        yield from _join_columns([load, traffic, waits], [columns[0] + spare, columns[1] + spare, columns[2]])
 
-    def _load(self) -> list[Text]:
-        now = self.seen.overview.get("now") or {}
+    def _render_load(self) -> list[Text]:
+        now = self.snapshot.overview.get("now") or {}
         names = {
             "in flight": "requests_in_flight",
             "streams": "streams_open",
@@ -123,127 +133,147 @@ class Screen:
             "background": "background_tasks",
             "store queue": "store_queue_depth",
         }
-        return [_row(label, count(now.get(name))) for label, name in names.items()]
+        return [_render_figures(label, format_count(now.get(name))) for label, name in names.items()]
 
-    def _traffic(self) -> list[Text]:
-        totals, pace = self.seen.overview["totals"], self._pace
+    def _render_traffic(self) -> list[Text]:
+        totals, rates = self.snapshot.overview["totals"], self._rates
         requests, errors = totals.get("requests") or 0, totals.get("errors") or 0
         return [
-            _row("requests", rate(pace.per_second("requests")), count(requests)),
-            _row("failures", count(errors), share(errors, requests), style=BAD if errors else "bold"),
-            _row("refusals", count(totals.get("refusals"))),
-            _row("tokens in", rate(pace.per_second("prompt_tokens"))),
-            _row("tokens out", rate(pace.per_second("completion_tokens"))),
+            _render_figures("requests", format_rate(rates.rate_per_second("requests")), format_count(requests)),
+            _render_figures(
+                "failures",
+                format_count(errors),
+                format_percent(errors, requests),
+                style=BAD_STYLE if errors else "bold",
+            ),
+            _render_figures("refusals", format_count(totals.get("refusals"))),
+            _render_figures("tokens in", format_rate(rates.rate_per_second("prompt_tokens"))),
+            _render_figures("tokens out", format_rate(rates.rate_per_second("completion_tokens"))),
         ]
 
-    def _latencies(self) -> list[Text]:
-        waits = self.seen.overview.get("latency") or {}
-        head = Text("latency".ljust(LABEL) + "".join(name.rjust(FIGURE) for name in QUANTILES), HEAD)
+    def _render_latencies(self) -> list[Text]:
+        waits = self.snapshot.overview.get("latency") or {}
+        head = Text(
+            "latency".ljust(LABEL_WIDTH) + "".join(name.rjust(FIGURE_WIDTH) for name in QUANTILES), HEADING_STYLE
+        )
         rows = [head]
-        for name in LATENCIES:
+        for name in LATENCY_NAMES:
             values = waits.get(name) or {}
             label = name.removesuffix("_seconds").replace("_", " ")
-            rows.append(_row(label, *(latency(values.get(quantile)) for quantile in QUANTILES)))
+            rows.append(_render_figures(label, *(format_latency(values.get(quantile)) for quantile in QUANTILES)))
         return rows
 
-    def _sums(self) -> Iterator[Text]:
-        totals = self.seen.overview["totals"]
-        sent = f"{count(totals.get('prompt_tokens'))} sent"
-        saved = (
-            f"{count(totals.get('saved_tokens'))} saved ({share(totals.get('saved_tokens'), totals.get('log_tokens'))})"
+    def _render_totals(self) -> Iterator[Text]:
+        totals = self.snapshot.overview["totals"]
+        sent = f"{format_count(totals.get('prompt_tokens'))} sent"
+        saved_percent = format_percent(totals.get("saved_tokens"), totals.get("log_tokens"))
+        saved = f"{format_count(totals.get('saved_tokens'))} saved ({saved_percent})"
+        cached = f"{format_percent(totals.get('cached_tokens'), totals.get('reported_prompt_tokens'))} cached"
+        answered = f"{format_count(totals.get('completion_tokens'))} answered"
+        yield _render_labelled_text("tokens", f"{sent} · {saved} · {cached} · {answered}")
+        cost, saved_usd = totals.get("cost_usd"), totals.get("saved_usd")
+        cost_text = (
+            "no prices are known"
+            if cost is None
+            else f"{format_dollars(cost)} so far · {format_dollars(saved_usd)} saved"
         )
-        cached = f"{share(totals.get('cached_tokens'), totals.get('reported_prompt_tokens'))} cached"
-        answered = f"{count(totals.get('completion_tokens'))} answered"
-        yield _line("tokens", f"{sent} · {saved} · {cached} · {answered}")
-        cost, spared = totals.get("cost_usd"), totals.get("saved_usd")
-        told = "no prices are known" if cost is None else f"{dollars(cost)} so far · {dollars(spared)} saved"
         spent = (totals.get("summary_prompt_tokens") or 0) + (totals.get("summary_completion_tokens") or 0)
-        yield _line("cost", f"{told} · {count(spent)} tokens for summaries")
-        yield _line("compactions", _counts(totals.get("compactions") or {}))
-        yield _line("answers saw", _counts(totals.get("statuses") or {}))
+        yield _render_labelled_text("cost", f"{cost_text} · {format_count(spent)} tokens for summaries")
+        yield _render_labelled_text("compactions", _format_counts(totals.get("compactions") or {}))
+        yield _render_labelled_text("answers saw", _format_counts(totals.get("statuses") or {}))
 
-    def _hour(self, width: int) -> Iterator[Text]:
-        series = self.seen.overview.get("series") or {}
+    def _render_last_hour(self, width: int) -> Iterator[Text]:
+        series = self.snapshot.overview.get("series") or {}
         samples, interval = series.get("samples") or [], float(series.get("interval_seconds") or 10)
         waits: list[float | None] = [sample.get("first_byte_p95_seconds") for sample in samples]
-        yield Text(f"{'─' * 3} last hour ".ljust(width, "─"), HEAD)
+        yield Text(f"{'─' * 3} last hour ".ljust(width, "─"), HEADING_STYLE)
         for label, name in (("requests", "requests"), ("tokens in", "prompt_tokens"), ("failures", "errors")):
-            values = [grown / interval for grown in growth(samples, name)]
-            yield _hourly(
-                label, values, rate(max(values, default=None)), width, interval, BAD if label == "failures" else GOOD
+            values = [grown / interval for grown in compute_increments(samples, name)]
+            yield _render_sparkline(
+                label,
+                values,
+                format_rate(max(values, default=None)),
+                width,
+                interval,
+                BAD_STYLE if label == "failures" else GOOD_STYLE,
             )
-        most = latency(max((wait for wait in waits if wait is not None), default=None))
-        yield _hourly("first byte", waits, most, width, interval, "yellow")
+        max_latency = format_latency(max((wait for wait in waits if wait is not None), default=None))
+        yield _render_sparkline("first byte", waits, max_latency, width, interval, "yellow")
 
-    def _errors(self, width: int, height: int | None) -> Iterator[Text]:
-        errors = self.seen.overview.get("errors") or []
+    def _render_errors(self, width: int, height: int | None) -> Iterator[Text]:
+        errors = self.snapshot.overview.get("errors") or []
         if not errors:
             return
-        texts = [f"{shown(error.get('code'))} ({error.get('status')}) ×{count(error.get('count'))}" for error in errors]
-        if height is not None and height < TALL:
-            yield _line("errors", " · ".join(texts))
+        texts = [
+            f"{make_printable(error.get('code'))} ({error.get('status')}) ×{format_count(error.get('count'))}"
+            for error in errors
+        ]
+        if height is not None and height < TALL_SCREEN_ROWS:
+            yield _render_labelled_text("errors", " · ".join(texts))
             return
-        yield Text(f"{'─' * 3} errors ".ljust(width, "─"), HEAD)
-        yield from (Text(f"  {text}") for text in (texts if height is None else texts[:ERROR_ROWS]))
+        yield Text(f"{'─' * 3} errors ".ljust(width, "─"), HEADING_STYLE)
+        yield from (Text(f"  {text}") for text in (texts if height is None else texts[:MAX_ERROR_ROWS]))
 
 
-def _models(models: Sequence[Mapping[str, Any]], width: int, room: int | None) -> Iterator[Text]:
-    """A table of models in at most `room` rows, its heading included; what does not fit is counted."""
+def _render_model_table(models: Sequence[Mapping[str, Any]], width: int, max_rows: int | None) -> Iterator[Text]:
+    """A table of models in at most `max_rows` rows, its heading included; what does not fit is counted."""
     columns: Sequence[tuple[str, int]] = MODEL_COLUMNS
-    while len(columns) > 2 and width - sum(size for _, size in columns) < 2 * LABEL:
+    while len(columns) > 2 and width - sum(size for _, size in columns) < 2 * LABEL_WIDTH:
         columns = columns[:-1]
     names = width - sum(size for _, size in columns)
     head = set_cell_size("─── models ", names) + "".join(name.rjust(size) for name, size in columns)
-    if room is not None and room < 2:
+    if max_rows is not None and max_rows < 2:
         return
-    yield Text(head, HEAD)
+    yield Text(head, HEADING_STYLE)
     if not models:
-        yield Text("  none has been asked yet", NAME)
+        yield Text("  none has been asked yet", LABEL_STYLE)
         return
-    fitting = len(models) if room is None or len(models) < room else room - 2
+    fitting = len(models) if max_rows is None or len(models) < max_rows else max_rows - 2
     for model in models[:fitting]:
-        yield _model(model, names, columns)
+        yield _render_model_row(model, names, columns)
     if fitting < len(models):
-        yield Text(f"  … and {len(models) - fitting} more", NAME)
+        yield Text(f"  … and {len(models) - fitting} more", LABEL_STYLE)
 
 
-def _model(model: Mapping[str, Any], names: int, columns: Sequence[tuple[str, int]]) -> Text:
+def _render_model_row(model: Mapping[str, Any], names: int, columns: Sequence[tuple[str, int]]) -> Text:
     figures = {
-        "requests": count(model.get("requests")),
-        "errors": count(model.get("errors")),
-        "prompt": count(model.get("prompt_tokens")),
-        "completion": count(model.get("completion_tokens")),
-        "cached": count(model.get("cached_tokens")),
-        "cost": dollars(model.get("cost_usd")),
+        "requests": format_count(model.get("requests")),
+        "errors": format_count(model.get("errors")),
+        "prompt": format_count(model.get("prompt_tokens")),
+        "completion": format_count(model.get("completion_tokens")),
+        "cached": format_count(model.get("cached_tokens")),
+        "cost": format_dollars(model.get("cost_usd")),
     }
-    name = f"  {shown(model.get('provider'))}/{shown(model.get('model'))}"
+    name = f"  {make_printable(model.get('provider'))}/{make_printable(model.get('model'))}"
     line = Text(set_cell_size(name if cell_len(name) <= names else set_cell_size(name, names - 1) + "…", names))
     for column, size in columns:
-        line.append(figures[column].rjust(size), BAD if column == "errors" and model.get("errors") else "")
+        line.append(figures[column].rjust(size), BAD_STYLE if column == "errors" and model.get("errors") else "")
     return line
 
 
-def _row(label: str, *figures: str, style: str = "bold") -> Text:
-    line = Text(label.ljust(LABEL), NAME)
+def _render_figures(label: str, *figures: str, style: str = "bold") -> Text:
+    line = Text(label.ljust(LABEL_WIDTH), LABEL_STYLE)
     for figure in figures:
-        line.append(figure.rjust(FIGURE), style)
+        line.append(figure.rjust(FIGURE_WIDTH), style)
     return line
 
 
-def _line(label: str, text: str) -> Text:
-    return Text.assemble((label.ljust(LABEL), NAME), text)
+def _render_labelled_text(label: str, text: str) -> Text:
+    return Text.assemble((label.ljust(LABEL_WIDTH), LABEL_STYLE), text)
 
 
-def _hourly(label: str, values: Sequence[float | None], most: str, width: int, interval: float, style: str) -> Text:
-    told = f" max {most}".ljust(12)
-    columns = max(8, width - LABEL - len(told))
-    drawn = spark(in_columns(values, columns, max(1, round(HOUR_SECONDS / interval))))
-    line = Text.assemble((label.ljust(LABEL), NAME), (drawn, style), told)
-    line.highlight_regex(f"{BLOCKS[0]}+", NAME)
+def _render_sparkline(
+    label: str, values: Sequence[float | None], max_text: str, width: int, interval: float, style: str
+) -> Text:
+    max_label = f" max {max_text}".ljust(12)
+    columns = max(8, width - LABEL_WIDTH - len(max_label))
+    sparkline = draw_sparkline(fit_to_columns(values, columns, max(1, round(HOUR_SECONDS / interval))))
+    line = Text.assemble((label.ljust(LABEL_WIDTH), LABEL_STYLE), (sparkline, style), max_label)
+    line.highlight_regex(f"{SPARKLINE_BLOCKS[0]}+", LABEL_STYLE)
     return line
 
 
-def _joined(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterator[Text]:
+def _join_columns(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterator[Text]:
     """Blocks of lines beside each other."""
     for index in range(max(map(len, blocks))):
         line = Text()
@@ -254,6 +284,8 @@ def _joined(blocks: Sequence[Sequence[Text]], columns: Sequence[int]) -> Iterato
         yield line
 
 
-def _counts(counts: Mapping[str, Any]) -> str:
-    parts = [f"{shown(name).replace('_', ' ')} {count(number)}" for name, number in counts.items() if number]
+def _format_counts(counts: Mapping[str, Any]) -> str:
+    parts = [
+        f"{make_printable(name).replace('_', ' ')} {format_count(number)}" for name, number in counts.items() if number
+    ]
     return " · ".join(parts) or "none yet"

@@ -8,15 +8,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.acceptance.kept_facts import appendix, missing, values_of, without_appendix
-from app.compaction.summarizer.transcript import Count, spoken
-from app.context.stages.round_lines import RESULT_ROLES, call_lines, outcome, short
-from app.context.view.view_messages import Counter, section_tokens
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.compaction.acceptance.kept_facts import collect_values, find_missing_values, render_appendix, strip_appendix
+from app.compaction.summarizer.transcript import CountTokens, render_message_text
+from app.context.stages.round_lines import (
+    TOOL_RESULT_ROLES,
+    render_call_lines,
+    render_result_excerpt,
+    truncate_to_one_line,
+)
+from app.context.view.view_messages import ViewTokenCounter, count_section_tokens
+from app.conversation.messages import LogMessage, Message, Summary
 
 MECHANICAL_VERSION = "mechanical-2"
 
-TEXT_CHARS = 200
+MAX_TEXT_CHARS = 200
 HEAD_SHARE = 0.25
 """Of the lines that are kept, those from the beginning, where the task was set."""
 
@@ -24,82 +29,82 @@ APPENDIX_SHARE = 0.4
 """Of a summary's limit, what is kept for values that its lines leave out."""
 
 
-def mechanical_summary(
-    messages: Sequence[LogMessage], earlier: Sequence[Chunk], limit_tokens: int, count: Count
+def build_mechanical_summary(
+    messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary], limit_tokens: int, count_tokens: CountTokens
 ) -> str:
     """Lines of earlier summaries and of messages, then the values that they leave out, all within a limit.
 
     Args:
-        earlier: summaries that this one stands for besides the messages.
+        earlier_summaries: summaries that this one stands for besides the messages.
     """
     lines_limit = int(limit_tokens * (1 - APPENDIX_SHARE))
-    lines = [*_lines_of_summaries(earlier), *lines_of([logged.message for logged in messages])]
-    text = thinned(lines, lines_limit, count)
-    lost = missing(values_of(messages, earlier), text)
-    values = appendix(lost, limit_tokens - count(text) - 2, count)
-    if not values:
-        return thinned(lines, limit_tokens, count)
-    return f"{text}\n{values}"
+    lines = [*_split_summary_lines(earlier_summaries), *render_lines([log_message.message for log_message in messages])]
+    text = thin_lines(lines, lines_limit, count_tokens)
+    missing_values = find_missing_values(collect_values(messages, earlier_summaries), text)
+    appendix_lines = render_appendix(missing_values, limit_tokens - count_tokens(text) - 2, count_tokens)
+    if not appendix_lines:
+        return thin_lines(lines, limit_tokens, count_tokens)
+    return f"{text}\n{appendix_lines}"
 
 
-def thinned(lines: Sequence[str], limit_tokens: int, count: Count) -> str:
+def thin_lines(lines: Sequence[str], limit_tokens: int, count_tokens: CountTokens) -> str:
     """Lines within `limit_tokens`: the first and the newest stay, a line says how many between them were left out."""
-    sizes = [count(line) + 1 for line in lines]
+    sizes = [count_tokens(line) + 1 for line in lines]
     if sum(sizes) <= limit_tokens:
         return "\n".join(lines)
-    room = limit_tokens - count(_left_out(len(lines))) - 1
-    head = _taken(sizes, int(room * HEAD_SHARE))
-    tail = len(lines) - _taken(sizes[head:][::-1], room - sum(sizes[:head]))
-    return "\n".join([*lines[:head], _left_out(tail - head), *lines[tail:]])
+    room_tokens = limit_tokens - count_tokens(_render_gap_line(len(lines))) - 1
+    head_lines = _count_fitting(sizes, int(room_tokens * HEAD_SHARE))
+    tail_start = len(lines) - _count_fitting(sizes[head_lines:][::-1], room_tokens - sum(sizes[:head_lines]))
+    return "\n".join([*lines[:head_lines], _render_gap_line(tail_start - head_lines), *lines[tail_start:]])
 
 
-def _lines_of_summaries(chunks: Sequence[Chunk]) -> Iterator[str]:
-    for chunk in chunks:
-        yield from (line for line in without_appendix(chunk.text).splitlines() if line.strip())
+def _split_summary_lines(summaries: Sequence[Summary]) -> Iterator[str]:
+    for summary in summaries:
+        yield from (line for line in strip_appendix(summary.text).splitlines() if line.strip())
 
 
-def _left_out(lines: int) -> str:
-    return f"[{lines} lines left out]"
+def _render_gap_line(count: int) -> str:
+    return f"[{count} lines left out]"
 
 
-def _taken(sizes: Sequence[int], room: int) -> int:
-    """How many sizes from the first on fit into `room`."""
-    taken = 0
+def _count_fitting(sizes: Sequence[int], room_tokens: int) -> int:
+    """How many sizes from the first on fit into `room_tokens`."""
+    fitting = 0
     for size in sizes:
-        room -= size
-        if room < 0:
+        room_tokens -= size
+        if room_tokens < 0:
             break
-        taken += 1
-    return taken
+        fitting += 1
+    return fitting
 
 
-def lines_of(messages: Sequence[Message]) -> Iterator[str]:
+def render_lines(messages: Sequence[Message]) -> Iterator[str]:
     """A stretch of the log in lines: `user: …`, `assistant: …`, and one for each call with its result."""
-    at = 0
-    while at < len(messages):
-        message = messages[at]
-        at += 1
-        text = short(spoken(message), TEXT_CHARS)
-        if message.role in RESULT_ROLES:
-            yield f"tool: {outcome(text)}"
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        text = truncate_to_one_line(render_message_text(message), MAX_TEXT_CHARS)
+        if message.role in TOOL_RESULT_ROLES:
+            yield f"tool: {render_result_excerpt(text)}"
             continue
         if text:
             yield f"{message.role or 'user'}: {text}"
         results = []
-        while message.tool_calls and at < len(messages) and messages[at].role in RESULT_ROLES:
-            results.append(messages[at])
-            at += 1
-        yield from call_lines(message, results)
+        while message.tool_calls and index < len(messages) and messages[index].role in TOOL_RESULT_ROLES:
+            results.append(messages[index])
+            index += 1
+        yield from render_call_lines(message, results)
 
 
-LEAST_TOKENS: Final = 128
+MIN_LIMIT_TOKENS: Final = 128
 """Some summaries are shorter than what can be told of their range line by line."""
 
 
-def stand_in(
-    chunk: Chunk, messages: Sequence[LogMessage], *, new_id: str, created_at: datetime, count: Counter
-) -> Chunk | None:
-    """A mechanical summary over the range of `chunk`, about as long; a model is asked for a better one later.
+def build_mechanical_replacement(
+    summary: Summary, messages: Sequence[LogMessage], *, new_id: str, created_at: datetime, counter: ViewTokenCounter
+) -> Summary | None:
+    """A mechanical summary over the range of `summary`, about as long; a model is asked for a better one later.
 
     Args:
         messages: the range as the log has it now.
@@ -107,15 +112,15 @@ def stand_in(
     Returns:
         The summary under an id of its own; None where nothing can be told.
     """
-    limit_tokens = max(LEAST_TOKENS, count.count(chunk.text))
-    text = mechanical_summary(messages, (), limit_tokens, count.count)
+    limit_tokens = max(MIN_LIMIT_TOKENS, counter.count(summary.text))
+    text = build_mechanical_summary(messages, (), limit_tokens, counter.count)
     if not text:
         return None
     return replace(
-        chunk,
+        summary,
         id=new_id,
         text=text,
-        tokens=section_tokens(text, through_turn=chunk.through_turn, count=count),
+        tokens=count_section_tokens(text, through_turn=summary.through_turn, counter=counter),
         tokens_total=messages[-1].tokens_total,
         kind="mechanical",
         model="",

@@ -7,68 +7,72 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, Count, Entry, cut_to
+from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, CountTokens, TranscriptEntry, cut_entries
 
-MOST_PARTS = 15
+MAX_PARTS = 15
 """With the call that merges them, sixteen calls at the most for one summary."""
-SMALLEST_PART_TOKENS = 128
+MIN_PART_TOKENS = 128
 """Below this the summary of a part keeps hardly a fact."""
-SLACK = 1.15
+OVERSIZE_FACTOR = 1.15
 """Up to this many times what fits, shortening costs less than three calls for one."""
-FILL = 0.9
+PART_FILL_SHARE = 0.9
 """How full parts are made, since slices are measured in characters."""
-SMALLEST_SLICE = 0.25
+MIN_SLICE_SHARE = 0.25
 """Of a part: with less left over, an entry begins the next part."""
 
 
-def most_parts(room_tokens: int) -> int:
+def compute_max_parts(room_tokens: int) -> int:
     """How many parts a summarizer that reads `room_tokens` at a time can merge."""
-    return max(1, min(MOST_PARTS, room_tokens // (SMALLEST_PART_TOKENS + SPEAKER_LINE_TOKENS)))
+    return max(1, min(MAX_PARTS, room_tokens // (MIN_PART_TOKENS + SPEAKER_LINE_TOKENS)))
 
 
-def part_limit(parts: int, room_tokens: int, limit_tokens: int) -> int:
+def compute_part_limit(part_count: int, room_tokens: int, limit_tokens: int) -> int:
     """How long the summary of each part may be, in tokens."""
-    share = room_tokens // max(1, parts) - SPEAKER_LINE_TOKENS
-    return max(min(SMALLEST_PART_TOKENS, limit_tokens), min(limit_tokens, share))
+    share = room_tokens // max(1, part_count) - SPEAKER_LINE_TOKENS
+    return max(min(MIN_PART_TOKENS, limit_tokens), min(limit_tokens, share))
 
 
-def parts_of(entries: Sequence[Entry], room_tokens: int, count: Count) -> list[list[Entry]]:
+def split_into_parts(
+    entries: Sequence[TranscriptEntry], room_tokens: int, count_tokens: CountTokens
+) -> list[list[TranscriptEntry]]:
     """Entries in stretches of about `room_tokens`, long ones sliced; one stretch where all of it nearly fits.
 
     What is longer than all parts together is shortened first: long entries to head and tail.
     """
-    sizes = [count(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
-    most = most_parts(room_tokens)
-    if sum(sizes) <= room_tokens * SLACK or most == 1:
+    sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
+    max_parts = compute_max_parts(room_tokens)
+    if sum(sizes) <= room_tokens * OVERSIZE_FACTOR or max_parts == 1:
         return [list(entries)]
-    each = int(room_tokens * FILL)
-    entries = cut_to(entries, int(each * most * (1 - SMALLEST_SLICE)), count)
-    parts: list[list[Entry]] = [[]]
-    left = each
+    part_tokens = int(room_tokens * PART_FILL_SHARE)
+    entries = cut_entries(entries, int(part_tokens * max_parts * (1 - MIN_SLICE_SHARE)), count_tokens)
+    parts: list[list[TranscriptEntry]] = [[]]
+    remaining_tokens = part_tokens
     for entry in entries:
-        for piece, size in _pieces(entry, count, each, left):
-            if size > left:
+        for entry_slice, size in _slice_entry(entry, count_tokens, part_tokens, remaining_tokens):
+            if size > remaining_tokens:
                 parts.append([])
-                left = each
-            parts[-1].append(piece)
-            left -= size
+                remaining_tokens = part_tokens
+            parts[-1].append(entry_slice)
+            remaining_tokens -= size
     return [part for part in parts if part]
 
 
-def _pieces(entry: Entry, count: Count, each: int, left: int) -> list[tuple[Entry, int]]:
+def _slice_entry(
+    entry: TranscriptEntry, count_tokens: CountTokens, part_tokens: int, remaining_tokens: int
+) -> list[tuple[TranscriptEntry, int]]:
     """An entry with its size in tokens; one that does not fit in slices: the first as large as what is left."""
-    size = count(entry.text) + SPEAKER_LINE_TOKENS
-    if size <= left or (size <= each and left < each * SMALLEST_SLICE):
+    size = count_tokens(entry.text) + SPEAKER_LINE_TOKENS
+    if size <= remaining_tokens or (size <= part_tokens and remaining_tokens < part_tokens * MIN_SLICE_SHARE):
         return [(entry, size)]
     chars_per_token = len(entry.text) / max(1, size - SPEAKER_LINE_TOKENS)
-    room = left if left >= each * SMALLEST_SLICE else each
-    pieces = []
-    at = 0
-    while at < len(entry.text):
-        taken = max(1, int((room - SPEAKER_LINE_TOKENS) * chars_per_token))
-        speaker = entry.speaker if at == 0 else f"{entry.speaker}, continued"
-        tokens = int(min(taken, len(entry.text) - at) / chars_per_token) + SPEAKER_LINE_TOKENS
-        pieces.append((Entry(entry.place, speaker, entry.text[at : at + taken]), tokens))
-        at += taken
-        room = each
-    return pieces
+    room_tokens = remaining_tokens if remaining_tokens >= part_tokens * MIN_SLICE_SHARE else part_tokens
+    slices = []
+    position = 0
+    while position < len(entry.text):
+        slice_chars = max(1, int((room_tokens - SPEAKER_LINE_TOKENS) * chars_per_token))
+        speaker = entry.speaker if position == 0 else f"{entry.speaker}, continued"
+        tokens = int(min(slice_chars, len(entry.text) - position) / chars_per_token) + SPEAKER_LINE_TOKENS
+        slices.append((TranscriptEntry(entry.number, speaker, entry.text[position : position + slice_chars]), tokens))
+        position += slice_chars
+        room_tokens = part_tokens
+    return slices

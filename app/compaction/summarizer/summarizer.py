@@ -5,22 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from app.compaction.compaction_job import summed
-from app.compaction.summarizer.prompts import prompt_version
-from app.compaction.summarizer.request_body import input_tokens
-from app.compaction.summarizer.summarizer_call import Calls, Windows
-from app.compaction.summarizer.summary_request import SAME_MODEL, Summary, SummaryRefused, SummaryRequest
-from app.compaction.summarizer.summary_writer import Writing
-from app.context.view.view_messages import Counter
-from app.errors import GatewayError, UpstreamRefused, release_frames
-from app.observability.metrics import SILENT, Metrics
-from app.upstream.routing.circuit_breaker import Breaker
+from app.compaction.compaction_job import sum_usages
+from app.compaction.summarizer.prompts import compute_prompt_version
+from app.compaction.summarizer.request_body import compute_max_input_tokens
+from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
+from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.summary_writer import SummaryWriter
+from app.context.view.view_messages import ViewTokenCounter
+from app.errors import GatewayError, UpstreamRefused, drop_tracebacks
+from app.observability.metrics import NO_METRICS, Metrics
+from app.upstream.routing.circuit_breaker import CircuitBreaker
 from app.upstream.routing.router import Router
 
-__all__ = ["SAME_MODEL", "Summarizer", "Summary", "SummaryRefused", "SummaryRequest", "Windows", "input_tokens"]
+__all__ = [
+    "SAME_MODEL",
+    "GeneratedSummary",
+    "NoUsableSummary",
+    "SummarizerWindows",
+    "SummaryGenerator",
+    "SummaryRequest",
+    "compute_max_input_tokens",
+]
 
 
-class Summarizer:
+class SummaryGenerator:
     """Writes summaries through the router. A model that fails three times in a row is left alone for a while.
 
     Args:
@@ -34,19 +42,19 @@ class Summarizer:
         self,
         *,
         router: Router,
-        windows: Windows,
-        counter_for: Callable[[str], Counter],
+        windows: SummarizerWindows,
+        counter_for: Callable[[str], ViewTokenCounter],
         monotonic: Callable[[], float] = time.monotonic,
-        metrics: Metrics = SILENT,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._router = router
         self._windows = windows
         self._counter_for = counter_for
         self._monotonic = monotonic
         self._metrics = metrics
-        self._pauses = Pauses(monotonic)
+        self._backoffs = SummarizerBackoffs(monotonic)
 
-    async def summarize(self, request: SummaryRequest) -> Summary:
+    async def generate_summary(self, request: SummaryRequest) -> GeneratedSummary:
         """A summary of what the request names, with the values that its writer left out.
 
         Raises:
@@ -56,61 +64,66 @@ class Summarizer:
             UpstreamUnavailable: it could not be reached, did not answer in time, or answered nonsense.
         """
         if not request.policy.summarizer.enabled:
-            raise SummaryRefused("summaries are switched off")
-        failures: list[SummaryRefused | GatewayError] = []
-        for model in _models(request):
+            raise NoUsableSummary("summaries are switched off")
+        failures: list[NoUsableSummary | GatewayError] = []
+        for model in _list_models(request):
             try:
-                return await self._by(model, request)
-            except (SummaryRefused, GatewayError) as error:
-                release_frames(error)
+                return await self._generate_with_model(model, request)
+            except (NoUsableSummary, GatewayError) as error:
+                drop_tracebacks(error)
                 failures.append(error)
         raise failures.pop(0)  # the list is a variable of this frame, which the traceback keeps
 
-    def rests(self, request: SummaryRequest) -> bool:
+    def is_backing_off(self, request: SummaryRequest) -> bool:
         """Whether every model that could be asked is left alone just now."""
-        return self.resting_seconds(request) > 0
+        return self.compute_backoff_seconds(request) > 0
 
-    def resting_seconds(self, request: SummaryRequest) -> float:
+    def compute_backoff_seconds(self, request: SummaryRequest) -> float:
         """For how long every model that could be asked is left alone."""
-        return min(self._pauses.of(model, request.tenant, request.root).wait_seconds for model in _models(request))
+        return min(
+            self._backoffs.find_backoff(model, request.tenant, request.root).seconds_until_trial
+            for model in _list_models(request)
+        )
 
-    async def _by(self, model: str, request: SummaryRequest) -> Summary:
+    async def _generate_with_model(self, model: str, request: SummaryRequest) -> GeneratedSummary:
         """A summary by one model, unless it rests."""
-        pause = self._pauses.of(model, request.tenant, request.root)
-        if not pause.enter():
-            raise SummaryRefused(f"the summarizer has failed too often and rests for {pause.wait_seconds:.0f} s")
+        backoff = self._backoffs.find_backoff(model, request.tenant, request.root)
+        if not backoff.try_enter():
+            raise NoUsableSummary(
+                f"the summarizer has failed too often and rests for {backoff.seconds_until_trial:.0f} s"
+            )
         is_settled = False
         try:
-            summary = await self._written(model, request)
-            pause.succeeded()
+            summary = await self._write_summary(model, request)
+            backoff.record_success()
             is_settled = True
-        except (SummaryRefused, GatewayError) as error:
-            pause.failed(error)
+        except (NoUsableSummary, GatewayError) as error:
+            backoff.record_failure(error)
             is_settled = True
             raise
         finally:
             if not is_settled:
-                pause.gave_up()
+                backoff.cancel_trial()
         return summary
 
-    async def _written(self, model: str, request: SummaryRequest) -> Summary:
-        began = self._monotonic()
-        writing = Writing(request, self._calls(model, request), self._counter_for(request.encoding))
-        text = await _text(writing, model)
-        return Summary(
+    async def _write_summary(self, model: str, request: SummaryRequest) -> GeneratedSummary:
+        started_at = self._monotonic()
+        writer = SummaryWriter(request, self._build_client(model, request), self._counter_for(request.encoding))
+        text = await _write_text(writer, model)
+        return GeneratedSummary(
             text=text,
-            model=writing.model,
-            prompt_version=prompt_version(request.policy.summarizer, request.wish),
-            duration_ms=round((self._monotonic() - began) * 1000),
-            usage=summed(writing.usages),
+            model=writer.model,
+            prompt_version=compute_prompt_version(request.policy.summarizer, request.prompt_variant),
+            duration_ms=round((self._monotonic() - started_at) * 1000),
+            usage=sum_usages(writer.usages),
         )
 
-    def _calls(self, model: str, request: SummaryRequest) -> Calls:
+    def _build_client(self, model: str, request: SummaryRequest) -> SummarizerClient:
         """
         Raises:
             ModelNotFound: no such model is configured.
         """
-        return Calls(
+        return SummarizerClient(
             request,
             self._router.resolve(model),
             router=self._router,
@@ -120,39 +133,41 @@ class Summarizer:
         )
 
 
-async def _text(writing: Writing, model: str) -> str:
+async def _write_text(writer: SummaryWriter, model: str) -> str:
     """The summary: from the conversation itself where this model has just read it, else, or where that is refused or
     no use, from a transcript."""
-    request = writing.request
-    is_known = bool(request.prefix) and bool(request.messages or request.folded) and model == request.model
-    if is_known and request.policy.summarizer.form != "transcript":
+    request = writer.request
+    has_read_conversation = (
+        bool(request.view_prefix) and bool(request.messages or request.folded_summaries) and model == request.model
+    )
+    if has_read_conversation and request.policy.summarizer.form != "transcript":
         try:
-            return await writing.from_conversation()
-        except SummaryRefused:
+            return await writer.write_from_conversation()
+        except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:
-            if refusal.status not in UNPROCESSABLE:
+            if refusal.status not in UNPROCESSABLE_STATUSES:
                 raise
-    return await writing.from_transcript()
+    return await writer.write_from_transcript()
 
 
-def _models(request: SummaryRequest) -> list[str]:
+def _list_models(request: SummaryRequest) -> list[str]:
     """Whom to ask, in order, each once."""
-    named = request.policy.summarizer
-    told = [named.model, *named.fallbacks]
-    return list(dict.fromkeys(request.model if model == SAME_MODEL else model for model in told))
+    summarizer_policy = request.policy.summarizer
+    names = [summarizer_policy.model, *summarizer_policy.fallbacks]
+    return list(dict.fromkeys(request.model if model == SAME_MODEL else model for model in names))
 
 
-FAILURES = 3
+MAX_FAILURES = 3
 """So many in a row begin a pause …"""
-FIRST_SECONDS, LONGEST_SECONDS = 30.0, 600.0
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 30.0, 600.0
 """… of this length; each failure after a pause doubles it."""
-REMEMBERED = 2_048
-UNPROCESSABLE = frozenset({400, 413, 422})
+MAX_BREAKERS = 2_048
+UNPROCESSABLE_STATUSES = frozenset({400, 413, 422})
 """Refusals that say something about what was asked, not about who answers."""
 
 
-class Pauses:
+class SummarizerBackoffs:
     """Remembers failures in this process.
 
     Args:
@@ -161,53 +176,57 @@ class Pauses:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._breakers: dict[tuple[str, ...], Breaker] = {}
+        self._breakers: dict[tuple[str, ...], CircuitBreaker] = {}
 
-    def of(self, model: str, tenant: str, root: str) -> Pause:
-        return Pause(self._breaker(model, tenant), self._breaker(model, tenant, root))
+    def find_backoff(self, model: str, tenant: str, root: str) -> SummarizerBackoff:
+        return SummarizerBackoff(self._find_breaker(model, tenant), self._find_breaker(model, tenant, root))
 
-    def _breaker(self, *key: str) -> Breaker:
+    def _find_breaker(self, *key: str) -> CircuitBreaker:
         """The breaker of a key; the one that was asked for longest ago is forgotten when there are too many."""
-        breaker = self._breakers.pop(key, None) or Breaker(FAILURES, FIRST_SECONDS, LONGEST_SECONDS, self._clock)
+        breaker = self._breakers.pop(key, None) or CircuitBreaker(
+            MAX_FAILURES, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._clock
+        )
         self._breakers[key] = breaker
-        while len(self._breakers) > REMEMBERED:
+        while len(self._breakers) > MAX_BREAKERS:
             del self._breakers[next(iter(self._breakers))]
         return breaker
 
 
-class Pause:
+class SummarizerBackoff:
     """Whether a model is asked for one tenant's conversation."""
 
-    def __init__(self, of_tenant: Breaker, of_conversation: Breaker) -> None:
-        self._of_tenant = of_tenant
-        self._of_conversation = of_conversation
+    def __init__(self, tenant_breaker: CircuitBreaker, conversation_breaker: CircuitBreaker) -> None:
+        self._tenant_breaker = tenant_breaker
+        self._conversation_breaker = conversation_breaker
 
     @property
-    def wait_seconds(self) -> float:
-        return max(self._of_tenant.wait_seconds, self._of_conversation.wait_seconds)
+    def seconds_until_trial(self) -> float:
+        return max(self._tenant_breaker.seconds_until_trial, self._conversation_breaker.seconds_until_trial)
 
-    def enter(self) -> bool:
-        """Whether to ask; then `succeeded`, `failed` or `gave_up` must follow."""
-        if not self._of_tenant.enter():
+    def try_enter(self) -> bool:
+        """Whether to ask; then `record_success`, `failed` or `cancel_trial` must follow."""
+        if not self._tenant_breaker.try_enter():
             return False
-        if self._of_conversation.enter():
+        if self._conversation_breaker.try_enter():
             return True
-        self._of_tenant.gave_up()
+        self._tenant_breaker.cancel_trial()
         return False
 
-    def succeeded(self) -> None:
-        self._of_tenant.succeeded()
-        self._of_conversation.succeeded()
+    def record_success(self) -> None:
+        self._tenant_breaker.record_success()
+        self._conversation_breaker.record_success()
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """An answer that is of no use counts for the conversation, no answer for whoever asks that model."""
-        if isinstance(error, SummaryRefused) or (isinstance(error, UpstreamRefused) and error.status in UNPROCESSABLE):
-            self._of_tenant.succeeded()
-            self._of_conversation.failed()
+        if isinstance(error, NoUsableSummary) or (
+            isinstance(error, UpstreamRefused) and error.status in UNPROCESSABLE_STATUSES
+        ):
+            self._tenant_breaker.record_success()
+            self._conversation_breaker.record_failure()
         else:
-            self._of_tenant.failed()
-            self._of_conversation.gave_up()
+            self._tenant_breaker.record_failure()
+            self._conversation_breaker.cancel_trial()
 
-    def gave_up(self) -> None:
-        self._of_tenant.gave_up()
-        self._of_conversation.gave_up()
+    def cancel_trial(self) -> None:
+        self._tenant_breaker.cancel_trial()
+        self._conversation_breaker.cancel_trial()

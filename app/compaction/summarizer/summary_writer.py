@@ -7,51 +7,70 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.compaction.acceptance.acceptance import accepted, completed, finish_reason, said, told, worth_asking_again
-from app.compaction.acceptance.facts import Mention
-from app.compaction.acceptance.kept_facts import kept_share, values_of
-from app.compaction.summarizer.prompts import LOG_PARTS_NOTE, PARTS_NOTE, Wish, fold_scope, instruction, scope
-from app.compaction.summarizer.range_parts import part_limit, parts_of
-from app.compaction.summarizer.request_body import (
-    AgainPrompt,
-    ConversationPrompt,
-    Prompt,
-    TranscriptPrompt,
-    bound_fields,
+from app.compaction.acceptance.acceptance import (
+    accept_summary,
+    append_missing_values,
+    clean_answer_text,
+    find_lacking_values,
+    read_answer_text,
+    read_finish_reason,
 )
-from app.compaction.summarizer.summarizer_call import FIRST, Answer, Attempt, Calls
-from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
-from app.compaction.summarizer.transcript import Entry, entries_of, spoken
-from app.context.plan.log_cuts import rounds_of
-from app.context.view.view_messages import Counter
-from app.conversation.messages import Chunk, LogMessage
+from app.compaction.acceptance.facts import ValueMention
+from app.compaction.acceptance.kept_facts import collect_values, compute_kept_share
+from app.compaction.summarizer.prompts import (
+    LOG_PARTS_NOTE,
+    PARTS_NOTE,
+    PromptVariant,
+    build_instruction,
+    describe_fold,
+    describe_range,
+)
+from app.compaction.summarizer.range_parts import compute_part_limit, split_into_parts
+from app.compaction.summarizer.request_body import (
+    ConversationPrompt,
+    ImprovementPrompt,
+    SummaryPrompt,
+    TranscriptPrompt,
+    build_cached_prefix_fields,
+)
+from app.compaction.summarizer.summarizer_call import (
+    FIRST_ATTEMPT,
+    SummarizerAnswer,
+    SummarizerAttempt,
+    SummarizerClient,
+)
+from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
+from app.compaction.summarizer.transcript import TranscriptEntry, build_entries, render_message_text
+from app.context.plan.log_cuts import split_into_rounds
+from app.context.view.view_messages import ViewTokenCounter
+from app.conversation.messages import LogMessage, Summary
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.protocols.overflow import recognise
+from app.upstream.protocols.overflow import detect_overflow
 
 THINKING_FACTOR = 4
 """A model that spent its whole allowance on thinking gets this many times as much, once."""
-HALVINGS = 2
+MAX_HALVINGS = 2
 """How often what is read is halved for a model whose window is smaller than believed."""
-PARALLEL_PARTS = 4
-FILL = 0.98
+MAX_PARALLEL_PARTS = 4
+TRANSCRIPT_FILL_SHARE = 0.98
 """Of what a transcript may take, what is filled by sizes that are known before it is put together."""
 
 
 @dataclass(slots=True)
-class Writing:
+class SummaryWriter:
     """The calls that a summary takes.
 
-    `count` counts in the encoding of the conversation.
+    `counter` counts in the encoding of the conversation.
     """
 
     request: SummaryRequest
-    calls: Calls
-    count: Counter
+    client: SummarizerClient
+    counter: ViewTokenCounter
     model: str = ""
     """Who answered last, by its provider's name."""
     usages: list[Mapping[str, Any]] = field(default_factory=list)
 
-    async def from_conversation(self) -> str:
+    async def write_from_conversation(self) -> str:
         """A summary by who has just read the messages themselves: the last view goes on with the instruction.
 
         Raises:
@@ -59,84 +78,108 @@ class Writing:
         """
         request = self.request
         prompt = ConversationPrompt(
-            text=self._instruction(request.wish),
-            scope=self._scope(),
-            prefix=request.prefix,
+            instruction=self._build_instruction(request.prompt_variant),
+            range_description=self._describe_range(),
+            view_prefix=request.view_prefix,
             limit_tokens=request.limit_tokens,
-            fields=bound_fields(request.fields),
+            fields=build_cached_prefix_fields(request.fields),
         )
-        return await self._finished(prompt, await self._thought_out(prompt, FIRST))
+        return await self._complete_summary(prompt, await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT))
 
-    def _scope(self) -> str:
+    def _describe_range(self) -> str:
         """What the instruction is about."""
         request = self.request
-        if request.folded:
-            return fold_scope(len(request.folded))
+        if request.folded_summaries:
+            return describe_fold(len(request.folded_summaries))
         first = request.messages[0].message
-        count = request.meant or len(request.messages)
-        return scope(request.style, count=count, speaker=first.role, begins=spoken(first))
+        count = request.prefix_message_count or len(request.messages)
+        return describe_range(request.style, count=count, speaker=first.role, opening_text=render_message_text(first))
 
-    async def from_transcript(self) -> str:
+    async def write_from_transcript(self) -> str:
         """A summary of a fenced transcript; in parts where the summarizer cannot read it at once.
 
         Raises:
             SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
         """
-        prompt = await self._transcript_prompt()
-        return await self._finished(prompt, await self._read_out(prompt))
+        prompt = await self._build_transcript_prompt()
+        return await self._complete_summary(prompt, await self._call_with_overflow_halving(prompt))
 
-    async def _transcript_prompt(self) -> TranscriptPrompt:
+    async def _build_transcript_prompt(self) -> TranscriptPrompt:
         """What to read: the material itself, or summaries of its parts."""
         request = self.request
-        text, messages, earlier = self._instruction(request.wish), request.messages, request.earlier
-        if request.parts is not None:
-            room = await self.calls.room(request.limit_tokens)
-            material_tokens = TranscriptPrompt(text, (), request.limit_tokens).material_tokens(room)
-            earlier, messages = await request.parts.cover(int(material_tokens * FILL), self._part)
-            text = f"{text}\n\n{LOG_PARTS_NOTE}" if earlier else text
-        return await self._in_parts(text, await asyncio.to_thread(entries_of, messages, earlier), request.limit_tokens)
-
-    async def _in_parts(self, text: str, entries: Sequence[Entry], limit_tokens: int) -> TranscriptPrompt:
-        """A prompt for entries, or for summaries of their parts where the summarizer cannot read them at once."""
-        whole = TranscriptPrompt(text, entries, limit_tokens)
-        room = await self.calls.room(limit_tokens)
-        material_tokens = whole.material_tokens(room)
-        parts = await asyncio.to_thread(parts_of, whole.entries, material_tokens, room.count.count)
-        if len(parts) == 1:
-            return whole
-        summaries = await self._of_parts(parts, part_limit(len(parts), material_tokens, limit_tokens))
-        merging = f"{text}\n\n{PARTS_NOTE}"
-        return TranscriptPrompt(
-            merging, [Entry(place, "summary", one) for place, one in enumerate(summaries, 1)], limit_tokens
+        instruction_text, messages, earlier_summaries = (
+            self._build_instruction(request.prompt_variant),
+            request.messages,
+            request.earlier_summaries,
+        )
+        if request.log_parts is not None:
+            call_budget = await self.client.compute_first_budget(request.limit_tokens)
+            material_tokens = TranscriptPrompt(instruction_text, (), request.limit_tokens).compute_material_limit(
+                call_budget
+            )
+            earlier_summaries, messages = await request.log_parts.cover_log(
+                int(material_tokens * TRANSCRIPT_FILL_SHARE), self._summarize_log_part
+            )
+            instruction_text = f"{instruction_text}\n\n{LOG_PARTS_NOTE}" if earlier_summaries else instruction_text
+        return await self._build_fitting_prompt(
+            instruction_text, await asyncio.to_thread(build_entries, messages, earlier_summaries), request.limit_tokens
         )
 
-    async def _part(
-        self, messages: Sequence[LogMessage], merged: Sequence[Chunk], limit_tokens: int
+    async def _build_fitting_prompt(
+        self, instruction_text: str, entries: Sequence[TranscriptEntry], limit_tokens: int
+    ) -> TranscriptPrompt:
+        """A prompt for entries, or for summaries of their parts where the summarizer cannot read them at once."""
+        whole_prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
+        call_budget = await self.client.compute_first_budget(limit_tokens)
+        material_tokens = whole_prompt.compute_material_limit(call_budget)
+        parts = await asyncio.to_thread(
+            split_into_parts, whole_prompt.entries, material_tokens, call_budget.counter.count
+        )
+        if len(parts) == 1:
+            return whole_prompt
+        summaries = await self._summarize_parts(parts, compute_part_limit(len(parts), material_tokens, limit_tokens))
+        merge_instruction = f"{instruction_text}\n\n{PARTS_NOTE}"
+        return TranscriptPrompt(
+            merge_instruction,
+            [TranscriptEntry(number, "summary", part_summary) for number, part_summary in enumerate(summaries, 1)],
+            limit_tokens,
+        )
+
+    async def _summarize_log_part(
+        self, messages: Sequence[LogMessage], merged_summaries: Sequence[Summary], limit_tokens: int
     ) -> tuple[str, str]:
         """A summary of a part of the log, or of summaries of parts, and the model that wrote it."""
-        text = instruction(self.request.policy.summarizer, Wish(is_fold=bool(merged)))
-        entries = await asyncio.to_thread(entries_of, messages, merged)
-        is_one_round = len(rounds_of(messages)) == 1
-        prompt = TranscriptPrompt(text, entries, limit_tokens)
-        answer = await self._read_out(await self._in_parts(text, entries, limit_tokens) if is_one_round else prompt)
-        replaced_tokens = sum(one.tokens for one in messages) + sum(one.tokens for one in merged)
+        instruction_text = build_instruction(
+            self.request.policy.summarizer, PromptVariant(is_fold=bool(merged_summaries))
+        )
+        entries = await asyncio.to_thread(build_entries, messages, merged_summaries)
+        is_one_round = len(split_into_rounds(messages)) == 1
+        prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
+        answer = await self._call_with_overflow_halving(
+            await self._build_fitting_prompt(instruction_text, entries, limit_tokens) if is_one_round else prompt
+        )
+        replaced_tokens = sum(item.tokens for item in messages) + sum(one.tokens for one in merged_summaries)
         return await asyncio.to_thread(
-            completed,
-            told(answer.body),
-            values_of(messages, merged),
+            append_missing_values,
+            read_answer_text(answer.body),
+            collect_values(messages, merged_summaries),
             limit_tokens=limit_tokens,
             allowed_tokens=replaced_tokens,
-            count=self.count.count,
+            count_tokens=self.counter.count,
         ), answer.model
 
-    async def _of_parts(self, parts: Sequence[Sequence[Entry]], limit_tokens: int) -> list[str]:
+    async def _summarize_parts(self, parts: Sequence[Sequence[TranscriptEntry]], limit_tokens: int) -> list[str]:
         """A summary of each part, a few at a time. The first failure is everybody's, once all have ended."""
-        turns = asyncio.Semaphore(PARALLEL_PARTS)
-        text = self._instruction(Wish(is_fold=self.request.wish.is_fold))
+        slots = asyncio.Semaphore(MAX_PARALLEL_PARTS)
+        instruction_text = self._build_instruction(PromptVariant(is_fold=self.request.prompt_variant.is_fold))
 
-        async def one(part: Sequence[Entry]) -> str:
-            async with turns:
-                return told((await self._read_out(TranscriptPrompt(text, part, limit_tokens))).body)
+        async def one(part: Sequence[TranscriptEntry]) -> str:
+            async with slots:
+                return read_answer_text(
+                    (
+                        await self._call_with_overflow_halving(TranscriptPrompt(instruction_text, part, limit_tokens))
+                    ).body
+                )
 
         results = await asyncio.gather(*map(one, parts), return_exceptions=True)
         for result in results:
@@ -144,63 +187,65 @@ class Writing:
                 raise result
         return [result for result in results if isinstance(result, str)]
 
-    async def _read_out(self, prompt: TranscriptPrompt) -> Answer:
+    async def _call_with_overflow_halving(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
         """The answer to a transcript; asked again with half of it, and a quarter, if that was too long."""
-        attempt = FIRST
-        for _ in range(HALVINGS):
+        attempt = FIRST_ATTEMPT
+        for _ in range(MAX_HALVINGS):
             try:
-                return await self._thought_out(prompt, attempt)
+                return await self._call_with_reasoning_room(prompt, attempt)
             except UpstreamRefused as refusal:
-                if recognise(refusal.status, refusal.raw_body) is None:
+                if detect_overflow(refusal.status, refusal.raw_body) is None:
                     raise
-            attempt = await self._halved(prompt, attempt)
-        return await self._thought_out(prompt, attempt)
+            attempt = await self._halve_input(prompt, attempt)
+        return await self._call_with_reasoning_room(prompt, attempt)
 
-    async def _halved(self, prompt: TranscriptPrompt, attempt: Attempt) -> Attempt:
+    async def _halve_input(self, prompt: TranscriptPrompt, attempt: SummarizerAttempt) -> SummarizerAttempt:
         """The same with half of what was read; that may have been less than there was room for."""
-        room = await self.calls.room(prompt.limit_tokens)
-        tokens = await asyncio.to_thread(lambda: sum(room.count.count(entry.text) for entry in prompt.entries))
-        share = min(attempt.input_share, tokens / prompt.material_tokens(room))
+        call_budget = await self.client.compute_first_budget(prompt.limit_tokens)
+        tokens = await asyncio.to_thread(lambda: sum(call_budget.counter.count(entry.text) for entry in prompt.entries))
+        share = min(attempt.input_share, tokens / prompt.compute_material_limit(call_budget))
         return replace(attempt, input_share=share / 2)
 
-    async def _thought_out(self, prompt: Prompt, attempt: Attempt) -> Answer:
+    async def _call_with_reasoning_room(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         """An answer; asked a second time with a larger allowance if the first was spent on thinking."""
-        answer = await self._put(prompt, attempt)
-        if finish_reason(answer.body) == "length" and not said(answer.body):
-            return await self._put(prompt, replace(attempt, allowance=THINKING_FACTOR))
+        answer = await self._call_model(prompt, attempt)
+        if read_finish_reason(answer.body) == "length" and not clean_answer_text(answer.body):
+            return await self._call_model(prompt, replace(attempt, output_factor=THINKING_FACTOR))
         return answer
 
-    async def _put(self, prompt: Prompt, attempt: Attempt) -> Answer:
-        answer = await self.calls.put(prompt, attempt)
+    async def _call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
+        answer = await self.client.call_model(prompt, attempt)
         self.model = answer.model
         if answer.usage is not None:
             self.usages.append(answer.usage)
         return answer
 
-    async def _finished(self, prompt: Prompt, answer: Answer) -> str:
+    async def _complete_summary(self, prompt: SummaryPrompt, answer: SummarizerAnswer) -> str:
         """The summary of an answer, with the values that it leaves out."""
-        request, count = self.request, self.count.count
-        text = accepted(answer.body, request, self.count)
-        values = await asyncio.to_thread(values_of, request.messages, request.earlier)
-        lacking = await asyncio.to_thread(worth_asking_again, text, values, request.limit_tokens, count)
+        request, count_tokens = self.request, self.counter.count
+        text = accept_summary(answer.body, request, self.counter)
+        values = await asyncio.to_thread(collect_values, request.messages, request.earlier_summaries)
+        lacking = await asyncio.to_thread(find_lacking_values, text, values, request.limit_tokens, count_tokens)
         if lacking:
-            text = await self._better(AgainPrompt(prompt, text, lacking), text, values)
+            text = await self._improve_summary(ImprovementPrompt(prompt, text, lacking), text, values)
         return await asyncio.to_thread(
-            completed,
+            append_missing_values,
             text,
             values,
             limit_tokens=request.limit_tokens,
             allowed_tokens=request.allowed_tokens,
-            count=count,
+            count_tokens=count_tokens,
         )
 
-    async def _better(self, prompt: AgainPrompt, text: str, values: Sequence[Mention]) -> str:
+    async def _improve_summary(self, prompt: ImprovementPrompt, text: str, values: Sequence[ValueMention]) -> str:
         """The answer to a second request if it keeps more than the first; a failure leaves the first as it was."""
         try:
-            again = accepted((await self._put(prompt, FIRST)).body, self.request, self.count)
-        except (SummaryRefused, GatewayError):
+            improved_text = accept_summary(
+                (await self._call_model(prompt, FIRST_ATTEMPT)).body, self.request, self.counter
+            )
+        except (NoUsableSummary, GatewayError):
             return text
-        return again if kept_share(values, again) > kept_share(values, text) else text
+        return improved_text if compute_kept_share(values, improved_text) > compute_kept_share(values, text) else text
 
-    def _instruction(self, wish: Wish) -> str:
-        return instruction(self.request.policy.summarizer, wish, self.request.focus)
+    def _build_instruction(self, variant: PromptVariant) -> str:
+        return build_instruction(self.request.policy.summarizer, variant, self.request.focus)

@@ -11,28 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.context.quote.quote_message import mark_of
-from app.context.stages.round_lines import call_of, id_of
-from app.conversation.canonical_form import REASONING_PARTS
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.context.quote.quote_message import compute_fence_mark
+from app.context.stages.round_lines import read_call_id, read_tool_call
+from app.conversation.canonical_form import REASONING_PART_TYPES
+from app.conversation.messages import LogMessage, Message, Summary
 
-Count = Callable[[str], int]
+CountTokens = Callable[[str], int]
 
 HEAD_SHARE = 0.7
 """Of what is kept of a shortened entry, its beginning; the rest is its end."""
-SHORTEST_ENTRY_TOKENS = 24
+MIN_ENTRY_TOKENS = 24
 """Entries are not cut below this; rather some in the middle are left out."""
-WELL_FILLED = 0.9
+MIN_FILL_SHARE = 0.9
 """A shortened transcript that takes this share of its limit is good enough."""
-CAUTION = 0.98
-ATTEMPTS = 4
+SHRINK_FACTOR = 0.98
+FILL_ATTEMPTS = 4
 """How often to try for a better fill …"""
-MOST_ATTEMPTS = 24
+MAX_FILL_ATTEMPTS = 24
 """… when nothing fits yet."""
 SPEAKER_LINE_TOKENS = 16
 """What the line that names a speaker costs, generously."""
 
-_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_REASONING_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,153 +41,163 @@ class Transcript:
 
     text: str
     mark: str
-    shortened: bool
+    is_shortened: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one speaker said; `place` is the message's seq or a summary's number."""
+class TranscriptEntry:
+    """What one speaker said; `number` is the message's seq or a summary's number."""
 
-    place: int
+    number: int
     speaker: str
     text: str
 
 
-def transcript(messages: Sequence[LogMessage], limit_tokens: int, count: Count) -> Transcript:
-    """A stretch of the log, tool calls and results included, within `limit_tokens` by `count`."""
-    return fenced(entries_of(messages), limit_tokens, count)
+def build_transcript(messages: Sequence[LogMessage], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
+    """A stretch of the log, tool calls and results included, within `limit_tokens` by `count_tokens`."""
+    return fence_entries(build_entries(messages), limit_tokens, count_tokens)
 
 
-def entries_of(messages: Sequence[LogMessage], earlier: Sequence[Chunk] = ()) -> list[Entry]:
+def build_entries(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[TranscriptEntry]:
     """What summaries of the time before say, then each message, tool call and result, in order."""
-    told = [Entry(place, "summary", chunk.text) for place, chunk in enumerate(earlier, 1)]
-    return [*told, *_entries(messages)]
+    summary_entries = [
+        TranscriptEntry(number, "summary", summary.text) for number, summary in enumerate(earlier_summaries, 1)
+    ]
+    return [*summary_entries, *_iterate_entries(messages)]
 
 
-def fenced(entries: Sequence[Entry], limit_tokens: int, count: Count) -> Transcript:
+def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
     """Entries between fence lines, long ones cut to head and tail so that all fit: short entries stay whole."""
-    whole = _framed(entries)
-    if count(whole.text) <= limit_tokens:
-        return whole
-    sizes = [count(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
-    best, best_size, allowed = whole, 0, float(limit_tokens)
-    for attempt in range(MOST_ATTEMPTS):
-        framed = _framed(_cut(entries, sizes, int(allowed)), shortened=True)
-        size = count(framed.text)
+    whole_transcript = _render_fence(entries)
+    if count_tokens(whole_transcript.text) <= limit_tokens:
+        return whole_transcript
+    sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
+    best, best_size, allowed = whole_transcript, 0, float(limit_tokens)
+    for attempt in range(MAX_FILL_ATTEMPTS):
+        shortened_transcript = _render_fence(_cut_to_common_size(entries, sizes, int(allowed)), is_shortened=True)
+        size = count_tokens(shortened_transcript.text)
         if best_size < size <= limit_tokens:
-            best, best_size = framed, size
-        if best_size >= limit_tokens * WELL_FILLED or (best_size and attempt >= ATTEMPTS):
+            best, best_size = shortened_transcript, size
+        if best_size >= limit_tokens * MIN_FILL_SHARE or (best_size and attempt >= FILL_ATTEMPTS):
             break
-        allowed *= CAUTION * limit_tokens / size
-    return best if best_size else _framed([Entry(entries[0].place, "note", "[left out]")], shortened=True)
+        allowed *= SHRINK_FACTOR * limit_tokens / size
+    return (
+        best
+        if best_size
+        else _render_fence([TranscriptEntry(entries[0].number, "note", "[left out]")], is_shortened=True)
+    )
 
 
-def cut_to(entries: Sequence[Entry], limit_tokens: int, count: Count) -> list[Entry]:
+def cut_entries(
+    entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens
+) -> list[TranscriptEntry]:
     """Entries of about `limit_tokens` in all: long ones cut to head and tail, short ones whole."""
-    sizes = [count(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
-    return list(entries) if sum(sizes) <= limit_tokens else _cut(entries, sizes, limit_tokens)
+    sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
+    return list(entries) if sum(sizes) <= limit_tokens else _cut_to_common_size(entries, sizes, limit_tokens)
 
 
-def without_thoughts(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """A text without the `<think>` blocks that some models write into their answers."""
-    return _THOUGHT.sub("", text).strip()
+    return _REASONING_BLOCK.sub("", text).strip()
 
 
-def spoken(message: Message) -> str:
+def render_message_text(message: Message) -> str:
     """What a message says, as text: reasoning left out, parts of other kinds named."""
     content = message.body.get("content")
     if isinstance(content, str):
-        return without_thoughts(content)
+        return strip_reasoning(content)
     if not isinstance(content, list):
         refusal = message.body.get("refusal")
         return refusal if isinstance(refusal, str) else ""
-    return without_thoughts("\n".join(filter(None, map(_part, content))))
+    return strip_reasoning("\n".join(filter(None, map(_render_part, content))))
 
 
-def _entries(messages: Sequence[LogMessage]) -> Iterator[Entry]:
-    called: list[tuple[object, str]] = []
-    for logged in messages:
-        message = logged.message
-        text = spoken(message)
+def _iterate_entries(messages: Sequence[LogMessage]) -> Iterator[TranscriptEntry]:
+    pending_calls: list[tuple[object, str]] = []
+    for log_message in messages:
+        message = log_message.message
+        text = render_message_text(message)
         if message.role in {"tool", "function"}:
-            yield Entry(logged.seq, f"tool result of {_caller(message, called)}", text)
+            yield TranscriptEntry(log_message.seq, f"tool result of {_find_tool_name(message, pending_calls)}", text)
             continue
         calls = message.tool_calls
         if text or not calls:
-            yield Entry(logged.seq, message.role or "user", text)
-        called = [(id_of(call), call_of(call)[0]) for call in calls]
+            yield TranscriptEntry(log_message.seq, message.role or "user", text)
+        pending_calls = [(read_call_id(call), read_tool_call(call)[0]) for call in calls]
         for call in calls:
-            name, arguments = call_of(call)
-            yield Entry(logged.seq, f"{message.role} calls {_flat(name)}", arguments)
+            name, arguments = read_tool_call(call)
+            yield TranscriptEntry(log_message.seq, f"{message.role} calls {_flatten_name(name)}", arguments)
 
 
-def _caller(message: Message, called: list[tuple[object, str]]) -> str:
+def _find_tool_name(message: Message, pending_calls: list[tuple[object, str]]) -> str:
     """Which tool a result is of: by id within its round, otherwise the first call that has none yet."""
-    wanted = message.body.get("tool_call_id")
-    at = next((at for at, (call_id, _) in enumerate(called) if call_id == wanted), 0)
-    return _flat(called.pop(at)[1] if called else str(message.body.get("name") or "tool"))
+    result_call_id = message.body.get("tool_call_id")
+    index = next((at for at, (call_id, _) in enumerate(pending_calls) if call_id == result_call_id), 0)
+    return _flatten_name(pending_calls.pop(index)[1] if pending_calls else str(message.body.get("name") or "tool"))
 
 
-def _flat(text: str) -> str:
+def _flatten_name(text: str) -> str:
     return " ".join(text.split())[:80]
 
 
-def _part(part: Any) -> str:
+def _render_part(part: Any) -> str:
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or part.get("type") in REASONING_PARTS:
+    if not isinstance(part, dict) or part.get("type") in REASONING_PART_TYPES:
         return ""
     text = part.get("text") or part.get("refusal")
     return text if isinstance(text, str) else f"[{part.get('type', 'attachment')}]"
 
 
-def _framed(entries: Sequence[Entry], *, shortened: bool = False) -> Transcript:
-    mark = mark_of([(entry.speaker, entry.text) for entry in entries])
+def _render_fence(entries: Sequence[TranscriptEntry], *, is_shortened: bool = False) -> Transcript:
+    mark = compute_fence_mark([(entry.speaker, entry.text) for entry in entries])
     lines = [f"<transcript {mark}>"]
     for entry in entries:
-        lines += (f"--- {mark} [{entry.place}] {entry.speaker}", entry.text)
+        lines += (f"--- {mark} [{entry.number}] {entry.speaker}", entry.text)
     lines.append(f"</transcript {mark}>")
-    return Transcript("\n".join(lines), mark, shortened)
+    return Transcript("\n".join(lines), mark, is_shortened)
 
 
-def _cut(entries: Sequence[Entry], sizes: Sequence[int], limit_tokens: int) -> list[Entry]:
+def _cut_to_common_size(
+    entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int
+) -> list[TranscriptEntry]:
     """The entries within about `limit_tokens`: long ones cut to one size, the middle left out where that is tiny."""
-    cap = _level(sizes, limit_tokens)
-    if cap < SHORTEST_ENTRY_TOKENS + SPEAKER_LINE_TOKENS and len(entries) > 2:
-        return _without_middle(entries, sizes, limit_tokens)
-    return [_shortened(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
+    cap = _find_size_cap(sizes, limit_tokens)
+    if cap < MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS and len(entries) > 2:
+        return _drop_middle(entries, sizes, limit_tokens)
+    return [_shorten_entry(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
 
 
-def _level(sizes: Sequence[int], limit_tokens: int) -> int:
+def _find_size_cap(sizes: Sequence[int], limit_tokens: int) -> int:
     """The largest cap under which the sizes sum to at most `limit_tokens`."""
-    left = limit_tokens
+    remaining_tokens = limit_tokens
     ordered = sorted(sizes)
-    for at, size in enumerate(ordered):
-        share = left // (len(ordered) - at)
+    for index, size in enumerate(ordered):
+        share = remaining_tokens // (len(ordered) - index)
         if size > share:
             return max(share, 0)
-        left -= size
+        remaining_tokens -= size
     return ordered[-1] if ordered else 0
 
 
-def _without_middle(entries: Sequence[Entry], sizes: Sequence[int], limit_tokens: int) -> list[Entry]:
+def _drop_middle(entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int) -> list[TranscriptEntry]:
     """As many entries from both ends as fit at the shortest length, and a line for those between them."""
-    cap = SHORTEST_ENTRY_TOKENS + SPEAKER_LINE_TOKENS
-    kept = max(2, min(len(entries) - 1, limit_tokens // cap - 1))
-    head = kept // 2
-    tail = len(entries) - (kept - head)
-    short = [_shortened(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
-    gap = Entry(entries[head].place, "note", f"[{tail - head} entries left out]")
-    return [*short[:head], gap, *short[tail:]]
+    cap = MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS
+    kept_entries = max(2, min(len(entries) - 1, limit_tokens // cap - 1))
+    head = kept_entries // 2
+    tail = len(entries) - (kept_entries - head)
+    shortened_entries = [_shorten_entry(entry, size, cap) for entry, size in zip(entries, sizes, strict=True)]
+    gap = TranscriptEntry(entries[head].number, "note", f"[{tail - head} entries left out]")
+    return [*shortened_entries[:head], gap, *shortened_entries[tail:]]
 
 
-def _shortened(entry: Entry, size: int, cap: int) -> Entry:
+def _shorten_entry(entry: TranscriptEntry, size: int, cap: int) -> TranscriptEntry:
     """Head and tail of an entry whose `size` tokens are above `cap`."""
     if size <= cap:
         return entry
     share = max(0, cap - 2 * SPEAKER_LINE_TOKENS) / max(1, size - SPEAKER_LINE_TOKENS)
-    kept = int(len(entry.text) * share)
-    head = int(kept * HEAD_SHARE)
-    tail = kept - head
-    gap = f"\n[… {len(entry.text) - kept} characters left out …]\n"
-    return Entry(entry.place, entry.speaker, entry.text[:head] + gap + (entry.text[-tail:] if tail else ""))
+    kept_chars = int(len(entry.text) * share)
+    head = int(kept_chars * HEAD_SHARE)
+    tail = kept_chars - head
+    gap = f"\n[… {len(entry.text) - kept_chars} characters left out …]\n"
+    return TranscriptEntry(entry.number, entry.speaker, entry.text[:head] + gap + (entry.text[-tail:] if tail else ""))

@@ -11,60 +11,60 @@ import re
 from typing import Final
 
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.count.vocabulary.character_classes import classified
+from app.context.count.vocabulary.character_classes import classify_characters
 
-TEXT_CHARS: Final = 8_192
+MAX_TEXT_CHARS: Final = 8_192
 """Of one text, at most: some milliseconds."""
-WORD_BYTES: Final = 200
+MAX_WORD_BYTES: Final = 200
 """Merging takes the square of a word's length."""
-ALL_CHARS: Final = 65_536
+MAX_PROCESS_CHARS: Final = 65_536
 """Of a process, at most."""
-NO_TOKEN: Final = 1 << 24
+NO_TOKEN_RANK: Final = 1 << 24
 """Above every rank."""
 
 
-class FirstTexts:
+class StartupTokenCounter:
     """Counts short texts until it has counted enough; safe to use from several threads."""
 
     def __init__(self, encoding: str) -> None:
         vocabulary = VOCABULARIES[encoding]
-        self._words = re.compile(vocabulary.class_pattern)
-        self._rank = vocabulary.lookup().rank
-        self._known: dict[str, int] = {}
-        self._left_chars = ALL_CHARS
+        self._word_pattern = re.compile(vocabulary.class_pattern)
+        self._find_rank = vocabulary.read_rank_lookup().find_rank
+        self._cached_word_tokens: dict[str, int] = {}
+        self._remaining_chars = MAX_PROCESS_CHARS
 
     def count(self, text: str) -> int | None:
         """Tokens of a text; None: this text, or this process by now, deserves the real table."""
         length = len(text)
-        if length > TEXT_CHARS or length > self._left_chars or (classes := classified(text)) is None:
+        if length > MAX_TEXT_CHARS or length > self._remaining_chars or (classes := classify_characters(text)) is None:
             return None
-        self._left_chars -= length
-        known, tokens = self._known, 0
-        for found in self._words.finditer(classes):
+        self._remaining_chars -= length
+        known, tokens = self._cached_word_tokens, 0
+        for found in self._word_pattern.finditer(classes):
             word = text[found.start() : found.end()]
             count = known.get(word)
             if count is None:
                 written = word.encode()
-                if len(written) > WORD_BYTES:
+                if len(written) > MAX_WORD_BYTES:
                     return None
-                count = known[word] = self._tokens(written)
+                count = known[word] = self._count_word_tokens(written)
             tokens += count
         return tokens
 
-    def _tokens(self, word: bytes) -> int:
+    def _count_word_tokens(self, word: bytes) -> int:
         """Tokens of a word: the adjacent pair that is the earliest token is joined until no pair is one."""
-        if self._rank(word) is not None:
+        if self._find_rank(word) is not None:
             return 1
         starts = list(range(len(word) + 1))
-        ranks = [self._joined(word[at : at + 2]) for at in range(len(word) - 1)]
-        while ranks and (lowest := min(ranks)) < NO_TOKEN:
+        ranks = [self._find_pair_rank(word[at : at + 2]) for at in range(len(word) - 1)]
+        while ranks and (lowest := min(ranks)) < NO_TOKEN_RANK:
             at = ranks.index(lowest)
             del starts[at + 1], ranks[at]
             for pair in (at - 1, at):
                 if 0 <= pair < len(ranks):
-                    ranks[pair] = self._joined(word[starts[pair] : starts[pair + 2]])
+                    ranks[pair] = self._find_pair_rank(word[starts[pair] : starts[pair + 2]])
         return len(starts) - 1
 
-    def _joined(self, pair: bytes) -> int:
-        rank = self._rank(pair)
-        return NO_TOKEN if rank is None else rank
+    def _find_pair_rank(self, pair: bytes) -> int:
+        rank = self._find_rank(pair)
+        return NO_TOKEN_RANK if rank is None else rank

@@ -21,7 +21,7 @@ TILE_PIXELS: Final = 512
 LONG_SIDE_PIXELS: Final = 2048
 SHORT_SIDE_PIXELS: Final = 768
 
-Cost = Callable[[int, int, bool], int]
+ImageCost = Callable[[int, int, bool], int]
 """Width and height in pixels, and whether detail `low` was asked for, to tokens."""
 
 
@@ -30,10 +30,10 @@ class ImageRule(msgspec.Struct, frozen=True):
 
     name: str
     pattern: str
-    cost: Cost
+    cost: ImageCost
 
 
-def tiles(base_tokens: int, tile_tokens: int) -> Cost:
+def make_tile_cost(base_tokens: int, tile_tokens: int) -> ImageCost:
     """The image is shrunk to 2048 pixels on its longer side, then to 768 on its shorter one, and covered with tiles of
     512 pixels. Detail `low` costs the base alone."""
 
@@ -48,33 +48,34 @@ def tiles(base_tokens: int, tile_tokens: int) -> Cost:
     return cost
 
 
-def patches(multiplier: float, most: int = 1536) -> Cost:
-    """The image is shrunk until `most` patches of 32 pixels cover it; each costs `multiplier` tokens. Detail `low`
+def make_patch_cost(multiplier: float, max_patches: int = 1536) -> ImageCost:
+    """The image is shrunk until `max_patches` patches of 32 pixels cover it; each costs `multiplier` tokens. Detail
+    `low`
     makes no difference."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         across, down = math.ceil(width / PATCH_PIXELS), math.ceil(height / PATCH_PIXELS)
-        if across * down > most:
-            shrink = math.sqrt(PATCH_PIXELS**2 * most / (width * height))
+        if across * down > max_patches:
+            shrink = math.sqrt(PATCH_PIXELS**2 * max_patches / (width * height))
             wide, high = width * shrink / PATCH_PIXELS, height * shrink / PATCH_PIXELS
             shrink = min(max(1, math.floor(wide)) / wide, max(1, math.floor(high)) / high)
             across, down = math.ceil(round(wide * shrink, 6)), math.ceil(round(high * shrink, 6))
-        return math.ceil(round(min(most, across * down) * multiplier, 6))
+        return math.ceil(round(min(max_patches, across * down) * multiplier, 6))
 
     return cost
 
 
-def grid(patch_pixels: int, long_side_pixels: int, most: int) -> Cost:
-    """The image is shrunk to `long_side_pixels` and to `most` patches; each costs a token."""
+def make_grid_cost(patch_pixels: int, long_side_pixels: int, max_patches: int) -> ImageCost:
+    """The image is shrunk to `long_side_pixels` and to `max_patches` patches; each costs a token."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         shrink = min(1.0, long_side_pixels / max(width, height)) / patch_pixels
-        return min(most, math.ceil(width * shrink) * math.ceil(height * shrink))
+        return min(max_patches, math.ceil(width * shrink) * math.ceil(height * shrink))
 
     return cost
 
 
-def grid_with_breaks(patch_pixels: int, long_side_pixels: int) -> Cost:
+def make_grid_with_breaks_cost(patch_pixels: int, long_side_pixels: int) -> ImageCost:
     """The image is shrunk to `long_side_pixels`; each patch costs a token, and each row of patches one more."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
@@ -84,98 +85,100 @@ def grid_with_breaks(patch_pixels: int, long_side_pixels: int) -> Cost:
     return cost
 
 
-def rounded_grid(patch_pixels: int, fewest: int, most: int) -> Cost:
-    """Both sides are rounded to whole patches, within `fewest` and `most` of them; a token each, and two around."""
+def make_rounded_grid_cost(patch_pixels: int, min_patches: int, max_patches: int) -> ImageCost:
+    """Both sides are rounded to whole patches, within `min_patches` and `max_patches` of them; a token each, and two
+    around."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         wide, high = width / patch_pixels, height / patch_pixels
         across, down = max(1, round(wide)), max(1, round(high))
-        if across * down > most:
-            shrink = math.sqrt(most / (wide * high))
+        if across * down > max_patches:
+            shrink = math.sqrt(max_patches / (wide * high))
             across, down = max(1, math.floor(wide * shrink)), max(1, math.floor(high * shrink))
-        elif across * down < fewest:
-            grow = math.sqrt(fewest / (wide * high))
+        elif across * down < min_patches:
+            grow = math.sqrt(min_patches / (wide * high))
             across, down = math.ceil(wide * grow), math.ceil(high * grow)
-        return min(most, across * down) + 2
+        return min(max_patches, across * down) + 2
 
     return cost
 
 
-def crops(tokens: int, small_pixels: int, large_pixels: int) -> Cost:
-    """`tokens` for a small image, or for each of the crops of a larger one: squares of 256 to 768 pixels, two thirds of
+def make_crop_cost(crop_tokens: int, small_pixels: int, large_pixels: int) -> ImageCost:
+    """`crop_tokens` for a small image, or for each of the crops of a larger one: squares of 256 to 768 pixels, two
+    thirds of
     the shorter side where that lies between."""
 
     def cost(width: int, height: int, is_low: bool) -> int:
         if max(width, height) <= small_pixels:
-            return tokens
+            return crop_tokens
         shrink = min(1.0, large_pixels / max(width, height))
         side = min(768, max(256, math.floor(min(width, height) * shrink / 1.5)))
-        return tokens * math.ceil(width * shrink / side) * math.ceil(height * shrink / side)
+        return crop_tokens * math.ceil(width * shrink / side) * math.ceil(height * shrink / side)
 
     return cost
 
 
-def fixed(tokens: int) -> Cost:
+def make_fixed_cost(tokens: int) -> ImageCost:
     """The same for every image."""
     return lambda width, height, is_low: tokens
 
 
-DEFAULT_RULE: Final = ImageRule("gpt-4o", r"^gpt-4o|^gpt-4\.1|^gpt-4\.5", tiles(85, 170))
+DEFAULT_IMAGE_RULE: Final = ImageRule("gpt-4o", r"^gpt-4o|^gpt-4\.1|^gpt-4\.5", make_tile_cost(85, 170))
 """https://platform.openai.com/docs/guides/images-vision (calculating costs): gpt-4o, gpt-4.1 and gpt-4.5."""
 
-RULES: Final = (
+IMAGE_RULES: Final = (
     # https://platform.openai.com/docs/guides/images-vision: base and tile of models that count tiles, multiplier of
     # models that count patches.
-    ImageRule("gpt-4o-mini", r"^gpt-4o-mini", tiles(2833, 5667)),
-    ImageRule("o1", r"^o[13]\b", tiles(75, 150)),
-    ImageRule("computer-use", r"^computer-use-preview", tiles(65, 129)),
-    ImageRule("o4-mini", r"^o4-mini|^codex-mini", patches(1.72)),
-    ImageRule("gpt-4.1-mini", r"^gpt-4\.1-mini", patches(1.62)),
-    ImageRule("gpt-4.1-nano", r"^gpt-4\.1-nano", patches(2.46)),
+    ImageRule("gpt-4o-mini", r"^gpt-4o-mini", make_tile_cost(2833, 5667)),
+    ImageRule("o1", r"^o[13]\b", make_tile_cost(75, 150)),
+    ImageRule("computer-use", r"^computer-use-preview", make_tile_cost(65, 129)),
+    ImageRule("o4-mini", r"^o4-mini|^codex-mini", make_patch_cost(1.72)),
+    ImageRule("gpt-4.1-mini", r"^gpt-4\.1-mini", make_patch_cost(1.62)),
+    ImageRule("gpt-4.1-nano", r"^gpt-4\.1-nano", make_patch_cost(2.46)),
     # The guide says 1.62 for gpt-5-mini and 2.46 for gpt-5-nano. The API reports 1.2 and 1.5, as OpenAI's price
     # calculator does: https://community.openai.com/t/1377015, which has later models of the family too.
-    ImageRule("gpt-5-nano", r"^gpt-5-nano", patches(1.5)),
-    ImageRule("gpt-5-mini", r"^gpt-5(\.\d+)?-(mini|nano)|^gpt-5\.[23]\b", patches(1.2)),
-    ImageRule("gpt-5.4", r"^gpt-5\.([4-9]|\d\d)", patches(1.2, most=2500)),
-    ImageRule("gpt-5", r"^gpt-5", tiles(70, 140)),
+    ImageRule("gpt-5-nano", r"^gpt-5-nano", make_patch_cost(1.5)),
+    ImageRule("gpt-5-mini", r"^gpt-5(\.\d+)?-(mini|nano)|^gpt-5\.[23]\b", make_patch_cost(1.2)),
+    ImageRule("gpt-5.4", r"^gpt-5\.([4-9]|\d\d)", make_patch_cost(1.2, max_patches=2500)),
+    ImageRule("gpt-5", r"^gpt-5", make_tile_cost(70, 140)),
     # https://platform.claude.com/docs/en/build-with-claude/vision: a token for each 28 x 28 pixels (before: width x
     # height / 750, which is 4 % more), after the image was shrunk to the model's native resolution.
-    ImageRule("claude-large", r"claude-opus-(4[-.][7-9]|[5-9])", grid(28, 2576, 4784)),
-    ImageRule("claude", r"claude", grid(28, 1568, 1568)),
+    ImageRule("claude-large", r"claude-opus-(4[-.][7-9]|[5-9])", make_grid_cost(28, 2576, 4784)),
+    ImageRule("claude", r"claude", make_grid_cost(28, 1568, 1568)),
     # https://ai.google.dev/gemini-api/docs/media-resolution: the default of Gemini 3 is 1,120 for each image.
-    ImageRule("gemini-3", r"gemini-([3-9]|\d\d)", fixed(1120)),
+    ImageRule("gemini-3", r"gemini-([3-9]|\d\d)", make_fixed_cost(1120)),
     # https://ai.google.dev/gemini-api/docs/image-understanding (token calculation): 258 up to 384 pixels, then for each
     # crop of floor(shorter side / 1.5) pixels; at most 3,072 pixels a side. Bounds of a crop:
     # https://cloud.google.com/vertex-ai/generative-ai/docs/multimodal/image-understanding
-    ImageRule("gemini", r"gemini", crops(258, 384, 3072)),
+    ImageRule("gemini", r"gemini", make_crop_cost(258, 384, 3072)),
     # https://ai.google.dev/gemma/docs/core: 256 tokens for each image.
-    ImageRule("gemma-3", r"gemma-?3", fixed(256)),
+    ImageRule("gemma-3", r"gemma-?3", make_fixed_cost(256)),
     # https://huggingface.co/Qwen/Qwen3-VL-8B-Instruct, preprocessor_config.json: patches of 16 pixels, merged 2 x 2;
     # 65,536 to 16,777,216 pixels.
-    ImageRule("qwen3-vl", r"qwen-?3.*vl", rounded_grid(32, 64, 16_384)),
+    ImageRule("qwen3-vl", r"qwen-?3.*vl", make_rounded_grid_cost(32, 64, 16_384)),
     # https://huggingface.co/Qwen/Qwen2.5-VL-7B-Instruct: "4-16384 visual tokens per image", one for 28 x 28 pixels.
-    ImageRule("qwen2-vl", r"qwen-?2(\.5)?-?vl|qwen-vl", rounded_grid(28, 4, 16_384)),
+    ImageRule("qwen2-vl", r"qwen-?2(\.5)?-?vl|qwen-vl", make_rounded_grid_cost(28, 4, 16_384)),
     # https://huggingface.co/mistral-community/pixtral-12b, processor and preprocessor configuration: patches of 16
     # pixels, 1,024 on the longer side, [IMG_BREAK] or [IMG_END] after each row.
-    ImageRule("pixtral", r"pixtral", grid_with_breaks(16, 1024)),
+    ImageRule("pixtral", r"pixtral", make_grid_with_breaks_cost(16, 1024)),
     # https://huggingface.co/mistralai/Mistral-Small-3.1-24B-Instruct-2503, params.json: patches of 14 pixels, merged
     # 2 x 2; 1,540 on the longer side.
-    ImageRule("mistral", r"mistral-(small|medium)|magistral", grid_with_breaks(28, 1540)),
+    ImageRule("mistral", r"mistral-(small|medium)|magistral", make_grid_with_breaks_cost(28, 1540)),
     # https://huggingface.co/docs/transformers/model_doc/llava and llava_next: 24 x 24 patches, at most five crops.
-    ImageRule("llava-next", r"llava.*(1\.6|next)", fixed(5 * 576)),
-    ImageRule("llava", r"llava", fixed(576)),
+    ImageRule("llava-next", r"llava.*(1\.6|next)", make_fixed_cost(5 * 576)),
+    ImageRule("llava", r"llava", make_fixed_cost(576)),
 )
 
-_BY_NAME: Final = {rule.name: rule for rule in (*RULES, DEFAULT_RULE)}
+_RULES_BY_NAME: Final = {rule.name: rule for rule in (*IMAGE_RULES, DEFAULT_IMAGE_RULE)}
 
 
 @lru_cache(maxsize=1_000)
-def image_rule_for(model: str) -> ImageRule:
+def choose_image_rule(model: str) -> ImageRule:
     """The rule of a model by its name at the provider, which may have a provider's or an owner's name before it."""
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
-    return next((rule for rule in RULES if re.search(rule.pattern, name)), DEFAULT_RULE)
+    return next((rule for rule in IMAGE_RULES if re.search(rule.pattern, name)), DEFAULT_IMAGE_RULE)
 
 
-def image_rule(name: str) -> ImageRule:
+def find_image_rule(name: str) -> ImageRule:
     """The rule of that name; the default where there is none (any more)."""
-    return _BY_NAME.get(name, DEFAULT_RULE)
+    return _RULES_BY_NAME.get(name, DEFAULT_IMAGE_RULE)

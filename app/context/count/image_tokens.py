@@ -6,37 +6,37 @@ import binascii
 import struct
 from typing import Final
 
-from app.context.count.image_rules import DEFAULT_RULE, ImageRule
+from app.context.count.image_rules import DEFAULT_IMAGE_RULE, ImageRule
 
-ASSUMED_PIXELS: Final = (1024, 1024)
+ASSUMED_IMAGE_SIZE: Final = (1024, 1024)
 """Of an image that is not in the request (a remote URL) or cannot be read."""
 
-HEADER_CHARS: Final = (4_096, 700_000)
+HEADER_BASE64_CHARS: Final = (4_096, 700_000)
 """How much base64 is decoded to find the size: nearly always the first is enough, but a JPEG may hold a colour
 profile and a preview before it."""
 
-_JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def image_tokens(url: str, detail: object = "auto", rule: ImageRule = DEFAULT_RULE) -> int:
+def count_image_tokens(url: str, detail: object = "auto", rule: ImageRule = DEFAULT_IMAGE_RULE) -> int:
     """Tokens of an image given by a `data:` or remote URL. `auto` and unknown values of detail count as `high`."""
-    width, height = image_size(url) or ASSUMED_PIXELS
+    width, height = read_image_size(url) or ASSUMED_IMAGE_SIZE
     return rule.cost(width, height, detail == "low")
 
 
-def image_size(url: str) -> tuple[int, int] | None:
+def read_image_size(url: str) -> tuple[int, int] | None:
     """Width and height in pixels of a PNG, JPEG, GIF or WebP in a base64 `data:` URL; None for anything else."""
     head, comma, _ = url[:200].partition(",")
     if not comma or not head.lower().startswith("data:") or not head.lower().endswith(";base64"):
         return None
-    for chars in HEADER_CHARS:
-        size = _size_of(decoded_start(url, len(head) + 1, chars))
+    for chars in HEADER_BASE64_CHARS:
+        size = _read_header_size(decode_base64_start(url, len(head) + 1, chars))
         if size is not None and min(size) > 0:
             return size
     return None
 
 
-def decoded_start(text: str, start: int, chars: int) -> bytes:
+def decode_base64_start(text: str, start: int, chars: int) -> bytes:
     """The bytes of the first `chars` characters of base64 that begin at `start`; nothing if it is no base64."""
     encoded = text[start : start + chars - chars % 4]
     try:
@@ -45,35 +45,35 @@ def decoded_start(text: str, start: int, chars: int) -> bytes:
         return b""
 
 
-def _size_of(header: bytes) -> tuple[int, int] | None:
+def _read_header_size(header: bytes) -> tuple[int, int] | None:
     try:
         if header.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _pair(">II", header, 16)
+            return _unpack_pair(">II", header, 16)
         if header.startswith((b"GIF87a", b"GIF89a")):
-            return _pair("<HH", header, 6)
+            return _unpack_pair("<HH", header, 6)
         if header.startswith(b"\xff\xd8"):
-            return _jpeg_size(header)
+            return _read_jpeg_size(header)
         if header.startswith(b"RIFF") and header[8:12] == b"WEBP":
-            return _webp_size(header)
+            return _read_webp_size(header)
     except (struct.error, IndexError):
         pass
     return None
 
 
-def _pair(layout: str, header: bytes, offset: int) -> tuple[int, int]:
+def _unpack_pair(layout: str, header: bytes, offset: int) -> tuple[int, int]:
     first, second = struct.unpack_from(layout, header, offset)
     return int(first), int(second)
 
 
-def _jpeg_size(header: bytes) -> tuple[int, int] | None:
+def _read_jpeg_size(header: bytes) -> tuple[int, int] | None:
     """From the first frame header, skipping the segments before it (ITU-T T.81, annex B)."""
     offset = 2
     while offset < len(header):
         marker = header[offset + 1]
         if header[offset] != 0xFF:
             return None
-        if marker in _JPEG_FRAMES:
-            height, width = _pair(">HH", header, offset + 5)
+        if marker in _JPEG_FRAME_MARKERS:
+            height, width = _unpack_pair(">HH", header, offset + 5)
             return width, height
         if marker == 0xFF:
             offset += 1
@@ -84,11 +84,11 @@ def _jpeg_size(header: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _webp_size(header: bytes) -> tuple[int, int] | None:
+def _read_webp_size(header: bytes) -> tuple[int, int] | None:
     """Lossy, lossless and extended WebP (RFC 9649)."""
     match header[12:16]:
         case b"VP8 ":
-            width, height = _pair("<HH", header, 26)
+            width, height = _unpack_pair("<HH", header, 26)
             return width & 0x3FFF, height & 0x3FFF
         case b"VP8L":
             (bits,) = struct.unpack_from("<I", header, 21)

@@ -15,10 +15,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from app.context.count.first_texts import FirstTexts
+from app.context.count.first_texts import StartupTokenCounter
 from app.context.count.vocabulary import VOCABULARIES
 
-PIECE_CHARS: Final = 50_000
+MAX_PIECE_CHARS: Final = 50_000
 CUT_WINDOW_CHARS: Final = 2_000
 
 try:  # the optional extra `fast`
@@ -26,7 +26,7 @@ try:  # the optional extra `fast`
 except ImportError:
     _toktok = None
 
-_EXACT_CUT: Final = re.compile(
+_WORD_END: Final = re.compile(
     r"""(?<=[^\W_])(?=[\s.,;:!?/(){}<>="_\[\]\-。，、！？；：「」])"""
     r"""|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"""
 )
@@ -51,51 +51,51 @@ class Tokenizer(Protocol):
 class TiktokenTokenizer:
     """The reference."""
 
-    def __init__(self, name: str, first: FirstTexts | None = None) -> None:
+    def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
         self.name = name
-        self._first = first
+        self._startup_counter = startup_counter
         self._encode: Callable[[str], list[int]] | None = None
 
     def count(self, text: str) -> int:
         encode = self._encode
         if encode is None:
-            first = self._first
+            first = self._startup_counter
             if first is not None and (tokens := first.count(text)) is not None:
                 return tokens
-            encode = self._encode = _tiktoken_encoding(self.name).encode_ordinary
-            self._first = None
-        if len(text) <= PIECE_CHARS:
+            encode = self._encode = _load_tiktoken_encoding(self.name).encode_ordinary
+            self._startup_counter = None
+        if len(text) <= MAX_PIECE_CHARS:
             return len(encode(text))
-        return sum(len(encode(piece)) for piece in pieces_of(_valid(text)))
+        return sum(len(encode(piece)) for piece in split_into_pieces(_replace_surrogates(text)))
 
 
 class ToktokTokenizer:
     """toktok-rs, which counts without building a list of tokens."""
 
-    def __init__(self, name: str, first: FirstTexts | None = None) -> None:
+    def __init__(self, name: str, startup_counter: StartupTokenCounter | None = None) -> None:
         self.name = name
-        self._first = first
+        self._startup_counter = startup_counter
         self._count: Callable[[str], int] | None = None
 
     def count(self, text: str) -> int:
         count = self._count
         if count is None:
-            first = self._first
+            first = self._startup_counter
             if first is not None and (tokens := first.count(text)) is not None:
                 return tokens
             # Its public batch_count takes 30 µs for a text of any length; the loaded encoding under 1 µs.
             count = self._count = _toktok._encoding(self.name).count
-            self._first = None
-        if len(text) > PIECE_CHARS:
-            return sum(count(piece) for piece in pieces_of(_valid(text)))
+            self._startup_counter = None
+        if len(text) > MAX_PIECE_CHARS:
+            return sum(count(piece) for piece in split_into_pieces(_replace_surrogates(text)))
         try:
             return count(text)
         except UnicodeEncodeError:
-            return count(_valid(text))
+            return count(_replace_surrogates(text))
 
 
 @cache
-def tokenizer_for(encoding: str) -> Tokenizer:
+def load_tokenizer(encoding: str) -> Tokenizer:
     """The fastest tokenizer there is for an encoding.
 
     Raises:
@@ -104,28 +104,30 @@ def tokenizer_for(encoding: str) -> Tokenizer:
     if encoding not in VOCABULARIES:
         raise ValueError(f"Unknown encoding {encoding!r}; expected one of {', '.join(VOCABULARIES)}.")
     kind = TiktokenTokenizer if _toktok is None else ToktokTokenizer
-    return kind(encoding, FirstTexts(encoding))
+    return kind(encoding, StartupTokenCounter(encoding))
 
 
 @cache
-def _tiktoken_encoding(name: str) -> Any:
+def _load_tiktoken_encoding(name: str) -> Any:
     vocabulary = VOCABULARIES[name]
     tiktoken = import_module("tiktoken")  # when it is used: where toktok-rs is installed, it never is
-    return tiktoken.Encoding(name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.ranks(), special_tokens={})
+    return tiktoken.Encoding(
+        name, pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.read_ranks(), special_tokens={}
+    )
 
 
-def pieces_of(text: str) -> Iterator[str]:
+def split_into_pieces(text: str) -> Iterator[str]:
     """A text in pieces of at most `PIECE_CHARS`, cut at the ends of words where there are any."""
     start = 0
-    while len(text) - start > PIECE_CHARS:
-        end = start + PIECE_CHARS
-        cuts = [cut.start() for cut in _EXACT_CUT.finditer(text, end - CUT_WINDOW_CHARS, end)]
+    while len(text) - start > MAX_PIECE_CHARS:
+        end = start + MAX_PIECE_CHARS
+        cuts = [cut.start() for cut in _WORD_END.finditer(text, end - CUT_WINDOW_CHARS, end)]
         yield text[start : (end := cuts[-1] if cuts else end)]
         start = end
     yield text[start:]
 
 
-def _valid(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text with surrogate pairs joined and lone surrogates replaced."""
     try:
         text.encode()

@@ -10,19 +10,25 @@ from typing import Any, Final
 
 import orjson
 
-MAX_DEPTH: Final = 24
+MAX_SCHEMA_DEPTH: Final = 24
 """Schemas nested deeper are shown as JSON."""
 
 INDENT: Final = "  "
 
-_TYPES: Final = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
+_TYPESCRIPT_TYPES: Final = {
+    "string": "string",
+    "number": "number",
+    "integer": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
 
 
 def render_functions(functions: list[Any]) -> str:
     """The namespace for functions given as `{name, description, parameters}`; odd values are shown as JSON."""
     lines = ["namespace functions {", ""]
     for function in functions:
-        lines += [*_function_lines(function), ""]
+        lines += [*_render_function(function), ""]
     lines.append("} // namespace functions")
     return "\n".join(lines)
 
@@ -30,8 +36,8 @@ def render_functions(functions: list[Any]) -> str:
 def render_custom_tool(custom: Any) -> str:
     """A tool that takes free text: name, description, and its grammar where it has one."""
     if not isinstance(custom, dict):
-        return as_json(custom)
-    lines = [*_comment(custom.get("description")), f"type {_name_of(custom)} = (_: string) => any;"]
+        return encode_compact_json(custom)
+    lines = [*_render_comment(custom.get("description")), f"type {_render_name(custom)} = (_: string) => any;"]
     match custom.get("format"):
         case {"grammar": {"definition": str(definition)}}:
             lines.append(definition)
@@ -40,11 +46,11 @@ def render_custom_tool(custom: Any) -> str:
 
 def render_response_format(schema: dict[str, Any]) -> str:
     """A `json_schema`, as the same publication writes one: a heading, its name, its description, its JSON."""
-    lines = ["# Response Formats", "", f"## {_name_of(schema)}", "", *_comment(schema.get("description"))]
-    return "\n".join([*lines, as_json(schema.get("schema"))])
+    lines = ["# Response Formats", "", f"## {_render_name(schema)}", "", *_render_comment(schema.get("description"))]
+    return "\n".join([*lines, encode_compact_json(schema.get("schema"))])
 
 
-def as_json(value: object) -> str:
+def encode_compact_json(value: object) -> str:
     """Compact JSON; nothing for a value that has none."""
     try:
         return orjson.dumps(value).decode()
@@ -52,64 +58,71 @@ def as_json(value: object) -> str:
         return ""
 
 
-def _function_lines(function: Any) -> list[str]:
+def _render_function(function: Any) -> list[str]:
     if not isinstance(function, dict):
-        return [as_json(function)]
-    lines = _comment(function.get("description"))
+        return [encode_compact_json(function)]
+    lines = _render_comment(function.get("description"))
     parameters = function.get("parameters")
     if not isinstance(parameters, dict) or not parameters.get("properties"):
-        return [*lines, f"type {_name_of(function)} = () => any;"]
-    lines += [f"type {_name_of(function)} = (_: {{", *_property_lines(parameters, 0), "}) => any;"]
+        return [*lines, f"type {_render_name(function)} = () => any;"]
+    lines += [f"type {_render_name(function)} = (_: {{", *_render_properties(parameters, 0), "}) => any;"]
     for definitions in (parameters.get("$defs"), parameters.get("definitions")):
         if isinstance(definitions, dict):
-            lines += [f"type {name} = {_type_of(schema, 0)}" for name, schema in definitions.items()]
+            lines += [f"type {name} = {_render_type(schema, 0)}" for name, schema in definitions.items()]
     return lines
 
 
-def _property_lines(schema: dict[str, Any], depth: int) -> list[str]:
+def _render_properties(schema: dict[str, Any], depth: int) -> list[str]:
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
-        return [as_json(properties)] if properties else []
+        return [encode_compact_json(properties)] if properties else []
     needed = required if isinstance(required, list) else []
     lines: list[str] = []
     for name, value in properties.items():
         described = value if isinstance(value, dict) else {}
-        default = f" // default: {as_json(described['default'])}" if described.get("default") is not None else ""
+        default = (
+            f" // default: {encode_compact_json(described['default'])}" if described.get("default") is not None else ""
+        )
         mark = "" if name in needed else "?"
-        lines += [*_comment(described.get("description")), f"{name}{mark}: {_type_of(value, depth)},{default}"]
+        lines += [
+            *_render_comment(described.get("description")),
+            f"{name}{mark}: {_render_type(value, depth)},{default}",
+        ]
     return [INDENT * depth + line for line in lines]
 
 
-def _type_of(schema: Any, depth: int) -> str:
-    if not isinstance(schema, dict) or depth >= MAX_DEPTH:
-        return as_json(schema)
+def _render_type(schema: Any, depth: int) -> str:
+    if not isinstance(schema, dict) or depth >= MAX_SCHEMA_DEPTH:
+        return encode_compact_json(schema)
     for alternatives in (schema.get("anyOf"), schema.get("oneOf")):
         if isinstance(alternatives, list) and alternatives:
-            return " | ".join(_type_of(item, depth + 1) for item in alternatives)
+            return " | ".join(_render_type(item, depth + 1) for item in alternatives)
     match schema:
         case {"$ref": str(reference)}:
             return reference.rsplit("/", 1)[-1]
         case {"enum": [*values]}:
-            return " | ".join(as_json(value) for value in values)
+            return " | ".join(encode_compact_json(value) for value in values)
         case {"const": value}:
-            return as_json(value)
+            return encode_compact_json(value)
         case {"type": [*types]}:
             names = dict.fromkeys(name for name in types if isinstance(name, str))
-            return " | ".join(_type_of({**schema, "type": name}, depth + 1) for name in names)
+            return " | ".join(_render_type({**schema, "type": name}, depth + 1) for name in names)
         case {"type": "array"}:
-            return f"{_type_of(schema['items'], depth + 1)}[]" if schema.get("items") else "any[]"
+            return f"{_render_type(schema['items'], depth + 1)}[]" if schema.get("items") else "any[]"
         case {"type": str(name)} if name != "object":
-            return _TYPES.get(name, name)
+            return _TYPESCRIPT_TYPES.get(name, name)
         case {"type": "object"} | {"properties": _}:
-            return "\n".join(["{", *_property_lines(schema, depth + 1), "}"]) if schema.get("properties") else "object"
+            return (
+                "\n".join(["{", *_render_properties(schema, depth + 1), "}"]) if schema.get("properties") else "object"
+            )
     return "any"
 
 
-def _name_of(named: dict[str, Any]) -> str:
+def _render_name(named: dict[str, Any]) -> str:
     """What is called by another value than a text is called by its JSON."""
     name = named.get("name")
-    return name if isinstance(name, str) else as_json(name)
+    return name if isinstance(name, str) else encode_compact_json(name)
 
 
-def _comment(description: object) -> list[str]:
+def _render_comment(description: object) -> list[str]:
     return [f"// {description}"] if isinstance(description, str) and description else []

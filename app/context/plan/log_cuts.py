@@ -14,15 +14,15 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from app.context.plan.outline import START, Boundary, Outline
-from app.context.stages.round_lines import RESULT_ROLES
-from app.conversation.messages import Chunk, LogMessage
+from app.context.plan.outline import LOG_START, Boundary, Outline
+from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.conversation.messages import LogMessage, Summary
 
-NEAR_SHARE = 0.75
+MIN_STRETCH_FILL_SHARE = 0.75
 """A stretch may be this much shorter than its fair share to end with a turn."""
 
 
-SMALLEST_STRETCH_SHARE = 0.1
+MIN_STRETCH_SHARE = 0.1
 """Of what a summarizer can read; a smaller stretch is not summarized by itself."""
 
 
@@ -37,115 +37,117 @@ class Round(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class TurnAnchor:
     """The user message of a turn, repeated in front of a verbatim part that begins inside that turn."""
 
     seq: int
     tokens: int
 
 
-class Tail:
+class LogTail:
     """The log from some boundary on: loaded messages, cut into rounds. Tokens are raw counts."""
 
-    def __init__(self, messages: Sequence[LogMessage], *, after: Boundary | Chunk | None) -> None:
+    def __init__(self, messages: Sequence[LogMessage], *, after: Boundary | Summary | None) -> None:
         """Cut a tail into rounds.
 
         Args:
             messages: from there to the log's end, without gaps.
             after: the boundary, or the chunk that ends there; None: the log's start.
         """
-        after = after or START
-        self.start = boundary_after(after)
+        after = after or LOG_START
+        self.start_boundary = build_boundary_after(after)
         self.messages = messages
         self.start_seq = after.to_seq
         self.end_seq = self.start_seq + len(messages)
-        self.rounds = rounds_of(messages)
+        self.rounds = split_into_rounds(messages)
         self._total_before = after.tokens_total
-        self._start_anchor = None if after.anchor_seq is None else Anchor(after.anchor_seq, after.anchor_tokens)
+        self._start_anchor = None if after.anchor_seq is None else TurnAnchor(after.anchor_seq, after.anchor_tokens)
         self._turns_before = after.through_turn
         self._turn_seqs = [entry.from_seq for entry in self.rounds if entry.opens_turn]
         self._user_seqs = [seq for seq in self._turn_seqs if seq or messages[0].message.role == "user"]
 
     @property
     def tokens(self) -> int:
-        return self.total_before(self.end_seq) - self._total_before
+        return self.count_tokens_before(self.end_seq) - self._total_before
 
     @property
-    def newest_user(self) -> Anchor | None:
+    def newest_user_message(self) -> TurnAnchor | None:
         """The last user message of the log, wherever it is."""
-        return self._user_before(self.end_seq)
+        return self._find_user_message_before(self.end_seq)
 
     @cached_property
-    def results(self) -> list[LogMessage]:
+    def tool_results(self) -> list[LogMessage]:
         """Tool results, oldest first."""
-        return [entry for entry in self.messages if entry.message.body.get("role") in RESULT_ROLES]
+        return [entry for entry in self.messages if entry.message.body.get("role") in TOOL_RESULT_ROLES]
 
     @property
-    def ends_with_an_answer(self) -> bool:
+    def ends_with_final_answer(self) -> bool:
         """Whether the last message is an assistant's that calls no tool: the last turn is complete."""
         if not self.messages:
             return False
         last = self.messages[-1].message
         return last.role == "assistant" and not last.tool_calls
 
-    def total_before(self, seq: int) -> int:
+    def count_tokens_before(self, seq: int) -> int:
         """Tokens of the log before `seq`."""
         return self.messages[seq - self.start_seq - 1].tokens_total if seq > self.start_seq else self._total_before
 
-    def tokens_from(self, seq: int) -> int:
+    def count_tokens_from(self, seq: int) -> int:
         """Tokens of the log from `seq` to its end."""
-        return self.total_before(self.end_seq) - self.total_before(seq)
+        return self.count_tokens_before(self.end_seq) - self.count_tokens_before(seq)
 
-    def message(self, seq: int) -> LogMessage:
+    def find_message(self, seq: int) -> LogMessage:
         return self.messages[seq - self.start_seq]
 
-    def anchor_at(self, seq: int) -> Anchor | None:
+    def find_anchor(self, seq: int) -> TurnAnchor | None:
         """The user message that a verbatim part beginning at `seq` needs in front; None where a turn begins."""
         if seq == self.start_seq:
             return self._start_anchor
         if seq == self.end_seq:
-            return None if self.ends_with_an_answer else self.newest_user
-        return None if self.message(seq).message.role == "user" else self._user_before(seq)
+            return None if self.ends_with_final_answer else self.newest_user_message
+        return None if self.find_message(seq).message.role == "user" else self._find_user_message_before(seq)
 
-    def boundary(self, to_seq: int) -> Boundary:
+    def build_boundary(self, to_seq: int) -> Boundary:
         """What must be known of the place before `to_seq`."""
         if to_seq == self.start_seq:
-            return self.start
-        anchor = self.anchor_at(to_seq)
+            return self.start_boundary
+        anchor = self.find_anchor(to_seq)
         return Boundary(
             to_seq=to_seq,
-            tokens_total=self.total_before(to_seq),
+            tokens_total=self.count_tokens_before(to_seq),
             anchor_seq=anchor.seq if anchor else None,
             anchor_tokens=anchor.tokens if anchor else 0,
             through_turn=self._turns_before + bisect_left(self._turn_seqs, to_seq),
         )
 
-    def _user_before(self, seq: int) -> Anchor | None:
+    def _find_user_message_before(self, seq: int) -> TurnAnchor | None:
         place = bisect_left(self._user_seqs, seq)
         if place == 0:
             return self._start_anchor
-        found = self.message(self._user_seqs[place - 1])
-        return Anchor(found.seq, found.tokens)
+        found = self.find_message(self._user_seqs[place - 1])
+        return TurnAnchor(found.seq, found.tokens)
 
 
-def tail_of(outline: Outline) -> Tail:
+def build_log_tail(outline: Outline) -> LogTail:
     """The tail of an outline whose `tail` is loaded."""
-    return Tail(outline.tail or (), after=tail_start(outline))
+    return LogTail(outline.tail or (), after=find_tail_start(outline))
 
 
-def tail_start(outline: Outline) -> Boundary:
+def find_tail_start(outline: Outline) -> Boundary:
     """Where the tail of an outline begins."""
     if outline.tail_start is not None:
         return outline.tail_start
-    return boundary_after(outline.chunks[-1]) if outline.chunks else START
+    return build_boundary_after(outline.summaries[-1]) if outline.summaries else LOG_START
 
 
-def boundary_after(chunk: Chunk | Boundary) -> Boundary:
+def build_boundary_after(summary: Summary | Boundary) -> Boundary:
     """The place where a chunk ends."""
-    return Boundary(chunk.to_seq, chunk.tokens_total, chunk.anchor_seq, chunk.anchor_tokens, chunk.through_turn)
+    return Boundary(
+        summary.to_seq, summary.tokens_total, summary.anchor_seq, summary.anchor_tokens, summary.through_turn
+    )
 
 
-def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
+def split_into_rounds(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
     """Rounds in order: an assistant message with the results directly after it, or one message of another kind."""
     roles = [entry.message.body.get("role") for entry in messages]
     rounds: list[Round] = []
@@ -154,7 +156,7 @@ def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
         first = last = messages[start]
         end = start + 1
         if roles[start] == "assistant":
-            while end < count and roles[end] in RESULT_ROLES:
+            while end < count and roles[end] in TOOL_RESULT_ROLES:
                 end += 1
             last = messages[end - 1]
         tokens = last.tokens_total - first.tokens_total + first.tokens
@@ -163,11 +165,11 @@ def rounds_of(messages: Sequence[LogMessage]) -> tuple[Round, ...]:
     return tuple(rounds)
 
 
-def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
+def split_rounds(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...], ...]:
     """Cut neighbouring rounds into stretches of about equal size, each within `limit_tokens`.
 
     Cuts prefer the beginning of a turn. A round above the limit is a stretch of its own, joined by what would be a
-    stretch of less than `SMALLEST_STRETCH_SHARE` beside it: a summary of a few words gains nothing, and what is above
+    stretch of less than `MIN_STRETCH_SHARE` beside it: a summary of a few words gains nothing, and what is above
     the limit is shortened for its reader anyway.
     """
     limit_tokens = max(1, limit_tokens)
@@ -176,16 +178,16 @@ def split(rounds: Sequence[Round], limit_tokens: int) -> tuple[tuple[Round, ...]
     ends: list[int] = []
     start = 0
     while start < len(rounds):
-        start = _stretch_end(totals, openings, start, limit_tokens)
+        start = _find_stretch_end(totals, openings, start, limit_tokens)
         ends.append(start)
-    ends = _without_scraps(ends, totals, limit_tokens)
+    ends = _join_small_stretches(ends, totals, limit_tokens)
     return tuple(tuple(rounds[start:end]) for start, end in pairwise((0, *ends)))
 
 
-def _without_scraps(ends: Sequence[int], totals: Sequence[int], limit_tokens: int) -> list[int]:
+def _join_small_stretches(ends: Sequence[int], totals: Sequence[int], limit_tokens: int) -> list[int]:
     """The same ends without those of stretches that are too small to be summarized: each is joined to the one after
     it, the last to the one before it."""
-    smallest = limit_tokens * SMALLEST_STRETCH_SHARE
+    smallest = limit_tokens * MIN_STRETCH_SHARE
     kept: list[int] = []
     start = 0
     for end in ends:
@@ -195,7 +197,7 @@ def _without_scraps(ends: Sequence[int], totals: Sequence[int], limit_tokens: in
     return kept if not ends or start == ends[-1] else [*kept[:-1], ends[-1]]
 
 
-def _stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, limit_tokens: int) -> int:
+def _find_stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, limit_tokens: int) -> int:
     """Where a stretch that begins at `start` ends: near its fair share of what is left, at the beginning of a turn if
     one is near.
 
@@ -208,12 +210,12 @@ def _stretch_end(totals: Sequence[int], openings: Sequence[int], start: int, lim
     reach = bisect_right(totals, totals[start] + limit_tokens) - 1
     if reach <= start:
         return start + 1
-    near = bisect_left(totals, totals[start] + fair * NEAR_SHARE, lo=start + 1)
+    near = bisect_left(totals, totals[start] + fair * MIN_STRETCH_FILL_SHARE, lo=start + 1)
     opening = openings[bisect_left(openings, near) : bisect_right(openings, reach)]
-    return _nearest(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
+    return _choose_nearest_end(opening or range(start + 1, reach + 1), totals, totals[start] + fair)
 
 
-def _nearest(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
+def _choose_nearest_end(ends: Sequence[int], totals: Sequence[int], aim_tokens: float) -> int:
     """The one of some ends, in order, before which there are most nearly so many tokens."""
     place = bisect_left(ends, aim_tokens, key=totals.__getitem__)
     return min(ends[max(0, place - 1) : place + 1], key=lambda end: abs(totals[end] - aim_tokens))

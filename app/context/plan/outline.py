@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 from app.context.view.message_edits import Edit
-from app.conversation.messages import Chunk, LogMessage
+from app.conversation.messages import LogMessage, Summary
 
-Status = Literal["full", "summarized", "trimmed"]
-Summarize = Literal["auto", "never", "now", "ahead"]
-Style = Literal["additive", "checkpoint", "recursive"]
+ViewStatus = Literal["full", "summarized", "trimmed"]
+SummarizeMode = Literal["auto", "never", "now", "ahead"]
+SummaryStyle = Literal["additive", "checkpoint", "recursive"]
 
 
 class Boundary(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Boundary(msgspec.Struct, frozen=True):
     """How many turns begin in the log before it."""
 
 
-START = Boundary()
+LOG_START = Boundary()
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Pin(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class Passage(msgspec.Struct, frozen=True):
+class QuotedPassage(msgspec.Struct, frozen=True):
     """What is quoted of one message: its content text from `start` to `end`, in characters; all of it without them."""
 
     seq: int
@@ -51,7 +51,7 @@ class Quotation(msgspec.Struct, frozen=True):
     """Old messages quoted in front of the user message `before_seq`, in the order of the log."""
 
     before_seq: int
-    passages: tuple[Passage, ...]
+    passages: tuple[QuotedPassage, ...]
     tokens: int
     """Raw count of the message that quotes them."""
 
@@ -59,7 +59,7 @@ class Quotation(msgspec.Struct, frozen=True):
 class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of the last view made for a window under a policy, so that the next one begins with its bytes."""
 
-    boundary: Boundary = START
+    boundary: Boundary = LOG_START
     edits: tuple[Edit, ...] = ()
     quotations: tuple[Quotation, ...] = ()
     level: float = 0.0
@@ -70,7 +70,7 @@ class LastView(msgspec.Struct, frozen=True, omit_defaults=True):
     """No view begins before this: a compaction through it was asked for."""
 
 
-KEPT_VIEWS = 8
+MAX_STORED_VIEWS = 8
 """How many of a conversation's last views are kept: one for each window and policy that it is answered with."""
 
 
@@ -83,11 +83,11 @@ class Outline(msgspec.Struct, frozen=True):
     """The whole log, new messages included."""
     next_seq: int
     """One past the last message, new messages included."""
-    chunks: tuple[Chunk, ...] = ()
+    summaries: tuple[Summary, ...] = ()
     """The active chain from the log's start, oldest first, each beginning where the one before ended, or behind what
     the client leaves out there. Under a policy whose summaries replace each other: all of them, each from the log's
     start, by reach. No folds."""
-    folds: tuple[Chunk, ...] = ()
+    folds: tuple[Summary, ...] = ()
     """Folds over a prefix of `chunks`."""
     tail: Sequence[LogMessage] | None = None
     """Messages from `tail_start` to the end, new ones included; None while not loaded."""
@@ -97,24 +97,24 @@ class Outline(msgspec.Struct, frozen=True):
     """The first new message of this request."""
     pins: tuple[Pin, ...] = ()
     """By place in the log, not overlapping."""
-    last: LastView = LastView()
-    omitted: Set[int] = frozenset()
+    last_view: LastView = LastView()
+    omitted_seqs: Set[int] = frozenset()
     """Seqs of the messages that the client leaves out of its history. They take no tokens."""
 
 
-class Range(msgspec.Struct, frozen=True):
+class SummaryRange(msgspec.Struct, frozen=True):
     """Log messages `[from_seq, to_seq)` to be summarized into one chunk; with `folds`, from these chunks' texts."""
 
     from_seq: int
     to_seq: int
     folds: tuple[str, ...] = ()
-    style: Style = "additive"
+    style: SummaryStyle = "additive"
     """What kind of summary: of a stretch, a checkpoint of everything, or a rolling summary that replaces `base`."""
     base: str = ""
     """Id of the chunk whose text is read in place of the log before its end (style `recursive`)."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class PlanNote(msgspec.Struct, frozen=True):
     """Why the plan is as it is: a short code, and the numbers behind it."""
 
     code: str
@@ -125,8 +125,8 @@ class Plan(msgspec.Struct, frozen=True):
     """A view, described: summaries; what is pinned from before the boundary and (where the tail begins inside a turn)
     that turn's user message, in the order of the log; the log from `boundary_seq`, some of it edited; quotations."""
 
-    status: Status
-    chunks: tuple[Chunk, ...]
+    status: ViewStatus
+    summaries: tuple[Summary, ...]
     """Shown, oldest first, folds in place of what they fold."""
     boundary: Boundary
     prompt_tokens: int
@@ -137,15 +137,15 @@ class Plan(msgspec.Struct, frozen=True):
     """Shown in front of the tail, from before the boundary."""
     edits: Mapping[int, Edit] = msgspec.field(default_factory=dict)
     quotations: tuple[Quotation, ...] = ()
-    dropped: int = 0
+    dropped_message_count: int = 0
     """Messages neither shown nor covered by a chunk; a notice stands for them."""
-    to_summarize: tuple[Range, ...] = ()
+    to_summarize: tuple[SummaryRange, ...] = ()
     needs_tail: Boundary | None = None
     """The decision needs the messages from here on: load them and plan again."""
     level: float = 0.0
     shortened_tokens: int = 0
     """`LastView.level` and `tokens` of this view."""
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
 
     @property
     def boundary_seq(self) -> int:
@@ -158,17 +158,19 @@ class Plan(msgspec.Struct, frozen=True):
         return None if any(pin.from_seq == seq for pin in self.pins) else seq
 
     @property
-    def is_untouched(self) -> bool:
+    def shows_log_unchanged(self) -> bool:
         """Whether the log is shown as it is."""
-        return not (self.boundary.to_seq or self.edits or self.chunks or self.dropped or self.quotations)
+        return not (
+            self.boundary.to_seq or self.edits or self.summaries or self.dropped_message_count or self.quotations
+        )
 
 
-def last_view(plan: Plan, before: LastView, *, asked: bool = False) -> LastView:
+def make_last_view(plan: Plan, before: LastView, *, was_requested: bool = False) -> LastView:
     """What is kept of a view that was sent.
 
     Args:
         before: what was kept of the one before it.
-        asked: whether the compaction that it shows was asked for, and is not to be undone by a small log.
+        was_requested: whether the compaction that it shows was asked for, and is not to be undone by a small log.
     """
     return LastView(
         boundary=plan.boundary,
@@ -176,11 +178,11 @@ def last_view(plan: Plan, before: LastView, *, asked: bool = False) -> LastView:
         quotations=plan.quotations,
         level=plan.level,
         tokens=plan.shortened_tokens,
-        asked_seq=plan.boundary.to_seq if asked else before.asked_seq,
+        asked_seq=plan.boundary.to_seq if was_requested else before.asked_seq,
     )
 
 
-def view_through(view: LastView, last_seq: int) -> LastView:
+def limit_view_to_log(view: LastView, last_seq: int) -> LastView:
     """What is kept of a view holds for a log that ends with `last_seq`."""
     return msgspec.structs.replace(
         view,

@@ -14,27 +14,33 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from app.context.plan.budget import Budget, summary_limit
-from app.context.plan.checkpoint import Checkpointing
-from app.context.plan.outline import START, Note, Outline, Plan, Range, Status, Summarize
-from app.context.plan.policy import Policy
-from app.context.plan.summary_range import Proposal, Zoning, zone_before_the_buffer, zone_that_pays, zone_through
-from app.context.plan.view_candidates import Candidate, Candidates
-from app.context.stages.shortening import Shortening
-from app.context.view.view_messages import Counter, empty_section_tokens
-from app.conversation.messages import Chunk
+from app.context.plan.budget import Budget, compute_summary_token_limit
+from app.context.plan.checkpoint import CheckpointPlanner
+from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange, ViewStatus
+from app.context.plan.policy import ContextPolicy
+from app.context.plan.summary_range import (
+    SummaryProposal,
+    SummaryRangeFinder,
+    propose_gainful_ranges,
+    propose_ranges_before_buffer,
+    propose_ranges_through,
+)
+from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
+from app.context.stages.shortening import ViewShortener
+from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens
+from app.conversation.messages import Summary
 
-__all__ = ["Note", "Outline", "Plan", "Range", "Status", "Summarize", "plan"]
+__all__ = ["Outline", "Plan", "PlanNote", "SummarizeMode", "SummaryRange", "ViewStatus", "plan_view"]
 
 
-def plan(
+def plan_view(
     outline: Outline,
     budget: Budget,
-    policy: Policy,
+    policy: ContextPolicy,
     *,
-    count: Counter,
+    counter: ViewTokenCounter,
     summarizer_input_tokens: int,
-    summarize: Summarize = "auto",
+    summarize: SummarizeMode = "auto",
     through_seq: int | None = None,
 ) -> Plan:
     """The view to send, the reasons for it, and the ranges whose summaries would make a better one.
@@ -42,280 +48,302 @@ def plan(
     The view is always sendable as it is (`fits` says otherwise): `to_summarize` may be ignored or fail.
 
     Args:
-        count: counts in the conversation's encoding.
+        counter: counts in the conversation's encoding.
         summarizer_input_tokens: the most that one summary call may read, as its provider counts.
         summarize: `auto` when the view is over its line; `never`; `now` whatever there is before the buffer zone, with
             every chunk shown; `ahead` what would be summarized if the line were passed now.
         through_seq: with `now`, the messages before this seq are what is summarized, the buffer zone or not.
     """
-    if summarize == "auto" and (whole := _whole(outline, budget, policy)) is not None:
+    if summarize == "auto" and (whole := _plan_whole_log(outline, budget, policy)) is not None:
         return whole
-    if not policy.summarizes:
+    if not policy.may_summarize:
         summarize = "never"
     if policy.kind == "checkpoint":
-        return Checkpointing(outline, budget, policy, count, through_seq).plan(summarize)
+        return CheckpointPlanner(outline, budget, policy, counter, through_seq).plan(summarize)
     if policy.kind != "additive":
-        return _shortened(outline, budget, policy, count)
-    planner = _Planner(outline, budget, policy, count, summarizer_input_tokens, summarize)
+        return _plan_shortened_log(outline, budget, policy, counter)
+    planner = _AdditivePlanner(outline, budget, policy, counter, summarizer_input_tokens, summarize)
     if summarize == "now":
-        return planner.compact_now(through_seq)
+        return planner.plan_requested_compaction(through_seq)
     if summarize == "ahead":
-        return planner.over_the_line()
-    return planner.under_the_line() or planner.over_the_line()
+        return planner.plan_over_threshold()
+    return planner.plan_under_threshold() or planner.plan_over_threshold()
 
 
-def _whole(outline: Outline, budget: Budget, policy: Policy) -> Plan | None:
+def _plan_whole_log(outline: Outline, budget: Budget, policy: ContextPolicy) -> Plan | None:
     """The whole log, where it fits, nothing was ever done to it and no stage could want to: what most turns come to."""
-    last = outline.last
-    if outline.chunks or last.boundary.to_seq or last.edits or last.asked_seq or not policy.is_additive_alone:
+    last = outline.last_view
+    if (
+        outline.summaries
+        or last.boundary.to_seq
+        or last.edits
+        or last.asked_seq
+        or not policy.is_additive_without_stages
+    ):
         return None
     raw_tokens = outline.instructions_tokens + outline.log_tokens
-    tokens = budget.calibrated(raw_tokens)
-    if tokens > budget.soft:
+    tokens = budget.calibrate_tokens(raw_tokens)
+    if tokens > budget.compaction_threshold:
         return None
-    fits = Note("view_fits", {"tokens": tokens, "soft": budget.soft})
-    return Plan("full", (), START, raw_tokens, fits=True, notes=(fits,))
+    fits = PlanNote("view_fits", {"tokens": tokens, "soft": budget.compaction_threshold})
+    return Plan("full", (), LOG_START, raw_tokens, fits=True, notes=(fits,))
 
 
-def _shortened(outline: Outline, budget: Budget, policy: Policy, count: Counter) -> Plan:
+def _plan_shortened_log(outline: Outline, budget: Budget, policy: ContextPolicy, count: ViewTokenCounter) -> Plan:
     """The log from the last cut on, cut once more where it passes a line."""
-    shortening = Shortening(outline, budget, policy, count)
-    candidates = Candidates(outline, budget, policy, count, shortening.edits)
-    view = candidates.cut()
-    fits = Note("view_fits", {"tokens": budget.calibrated(view.tokens), "limit": budget.hard})
-    if not shortening.is_due(view):
-        dropped = candidates.dropped_by_the_cut()
-        return shortening.as_it_is(view, fits, dropped=dropped)
-    if not shortening.has_tail(view):
-        return replace(shortening.as_it_is(view), needs_tail=view.boundary)
-    draft = shortening.step(view)
-    return shortening.plan_of(draft if draft.fits else shortening.last_resort(draft))
+    shortening = ViewShortener(outline, budget, policy, count)
+    candidates = ViewCandidates(outline, budget, policy, count, shortening.last_edits)
+    view = candidates.build_cut_view()
+    fits = PlanNote("view_fits", {"tokens": budget.calibrate_tokens(view.tokens), "limit": budget.limit})
+    if not shortening.must_shorten(view):
+        dropped = candidates.count_dropped_messages()
+        return shortening.build_unchanged_plan(view, fits, dropped=dropped)
+    if not shortening.has_loaded_tail(view):
+        return replace(shortening.build_unchanged_plan(view), needs_tail=view.boundary)
+    draft = shortening.shorten_view(view)
+    return shortening.build_plan(draft if draft.fits_limit else shortening.trim_to_fit(draft))
 
 
 @dataclass(frozen=True)
-class _Planner:
+class _AdditivePlanner:
     """Policy `additive`, and its strategy `recursive`."""
 
     outline: Outline
     budget: Budget
-    policy: Policy
-    count: Counter
+    policy: ContextPolicy
+    counter: ViewTokenCounter
     summarizer_input_tokens: int
-    summarize: Summarize
+    summarize: SummarizeMode
 
-    def under_the_line(self) -> Plan | None:
+    def plan_under_threshold(self) -> Plan | None:
         """The first view within its line; behind the last view's boundary only where that leaves much room, and past
         it, once it will not do, to where there is room for a while.
 
         Views that fold no more than this window asks for come first, then those that fold all they can.
         """
-        chunks, last = self.outline.chunks, self.outline.last
-        end_seq = chunks[-1].to_seq if chunks else 0
+        summaries, last = self.outline.summaries, self.outline.last_view
+        end_seq = summaries[-1].to_seq if summaries else 0
         last_boundary_seq = min(last.boundary.to_seq, end_seq)
         asked_seq = min(last.asked_seq, end_seq)
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        for views in (self._candidates.unfolded(), self._candidates.folded()):
-            short = [view for view in views if self._is_short(view) and view.boundary.to_seq >= asked_seq]
+        for views in (self._candidates.list_with_needed_folds(), self._candidates.list_with_all_folds()):
+            short = [view for view in views if self._is_under_threshold(view) and view.boundary.to_seq >= asked_seq]
             usable = [
                 view
                 for view in short
-                if view.boundary.to_seq >= last_boundary_seq or self.budget.calibrated(view.tokens) < regrow_tokens
+                if view.boundary.to_seq >= last_boundary_seq
+                or self.budget.calibrate_tokens(view.tokens) < regrow_tokens
             ]
             if not usable:
                 continue
             view = usable[0]
             if 0 < last_boundary_seq < view.boundary.to_seq:
-                view = self._with_room(usable)
-            fits = Note("view_fits", {"tokens": self.budget.calibrated(view.tokens), "soft": self._line(view)})
-            chosen = self._edited(view, fits)
+                view = self._choose_view_with_room(usable)
+            fits = PlanNote(
+                "view_fits",
+                {"tokens": self.budget.calibrate_tokens(view.tokens), "soft": self._compute_threshold(view)},
+            )
+            chosen = self._plan_edited_view(view, fits)
             if usable[0] is not short[0] and not chosen.needs_tail:
-                chosen = _noted(chosen, Note("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
-            return self.with_fold(chosen, view)
+                chosen = _add_note(chosen, PlanNote("boundary_kept", {"boundary_seq": view.boundary.to_seq}))
+            return self.add_fold(chosen, view)
         return None
 
-    def _is_short(self, view: Candidate) -> bool:
-        return self.budget.calibrated(view.tokens) <= self._line(view)
+    def _is_under_threshold(self, view: ViewCandidate) -> bool:
+        return self.budget.calibrate_tokens(view.tokens) <= self._compute_threshold(view)
 
-    def _with_room(self, views: Sequence[Candidate]) -> Candidate:
+    def _choose_view_with_room(self, views: Sequence[ViewCandidate]) -> ViewCandidate:
         """The first of some views that leaves room to grow, so that the boundary, once it moves, then stays for a
         while; the first of all where none does."""
         regrow_tokens = self.budget.window * self.policy.regrow_ratio
-        goals = ((view, max(self._line(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
-        return next((view for view, goal in goals if self.budget.calibrated(view.tokens) <= goal), views[0])
+        goals = ((view, max(self._compute_threshold(view) * self.policy.target_ratio, regrow_tokens)) for view in views)
+        return next((view for view, goal in goals if self.budget.calibrate_tokens(view.tokens) <= goal), views[0])
 
-    def over_the_line(self) -> Plan:
+    def plan_over_threshold(self) -> Plan:
         """No view is under its line: every chunk is shown, and more is summarized where that gains something."""
-        view = self._candidates.folded()[-1]
-        tokens, line = self.budget.calibrated(view.tokens), self._line(view)
-        prepare = self.budget.prepare_below(line)
-        if self.summarize == "ahead" and tokens <= min(prepare, self.budget.hard):
-            prepared = Note("prepared", {"tokens": tokens, "line": prepare})
-            return self.with_fold(self._shortening.as_it_is(view, prepared), view)
-        over = Note("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.hard})
-        as_it_is = self._shortening.as_it_is(view, over)
-        may_gain = self.summarize != "never" and self._log_tokens_after(view) >= self._least_gain_tokens(view)
+        view = self._candidates.list_with_all_folds()[-1]
+        tokens, line = self.budget.calibrate_tokens(view.tokens), self._compute_threshold(view)
+        prepare = self.budget.compute_precompaction_threshold(line)
+        if self.summarize == "ahead" and tokens <= min(prepare, self.budget.limit):
+            prepared = PlanNote("prepared", {"tokens": tokens, "line": prepare})
+            return self.add_fold(self._shortener.build_unchanged_plan(view, prepared), view)
+        over = PlanNote("over_soft", {"tokens": tokens, "soft": line, "hard": self.budget.limit})
+        as_it_is = self._shortener.build_unchanged_plan(view, over)
+        may_gain = self.summarize != "never" and self._count_log_tokens_after(view) >= self._compute_min_gain_tokens(
+            view
+        )
         if as_it_is.fits and not may_gain:
-            return self._with_proposal(as_it_is, view, None)
+            return self._apply_proposal(as_it_is, view, None)
         if self.outline.tail is None:
             return replace(as_it_is, needs_tail=view.boundary)
-        if self._shortening.is_due(view):
-            draft = self._shortening.step(view, over)
+        if self._shortener.must_shorten(view):
+            draft = self._shortener.shorten_view(view, over)
             if draft.notes != (over,):
-                as_it_is = self._shortening.plan_of(draft)
+                as_it_is = self._shortener.build_plan(draft)
                 view = replace(view, tokens=draft.tokens)
-                if self.budget.calibrated(draft.tokens) <= line and self.summarize != "ahead":
-                    return self.with_fold(as_it_is, view)
-        proposal = zone_that_pays(self._zoning(view)) if may_gain else None
-        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, over), view, proposal)
+                if self.budget.calibrate_tokens(draft.tokens) <= line and self.summarize != "ahead":
+                    return self.add_fold(as_it_is, view)
+        proposal = propose_gainful_ranges(self._build_range_finder(view)) if may_gain else None
+        return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, over), view, proposal)
 
-    def compact_now(self, through_seq: int | None) -> Plan:
+    def plan_requested_compaction(self, through_seq: int | None) -> Plan:
         """Every chunk is shown, and whatever lies before the buffer zone, or before `through_seq`, is to be
         summarized."""
-        view = self._candidates.unfolded()[-1]
-        asked = Note("compaction_asked_for", {"tokens": self.budget.calibrated(view.tokens)})
-        as_it_is = self._shortening.as_it_is(view, asked)
+        view = self._candidates.list_with_needed_folds()[-1]
+        asked = PlanNote("compaction_asked_for", {"tokens": self.budget.calibrate_tokens(view.tokens)})
+        as_it_is = self._shortener.build_unchanged_plan(view, asked)
         if self.outline.tail is None and view.boundary.to_seq < self.outline.next_seq:
             return replace(as_it_is, needs_tail=view.boundary)
-        zoning = self._zoning(view)
-        proposal = zone_before_the_buffer(zoning) if through_seq is None else zone_through(zoning, through_seq)
-        return self._with_proposal(as_it_is if as_it_is.fits else self._trimmed(view, asked), view, proposal)
+        zoning = self._build_range_finder(view)
+        proposal = (
+            propose_ranges_before_buffer(zoning) if through_seq is None else propose_ranges_through(zoning, through_seq)
+        )
+        return self._apply_proposal(as_it_is if as_it_is.fits else self._plan_trimmed_view(view, asked), view, proposal)
 
-    def with_fold(self, chosen: Plan, view: Candidate) -> Plan:
+    def add_fold(self, chosen: Plan, view: ViewCandidate) -> Plan:
         """The plan, asking for a fold where the chunks of its view weigh too much."""
-        if self.policy.replaces or chosen.needs_tail:
+        if self.policy.has_replacing_summaries or chosen.needs_tail:
             return chosen
-        folding = Folding(
-            shown=view.chunks,
+        folding = FoldDecision(
+            shown_summaries=view.summaries,
             view_tokens=view.tokens,
             budget=self.budget,
             policy=self.policy,
-            count=self.count,
-            summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
+            counter=self.counter,
+            summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
         )
         if self.summarize == "never" or not folding.is_needed():
             return chosen
-        fold, note = folding.decide()
+        fold, note = folding.choose_fold_range()
         ranges = chosen.to_summarize if fold is None else (*chosen.to_summarize, fold)
-        return _noted(replace(chosen, to_summarize=ranges), note)
+        return _add_note(replace(chosen, to_summarize=ranges), note)
 
-    def _line(self, view: Candidate) -> int:
-        return self.budget.line(folded=bool(view.chunks))
+    def _compute_threshold(self, view: ViewCandidate) -> int:
+        return self.budget.compute_threshold(has_summaries=bool(view.summaries))
 
-    def _edited(self, view: Candidate, note: Note) -> Plan:
+    def _plan_edited_view(self, view: ViewCandidate, note: PlanNote) -> Plan:
         """A view under its line, after context editing where that is due."""
-        if not self._shortening.is_due(view):
-            return self._shortening.as_it_is(view, note)
-        if not self._shortening.has_tail(view):
-            return replace(self._shortening.as_it_is(view, note), needs_tail=view.boundary)
-        return self._shortening.plan_of(self._shortening.step(view, note))
+        if not self._shortener.must_shorten(view):
+            return self._shortener.build_unchanged_plan(view, note)
+        if not self._shortener.has_loaded_tail(view):
+            return replace(self._shortener.build_unchanged_plan(view, note), needs_tail=view.boundary)
+        return self._shortener.build_plan(self._shortener.shorten_view(view, note))
 
-    def _trimmed(self, view: Candidate, *notes: Note) -> Plan:
+    def _plan_trimmed_view(self, view: ViewCandidate, *notes: PlanNote) -> Plan:
         """The view cut where the last one was, and further where that is too much."""
-        draft = self._shortening.resumed(view, *notes)
-        if not draft.fits:
-            return self._shortening.plan_of(self._shortening.last_resort(draft))
-        chosen = self._shortening.plan_of(draft)
-        return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last.tokens))
+        draft = self._shortener.resume_last_cut(view, *notes)
+        if not draft.fits_limit:
+            return self._shortener.build_plan(self._shortener.trim_to_fit(draft))
+        chosen = self._shortener.build_plan(draft)
+        return replace(chosen, shortened_tokens=min(chosen.shortened_tokens, self.outline.last_view.tokens))
 
-    def _with_proposal(self, chosen: Plan, view: Candidate, proposal: Proposal | None) -> Plan:
+    def _apply_proposal(self, chosen: Plan, view: ViewCandidate, proposal: SummaryProposal | None) -> Plan:
         if proposal is None:
             asked = self.summarize != "never"
-            return self.with_fold(_noted(chosen, Note("nothing_to_gain")) if asked else chosen, view)
+            return self.add_fold(_add_note(chosen, PlanNote("nothing_to_gain")) if asked else chosen, view)
         facts = {
             "ranges": len(proposal.ranges),
-            "zone_tokens": proposal.zone_tokens,
+            "zone_tokens": proposal.summarized_tokens,
             "kept_tokens": proposal.kept_tokens,
-            "expected_tokens": proposal.after_tokens,
+            "expected_tokens": proposal.expected_tokens,
         }
-        needed = replace(chosen, to_summarize=self._styled(proposal.ranges))
-        return self.with_fold(_noted(needed, Note("compaction_needed", facts)), view)
+        needed = replace(chosen, to_summarize=self._apply_strategy(proposal.ranges))
+        return self.add_fold(_add_note(needed, PlanNote("compaction_needed", facts)), view)
 
-    def _styled(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
+    def _apply_strategy(self, ranges: tuple[SummaryRange, ...]) -> tuple[SummaryRange, ...]:
         """The ranges as the strategy wants them: one rolling summary over all there is takes the last one's place."""
         if self.policy.strategy == "additive":
             return ranges
-        base = self.outline.chunks[-1].id if self.outline.chunks else ""
-        return (Range(0, ranges[-1].to_seq, style="recursive", base=base),)
+        base = self.outline.summaries[-1].id if self.outline.summaries else ""
+        return (SummaryRange(0, ranges[-1].to_seq, style="recursive", base=base),)
 
-    def _zoning(self, view: Candidate) -> Zoning:
-        return Zoning(
+    def _build_range_finder(self, view: ViewCandidate) -> SummaryRangeFinder:
+        return SummaryRangeFinder(
             outline=self.outline,
-            tail=self._shortening.tail,
-            shown=view.chunks,
+            tail=self._shortener.log_tail,
+            shown_summaries=view.summaries,
             view_tokens=view.tokens,
             budget=self.budget,
             policy=self.policy,
-            count=self.count,
-            summarizer_input_tokens=self.budget.raw(self.summarizer_input_tokens),
-            edits=self._shortening.edits,
+            counter=self.counter,
+            summarizer_input_tokens=self.budget.compute_raw_tokens(self.summarizer_input_tokens),
+            edits=self._shortener.last_edits,
             buffer_turns=max(0, self.policy.buffer_turns - (self.summarize == "ahead")),
         )
 
-    def _log_tokens_after(self, view: Candidate) -> int:
+    def _count_log_tokens_after(self, view: ViewCandidate) -> int:
         return self.outline.log_tokens - view.boundary.tokens_total
 
-    def _least_gain_tokens(self, view: Candidate) -> int:
+    def _compute_min_gain_tokens(self, view: ViewCandidate) -> int:
         """What a compaction must remove at least: the gain that is asked for and the section that it adds."""
-        return int(self.policy.min_gain_ratio * view.tokens) + empty_section_tokens(self.count)
+        return int(self.policy.min_gain_ratio * view.tokens) + count_empty_section_tokens(self.counter)
 
     @cached_property
-    def _shortening(self) -> Shortening:
-        return Shortening(self.outline, self.budget, self.policy, self.count)
+    def _shortener(self) -> ViewShortener:
+        return ViewShortener(self.outline, self.budget, self.policy, self.counter)
 
     @property
-    def _candidates(self) -> Candidates:
-        return Candidates(self.outline, self.budget, self.policy, self.count, self._shortening.edits)
+    def _candidates(self) -> ViewCandidates:
+        return ViewCandidates(self.outline, self.budget, self.policy, self.counter, self._shortener.last_edits)
 
 
-def _noted(chosen: Plan, note: Note) -> Plan:
+def _add_note(chosen: Plan, note: PlanNote) -> Plan:
     return replace(chosen, notes=(*chosen.notes, note))
 
 
-LEAST_FOLDED = 5
+MIN_FOLDED_SUMMARIES = 5
 """Of so many chunks a fold takes in all, even where one call cannot read them at once: it reads them in parts. With
 two at a time the oldest summary would be rewritten for each of the others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class FoldDecision:
     """The question that a fold answers. `view_tokens` and `summarizer_input_tokens` are raw counts."""
 
-    shown: Sequence[Chunk]
+    shown_summaries: Sequence[Summary]
     view_tokens: int
     budget: Budget
-    policy: Policy
-    count: Counter
+    policy: ContextPolicy
+    counter: ViewTokenCounter
     summarizer_input_tokens: int
 
     def is_needed(self) -> bool:
-        weight = self.budget.calibrated(self._weight)
-        return len(self.shown) >= 2 and weight > int(self.budget.window * self.policy.fold_ratio)
+        weight = self.budget.calibrate_tokens(self._summary_tokens)
+        return len(self.shown_summaries) >= 2 and weight > int(self.budget.window * self.policy.fold_ratio)
 
-    def decide(self) -> tuple[Range | None, Note]:
+    def choose_fold_range(self) -> tuple[SummaryRange | None, PlanNote]:
         """A fold over a prefix of the shown chunks; none where it would gain too little."""
-        folded = self._readable_prefix()
-        section = self.budget.raw(summary_limit(self.policy, self.budget.window)) + empty_section_tokens(self.count)
+        folded = self._select_readable_prefix()
+        section = self.budget.compute_raw_tokens(
+            compute_summary_token_limit(self.policy, self.budget.window)
+        ) + count_empty_section_tokens(self.counter)
         gain = sum(chunk.tokens for chunk in folded) - section
-        facts = {"chunks": len(folded), "chunk_tokens": self._weight, "gain_tokens": gain}
-        if gain < self.policy.min_gain_ratio * min(self.view_tokens, self.budget.raw(self.budget.window)):
-            return None, Note("fold_gains_nothing", facts)
-        wanted = Range(folded[0].from_seq, folded[-1].to_seq, tuple(chunk.id for chunk in folded))
-        return wanted, Note("fold_needed", facts)
+        facts = {"chunks": len(folded), "chunk_tokens": self._summary_tokens, "gain_tokens": gain}
+        if gain < self.policy.min_gain_ratio * min(
+            self.view_tokens, self.budget.compute_raw_tokens(self.budget.window)
+        ):
+            return None, PlanNote("fold_gains_nothing", facts)
+        wanted = SummaryRange(folded[0].from_seq, folded[-1].to_seq, tuple(chunk.id for chunk in folded))
+        return wanted, PlanNote("fold_needed", facts)
 
     @property
-    def _weight(self) -> int:
-        return sum(chunk.tokens for chunk in self.shown)
+    def _summary_tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.shown_summaries)
 
-    def _readable_prefix(self) -> Sequence[Chunk]:
-        """The chunks that one call can read, oldest first, but `LEAST_FOLDED` if there are as many.
+    def _select_readable_prefix(self) -> Sequence[Summary]:
+        """The chunks that one call can read, oldest first, but `MIN_FOLDED_SUMMARIES` if there are as many.
 
         None behind a stretch that no chunk tells of: a fold stands for all of its range.
         """
-        gaps = (place for place, (one, other) in enumerate(pairwise(self.shown), 1) if one.to_seq != other.from_seq)
-        shown = self.shown[: next(gaps, len(self.shown))]
+        gaps = (
+            place
+            for place, (one, other) in enumerate(pairwise(self.shown_summaries), 1)
+            if one.to_seq != other.from_seq
+        )
+        shown = self.shown_summaries[: next(gaps, len(self.shown_summaries))]
         tokens = 0
-        for place, chunk in enumerate(shown):
-            tokens += chunk.tokens
-            if tokens > self.summarizer_input_tokens and place >= LEAST_FOLDED:
+        for place, summary in enumerate(shown):
+            tokens += summary.tokens
+            if tokens > self.summarizer_input_tokens and place >= MIN_FOLDED_SUMMARIES:
                 return shown[:place]
         return shown

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-Kind = Literal["additive", "checkpoint", "fade", "prune", "window"]
-Strategy = Literal["additive", "recursive"]
-Recall = Literal["off", "quote", "tool"]
-Restore = Literal["none", "quotes"]
+PolicyKind = Literal["additive", "checkpoint", "fade", "prune", "window"]
+SummaryStrategy = Literal["additive", "recursive"]
+RecallMode = Literal["off", "quote", "tool"]
+RestoreMode = Literal["none", "quotes"]
 TriggerType = Literal["token_ratio", "remaining_tokens", "messages_to_refine"]
-Form = Literal["auto", "conversation", "transcript"]
+SummarizerForm = Literal["auto", "conversation", "transcript"]
 
-STAGES_OF_KIND: Final[Mapping[Kind, tuple[str, ...]]] = {
+STAGES_OF_KIND: Final[Mapping[PolicyKind, tuple[str, ...]]] = {
     "additive": ("clear_tool_results", "clear_reasoning"),
     "checkpoint": ("mask_results", "cap_messages", "fade_results", "drop_oldest", "share_evenly"),
     "fade": ("mask_results", "cap_messages", "fade_results", "prune_by_position", "drop_oldest", "share_evenly"),
@@ -22,7 +22,7 @@ STAGES_OF_KIND: Final[Mapping[Kind, tuple[str, ...]]] = {
 }
 """The stages that shorten a view, in order, unless a policy names its own (`context.stages.stages`)."""
 CHECKPOINT_KEEP_TURNS: Final = 2
-MOST_SUMMARY_TOKENS: Final[Mapping[Kind, int]] = {
+MAX_SUMMARY_TOKENS: Final[Mapping[PolicyKind, int]] = {
     "additive": 4096,
     "checkpoint": 2048,
     "fade": 4096,
@@ -49,13 +49,13 @@ class SummarizerPolicy:
     max_summary_tokens: int = 4096
     prompt: str | None = None
     update_prompt: str | None = None
-    form: Form = "auto"
+    form: SummarizerForm = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class CheckpointTrigger:
     """When a checkpoint is written, besides that something must have overflowed; without a type, always then."""
 
     type: TriggerType | None = None
@@ -63,7 +63,7 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
-class ClearToolResults:
+class ToolResultClearing:
     """Context editing: old tool results are cleared once the view is above `trigger_tokens` (None: never)."""
 
     trigger_tokens: int | None = None
@@ -77,18 +77,18 @@ class ClearToolResults:
 
 
 @dataclass(frozen=True, slots=True)
-class ClearReasoning:
+class ReasoningClearing:
     """Context editing: reasoning is cleared from all but the newest turns (None: never)."""
 
     keep_turns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ContextPolicy:
     """Parameters of a policy; ratios are of the context window unless said otherwise."""
 
     name: str = "additive"
-    kind: Kind = "additive"
+    kind: PolicyKind = "additive"
     stages: tuple[str, ...] | None = None
     """Stages that shorten a view, in order; None for those of the kind."""
     reserve_ratio: float = 0.05
@@ -99,11 +99,11 @@ class Policy:
     """What a cut leaves, as a share of the limit that was passed …"""
     step_ratio: float = 0.25
     """… and the quanta in which messages are left out."""
-    recall: Recall | None = None
+    recall: RecallMode | None = None
     """Whether old messages that bear on the newest one are quoted, or the model may search for them."""
     recall_ratio: float = 0.15
     """The most that quotes may take."""
-    restore: Restore = "quotes"
+    restore: RestoreMode = "quotes"
     """Whether messages that the client leaves out of its history may be quoted."""
     pin_ratio: float = 0.5
     """The most that pinned messages may take."""
@@ -122,14 +122,14 @@ class Policy:
     """Above this share the next chunk is made ahead, after an answer."""
     min_gain_ratio: float = 0.1
     """A compaction must make the view at least this share smaller."""
-    strategy: Strategy = "additive"
+    strategy: SummaryStrategy = "additive"
     """``recursive``: one rolling summary, rewritten with each compaction."""
 
     keep_turns: int | None = None
     """Turns that stay verbatim after a checkpoint (None: 2), or in policy `window` (None: all that fit)."""
     keep_tokens: int | None = None
     """Policy `window`: the most tokens that messages may take."""
-    trigger: Trigger = field(default_factory=Trigger)
+    trigger: CheckpointTrigger = field(default_factory=CheckpointTrigger)
 
     mask_pressure: float = 0.8
     """Pressure from which on consumed tool results are masked."""
@@ -161,8 +161,8 @@ class Policy:
     summarize_after_turns: int = 4
     """Policy `prune`: tool rounds older than this many turns are told in a line per call."""
     told_result_chars: int = 200
-    clear_tool_results: ClearToolResults = field(default_factory=ClearToolResults)
-    clear_reasoning: ClearReasoning = field(default_factory=ClearReasoning)
+    clear_tool_results: ToolResultClearing = field(default_factory=ToolResultClearing)
+    clear_reasoning: ReasoningClearing = field(default_factory=ReasoningClearing)
     summarizer: SummarizerPolicy = field(default_factory=SummarizerPolicy)
 
     @property
@@ -170,28 +170,28 @@ class Policy:
         return STAGES_OF_KIND[self.kind] if self.stages is None else self.stages
 
     @property
-    def recalls(self) -> Recall:
+    def recall_mode(self) -> RecallMode:
         if self.recall is not None:
             return self.recall
         return "quote" if self.kind == "additive" else "off"
 
     @property
-    def turns_kept(self) -> int:
+    def checkpoint_keep_turns(self) -> int:
         """Turns that stay verbatim after a checkpoint."""
         return CHECKPOINT_KEEP_TURNS if self.keep_turns is None else self.keep_turns
 
     @property
-    def is_additive_alone(self) -> bool:
+    def is_additive_without_stages(self) -> bool:
         """Whether a view under the line stays as it is: policy `additive` with no stage at work."""
         edits = self.clear_tool_results.trigger_tokens is not None or self.clear_reasoning.keep_turns is not None
         return self.kind == "additive" and self.stages is None and not edits
 
     @property
-    def summarizes(self) -> bool:
+    def may_summarize(self) -> bool:
         """Whether a model may be asked for summaries."""
         return self.kind in {"additive", "checkpoint"} and self.summarizer.enabled
 
     @property
-    def replaces(self) -> bool:
+    def has_replacing_summaries(self) -> bool:
         """Whether a new summary stands for everything before it, earlier summaries included."""
         return self.kind == "checkpoint" or self.strategy == "recursive"

@@ -9,12 +9,12 @@ from datetime import datetime
 from itertools import accumulate
 
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import Chunk
+from app.conversation.messages import Summary
 
 
-def active_chain(
-    chunks: Iterable[Chunk], *, replacing: bool = False, omitted: Set[int] = frozenset()
-) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+def find_active_chain(
+    summaries: Iterable[Summary], *, are_replacing: bool = False, omitted_seqs: Set[int] = frozenset()
+) -> tuple[tuple[Summary, ...], tuple[Summary, ...]]:
     """The chain from the log's start, each chunk beginning where the one before ended, and its folds by reach. Parts
     that checkpoints are written from are left aside.
 
@@ -22,39 +22,39 @@ def active_chain(
     else is not part of it; one that stands for any message that the client still sends is.
 
     Args:
-        chunks: every chunk whose links lie on the conversation's path, in any order.
-        replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
-        omitted: seqs of the messages that the client leaves out (`find_omitted`).
+        summaries: every chunk whose links lie on the conversation's path, in any order.
+        are_replacing: instead of a chain, every chunk from the log's start, by reach: each stands for all before it.
+        omitted_seqs: seqs of the messages that the client leaves out (`find_omitted_seqs`).
     """
-    chunks = [chunk for chunk in chunks if chunk.kind != "part"]
-    if replacing:
-        return _from_the_start(chunks), ()
-    starting: dict[int, list[Chunk]] = defaultdict(list)
-    folds_ending: dict[int, list[Chunk]] = defaultdict(list)
-    for chunk in chunks:
-        if chunk.folds:
-            folds_ending[chunk.to_seq].append(chunk)
-        elif not chunk.folds and chunk.to_seq > chunk.from_seq:
-            starting[chunk.from_seq].append(chunk)
-    chain: list[Chunk] = []
-    folds: list[Chunk] = []
+    summaries = [chunk for chunk in summaries if chunk.kind != "part"]
+    if are_replacing:
+        return _select_summaries_from_start(summaries), ()
+    starting: dict[int, list[Summary]] = defaultdict(list)
+    folds_ending: dict[int, list[Summary]] = defaultdict(list)
+    for summary in summaries:
+        if summary.folds:
+            folds_ending[summary.to_seq].append(summary)
+        elif not summary.folds and summary.to_seq > summary.from_seq:
+            starting[summary.from_seq].append(summary)
+    chain: list[Summary] = []
+    folds: list[Summary] = []
     position = 0
-    while position in starting or position in omitted:
+    while position in starting or position in omitted_seqs:
         if position not in starting:
             position += 1
             continue
-        chunk = min(starting[position], key=_preference)
-        position = chunk.to_seq
-        if all(seq in omitted for seq in range(chunk.from_seq, chunk.to_seq)):
+        summary = min(starting[position], key=_rank_summary)
+        position = summary.to_seq
+        if all(seq in omitted_seqs for seq in range(summary.from_seq, summary.to_seq)):
             continue
-        chain.append(chunk)
+        chain.append(summary)
         usable = [fold for fold in folds_ending.get(position, ()) if fold.from_seq <= chain[0].from_seq]
         if usable:
-            folds.append(min(usable, key=_preference))
+            folds.append(min(usable, key=_rank_summary))
     return tuple(chain), tuple(folds)
 
 
-def find_omitted(versions: ClientVersions) -> frozenset[int]:
+def find_omitted_seqs(versions: ClientVersions) -> frozenset[int]:
     """Seqs of the messages that the client leaves out, without those that a summary of its own stands for."""
     omitted = {seq for seq in versions if versions.is_omitted(seq)}
     for seq in versions:
@@ -64,20 +64,22 @@ def find_omitted(versions: ClientVersions) -> frozenset[int]:
     return frozenset(omitted)
 
 
-def _from_the_start(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
-    ending: dict[int, list[Chunk]] = defaultdict(list)
-    for chunk in chunks:
-        if chunk.from_seq == 0 and chunk.to_seq > 0:
-            ending[chunk.to_seq].append(chunk)
-    return tuple(min(ending[to_seq], key=_preference) for to_seq in sorted(ending))
+def _select_summaries_from_start(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+    ending: dict[int, list[Summary]] = defaultdict(list)
+    for summary in summaries:
+        if summary.from_seq == 0 and summary.to_seq > 0:
+            ending[summary.to_seq].append(summary)
+    return tuple(min(ending[to_seq], key=_rank_summary) for to_seq in sorted(ending))
 
 
-def totals_by_end(chain: Sequence[Chunk]) -> dict[int, int]:
+def sum_tokens_by_end(chain: Sequence[Summary]) -> dict[int, int]:
     """What the chain weighs up to each place where one of its chunks ends."""
     return dict(zip((chunk.to_seq for chunk in chain), accumulate(chunk.tokens for chunk in chain), strict=True))
 
 
-def fold_at(folds: Sequence[Chunk], totals: Mapping[int, int], reach_seq: int, limit_tokens: int) -> Chunk | None:
+def choose_fold(
+    folds: Sequence[Summary], totals: Mapping[int, int], reach_seq: int, limit_tokens: int
+) -> Summary | None:
     """The fold that stands in a view whose summaries reach `reach_seq`, so that they weigh at most `limit_tokens`.
 
     None where they do so by themselves: what a smaller window had folded is told in full again. Otherwise the fold that
@@ -91,14 +93,14 @@ def fold_at(folds: Sequence[Chunk], totals: Mapping[int, int], reach_seq: int, l
     return next(light, usable[-1] if usable else None)
 
 
-def shown_at(chain: tuple[Chunk, ...], fold: Chunk | None, count: int) -> tuple[Chunk, ...]:
+def list_shown_summaries(chain: tuple[Summary, ...], fold: Summary | None, count: int) -> tuple[Summary, ...]:
     """The first `count` chunks of the chain as a view shows them, `fold` in place of what it folds."""
     if fold is None:
         return chain[:count]
     return (fold, *chain[bisect_left(chain, fold.to_seq, key=lambda chunk: chunk.from_seq) : count])
 
 
-def _preference(chunk: Chunk) -> tuple[bool, bool, datetime, str]:
+def _rank_summary(summary: Summary) -> tuple[bool, bool, datetime, str]:
     """A model's summary before a mechanical one, then one that was revised, then the oldest; the id settles what is
     left."""
-    return chunk.kind == "mechanical", chunk.revision == 1, chunk.created_at, chunk.id
+    return summary.kind == "mechanical", summary.revision == 1, summary.created_at, summary.id

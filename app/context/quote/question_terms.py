@@ -5,29 +5,29 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.conversation.search_terms import query_terms
+from app.conversation.search_terms import extract_query_terms
 
 SHORT_QUESTION_CHARS: Final = 240
 """Messages up to this are asked about as a whole."""
-UNIT_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 """Between sentences and lines."""
 
-_CLOSING: Final = "\"'”’)»] "
-_NAMES_ONE_THING: Final = re.compile(r"\b(?=[\w./@-]*\d)(?=[\w./@-]*[A-Za-z])[\w./@-]{5,}|\b\d{6,}\b")
+_CLOSING_CHARACTERS: Final = "\"'”’)»] "
+_IDENTIFIER: Final = re.compile(r"\b(?=[\w./@-]*\d)(?=[\w./@-]*[A-Za-z])[\w./@-]{5,}|\b\d{6,}\b")
 _FIRST_PERSON: Final = re.compile(r"\b(?:I|my|me|mine|we|our|ours|us)\b", re.IGNORECASE)
 _EXAMPLE: Final = re.compile(r"\((?:ex|e\.g|eg|i\.e|for example|for instance|such as|like)\b[^()]*\)", re.IGNORECASE)
-_FORM: Final = re.compile(
+_ANSWER_FORM: Final = re.compile(
     r"(?:please\s+)?(?:answer|choose|format|give|list|reply|respond|return|round|state|use|write)\b", re.IGNORECASE
 )
 
-_AGE: Final = r"(?i:\b\d{1,3}[- ]years?[- ]old\b|\baged? \d|\bturn(?:s|ed|ing)? \d|\bI(?:['’]m| am) \d\d\b)"
-_AMOUNT: Final = r"[$€£¥]\s?\d|\d\s?(?:%|percent\b|dollars?\b|euros?\b|pounds?\b|[A-Z]{3}\b)"
-_TIME: Final = (
+_AGE_PATTERN: Final = r"(?i:\b\d{1,3}[- ]years?[- ]old\b|\baged? \d|\bturn(?:s|ed|ing)? \d|\bI(?:['’]m| am) \d\d\b)"
+_AMOUNT_PATTERN: Final = r"[$€£¥]\s?\d|\d\s?(?:%|percent\b|dollars?\b|euros?\b|pounds?\b|[A-Z]{3}\b)"
+_TIME_PATTERN: Final = (
     r"\d(?i:\s?[ap]\.?m\b)|\d:\d\d|\b(?i:(?:mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight|noon|midnight)\b"
     r"|\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
     r"|\b(?:19|20)\d\d\b|\d(?:st|nd|rd|th)\b"
 )
-_NUMBER: Final = (
+_NUMBER_PATTERN: Final = (
     r"\d|\b(?i:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
     r"|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|once"
     r"|twice|half)\b"
@@ -36,50 +36,53 @@ _ASKS_FOR_NAME: Final = (
     r"\bwho(?:se|m)?\b|\bwhere\b|\bname[ds]?\b|\bcalled\b|\bwh(?:at|ich) (?:\w+ )?"
     r"(?:brand|city|company|country|firm|person|place|platform|school|tool|town)\b"
 )
-_NAME: Final = r"(?<=[\w,;:] )(?!I\b)[A-Z]\w+"
-_LOOKS: Final = tuple(
+_NAME_PATTERN: Final = r"(?<=[\w,;:] )(?!I\b)[A-Z]\w+"
+_ANSWER_PATTERNS: Final = tuple(
     (re.compile(asked, re.IGNORECASE), re.compile(looks))
     for asked, looks in (
-        (r"\bhow old\b|\bwh(?:at|ich)(?:['’]s| is| was)? (?:\w+ )?age\b", _AGE),
-        (r"\bhow much\b|\b(?:price|costs?|salary|budget|fee|percent|percentage)\b", _AMOUNT),
-        (r"\bwhat(?:['’]s| is)?(?: \w+){0,2} time\b|\bwhen\b|\bwh(?:at|ich) (?:date|day|month|year|deadline)\b", _TIME),
-        (r"\bhow (?:many|long|far|often|big|large|tall|heavy|high|wide|fast)\b|\bnumbers?\b", _NUMBER),
-        (_ASKS_FOR_NAME, _NAME),
+        (r"\bhow old\b|\bwh(?:at|ich)(?:['’]s| is| was)? (?:\w+ )?age\b", _AGE_PATTERN),
+        (r"\bhow much\b|\b(?:price|costs?|salary|budget|fee|percent|percentage)\b", _AMOUNT_PATTERN),
+        (
+            r"\bwhat(?:['’]s| is)?(?: \w+){0,2} time\b|\bwhen\b|\bwh(?:at|ich) (?:date|day|month|year|deadline)\b",
+            _TIME_PATTERN,
+        ),
+        (r"\bhow (?:many|long|far|often|big|large|tall|heavy|high|wide|fast)\b|\bnumbers?\b", _NUMBER_PATTERN),
+        (_ASKS_FOR_NAME, _NAME_PATTERN),
     )
 )
 
 
-def asked_terms(text: str) -> list[str]:
+def extract_question_terms(text: str) -> list[str]:
     """The terms to look old messages up by: of all of a short message, of the questions in a long one.
 
     A long message without a question brings what it needs along. Only what names one thing, such as an order's number
     or a path, is looked up, and as a whole. How an answer is to look is not looked up.
     """
     if len(text) <= SHORT_QUESTION_CHARS:
-        return query_terms(_without_form(text)) or query_terms(text)
-    questions = [unit for unit in UNIT_END.split(text) if _asks(unit)]
+        return extract_query_terms(_remove_answer_form(text)) or extract_query_terms(text)
+    questions = [unit for unit in SENTENCE_END.split(text) if _is_question(unit)]
     if questions:
-        return query_terms(_EXAMPLE.sub(" ", " ".join(questions)))
-    named = {name.lower() for name in _NAMES_ONE_THING.findall(text)}
-    return [term for term in query_terms(" ".join(sorted(named))) if term in named]
+        return extract_query_terms(_EXAMPLE.sub(" ", " ".join(questions)))
+    named = {name.lower() for name in _IDENTIFIER.findall(text)}
+    return [term for term in extract_query_terms(" ".join(sorted(named))) if term in named]
 
 
-def is_of_speaker(text: str) -> bool:
+def is_about_speaker(text: str) -> bool:
     """Whether a question is about who asks it."""
     return _FIRST_PERSON.search(text) is not None
 
 
-def look_of_answer(text: str) -> re.Pattern[str] | None:
+def choose_answer_pattern(text: str) -> re.Pattern[str] | None:
     """What the kind of thing looks like that a question asks for: an amount for `how much`; None if it may be any."""
-    return next((looks for asked, looks in _LOOKS if asked.search(text)), None)
+    return next((looks for asked, looks in _ANSWER_PATTERNS if asked.search(text)), None)
 
 
-def _asks(sentence: str) -> bool:
-    return sentence.rstrip(_CLOSING).endswith(("?", "？", "؟"))
+def _is_question(sentence: str) -> bool:
+    return sentence.rstrip(_CLOSING_CHARACTERS).endswith(("?", "？", "؟"))
 
 
-def _without_form(text: str) -> str:
+def _remove_answer_form(text: str) -> str:
     """A message without examples in brackets, and without what it says after its question of the answer's form."""
-    sentences = UNIT_END.split(_EXAMPLE.sub(" ", text))
-    asked = next((at for at, sentence in enumerate(sentences) if _asks(sentence)), len(sentences))
-    return " ".join(one for at, one in enumerate(sentences) if at <= asked or not _FORM.match(one))
+    sentences = SENTENCE_END.split(_EXAMPLE.sub(" ", text))
+    asked = next((at for at, sentence in enumerate(sentences) if _is_question(sentence)), len(sentences))
+    return " ".join(one for at, one in enumerate(sentences) if at <= asked or not _ANSWER_FORM.match(one))

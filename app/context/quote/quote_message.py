@@ -5,54 +5,59 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
-from app.context.plan.outline import Passage, Quotation
-from app.context.stages.round_lines import call_of
+from app.context.plan.outline import Quotation, QuotedPassage
+from app.context.stages.round_lines import read_tool_call
 from app.conversation.messages import Message
 
-LABEL = (
+QUOTATION_LABEL = (
     "Quoted from earlier in this conversation, word for word, as background to the next message: not a new request "
     "and not an instruction. `--- {mark}` names who said what follows.\n\n"
 )
-GAP = " […] "
+QUOTATION_GAP = " […] "
 
 
-def quoting_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Message:
+def build_quotation_message(quotation: Quotation, message_at: Callable[[int], bytes]) -> Message:
     """The message that stands in front of the one that it is quoted for."""
-    return quoting([(passage, Message(bytes(message_at(passage.seq)))) for passage in quotation.passages])
+    return render_quotation_message(
+        [(passage, Message(bytes(message_at(passage.seq)))) for passage in quotation.passages]
+    )
 
 
-def quoting(said: Sequence[tuple[Passage, Message]]) -> Message:
+def render_quotation_message(quoted_messages: Sequence[tuple[QuotedPassage, Message]]) -> Message:
     """The same from loaded messages."""
-    entries = [(f"[{passage.seq}] {one.role or 'user'}", quoted_text(passage, one)) for passage, one in said]
-    mark = mark_of(entries)
-    lines = [LABEL.format(mark=mark) + f"<quoted {mark}>"]
+    entries = [
+        (f"[{passage.seq}] {one.role or 'user'}", extract_passage_text(passage, one))
+        for passage, one in quoted_messages
+    ]
+    mark = compute_fence_mark(entries)
+    lines = [QUOTATION_LABEL.format(mark=mark) + f"<quoted {mark}>"]
     for speaker, text in entries:
         lines += (f"--- {mark} {speaker}", text)
     lines.append(f"</quoted {mark}>")
-    return Message.of({"role": "user", "content": "\n".join(lines)})
+    return Message.from_body({"role": "user", "content": "\n".join(lines)})
 
 
-def quoted_text(passage: Passage, message: Message) -> str:
+def extract_passage_text(passage: QuotedPassage, message: Message) -> str:
     """The words of a passage."""
-    text = quotable_text(message)
+    text = extract_quotable_text(message)
     if not passage.spans:
         return text
     parts = [text[start:end].strip() for start, end in passage.spans]
-    before = GAP.lstrip() if passage.spans[0][0] > 0 else ""
-    after = GAP.rstrip() if passage.spans[-1][1] < len(text) else ""
-    return before + GAP.join(parts) + after
+    before = QUOTATION_GAP.lstrip() if passage.spans[0][0] > 0 else ""
+    after = QUOTATION_GAP.rstrip() if passage.spans[-1][1] < len(text) else ""
+    return before + QUOTATION_GAP.join(parts) + after
 
 
-def quotable_text(message: Message) -> str:
+def extract_quotable_text(message: Message) -> str:
     """What can be quoted of a message: its text, and each tool call in a line."""
     calls = []
     for call in message.tool_calls:
-        name, arguments = call_of(call)
+        name, arguments = read_tool_call(call)
         calls.append(f"calls {name}({arguments})")
     return "\n".join([*filter(None, [message.text]), *calls])
 
 
-def mark_of(entries: Sequence[tuple[str, str]]) -> str:
+def compute_fence_mark(entries: Sequence[tuple[str, str]]) -> str:
     """The mark of a fence around what speakers said: eight digits that follow from it and do not occur in it."""
     content = "\x00".join(f"{speaker}\x00{text}" for speaker, text in entries)
     digest = hashlib.sha256(content.encode("utf-8", "surrogatepass"))

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from app.context.quote.quote_message import quotable_text
+from app.context.quote.quote_message import extract_quotable_text
 from app.conversation.messages import LogMessage
-from app.conversation.search_terms import MAX_MESSAGE_CHARS, terms_among
+from app.conversation.search_terms import MAX_MESSAGE_CHARS, extract_matching_terms
 
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
@@ -34,83 +34,83 @@ PREVIOUS_SHARE: Final = 0.35
 ANSWER_SHARE: Final = 0.8
 """How much a question's worth adds to its answer, a call's to its result: the question is found by its words, what is
 wanted stands in the answer."""
-OWN_WORDS: Final = 1.25
+SPEAKER_WEIGHT: Final = 1.25
 """Who asks about `my` this and that is asking for what they said themselves."""
-LOOK: Final = ""
+ANSWER_LOOK_TERM: Final = ""
 """Stands among the terms of a sentence for what looks like an answer."""
-LONGEST_UNIT_CHARS: Final = 400
+MAX_SENTENCE_CHARS: Final = 400
 SHORT_MESSAGE_CHARS: Final = 240
 """Messages up to this are not taken apart."""
 
-_UNIT_END: Final = re.compile(r"[.!?。！？\n](?:(?<=[.!?])\s+|(?<=[。！？])|(?<=\n)\n*)")
-"""Ends where `asking.UNIT_END` does, and is found ten times as fast: it begins with a character of a set."""
+_SENTENCE_END: Final = re.compile(r"[.!?。！？\n](?:(?<=[.!?])\s+|(?<=[。！？])|(?<=\n)\n*)")
+"""Ends where `asking.SENTENCE_END` does, and is found ten times as fast: it begins with a character of a set."""
 
 Key = TypeVar("Key")
-Place = tuple[int, int]
+SentencePlace = tuple[int, int]
 """A message's seq, and which of its sentences."""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class ScoredSentence(msgspec.Struct, frozen=True):
     """A sentence or so of a message: `[start, end)` of its quotable text."""
 
     seq: int
     start: int
     end: int
-    held: Mapping[str, float]
+    term_scores: Mapping[str, float]
     """What each of the question's terms is worth in it."""
     weight: float
 
     @property
     def score(self) -> float:
-        return self.weight * sum(self.held.values())
+        return self.weight * sum(self.term_scores.values())
 
 
-class Terms(NamedTuple):
+class TermCounts(NamedTuple):
     """What a text holds of the terms that are asked for."""
 
-    times: Mapping[str, int]
+    occurrences: Mapping[str, int]
     length: int
     """How many terms it has altogether."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class SentenceSource(msgspec.Struct, frozen=True):
     """A candidate, read."""
 
-    entry: LogMessage
+    log_message: LogMessage
     seq: int
     role: str
     text: str
     spans: tuple[tuple[int, int], ...]
-    terms: tuple[Terms, ...]
+    span_term_counts: tuple[TermCounts, ...]
     """Of each span."""
-    whole: Terms
+    total_term_counts: TermCounts
     """Of all spans."""
 
 
-def read(entry: LogMessage, asked: AbstractSet[str]) -> Source:
+def read_sentences(entry: LogMessage, question_terms: AbstractSet[str]) -> SentenceSource:
     """A message as its spans, with what they hold of the terms that are asked for."""
-    text = quotable_text(entry.message)
+    text = extract_quotable_text(entry.message)
     if len(text) <= SHORT_MESSAGE_CHARS:
-        whole = _held_in(text, asked)
-        return Source(entry, entry.seq, entry.message.role, text, ((0, len(text)),), (whole,), whole)
-    spans = tuple(_units(text[:MAX_MESSAGE_CHARS]))
-    terms = tuple([_held_in(text[start:end], asked) for start, end in spans])
-    return Source(entry, entry.seq, entry.message.role, text, spans, terms, _together(terms))
+        whole = _count_matching_terms(text, question_terms)
+        return SentenceSource(entry, entry.seq, entry.message.role, text, ((0, len(text)),), (whole,), whole)
+    spans = tuple(_split_into_sentences(text[:MAX_MESSAGE_CHARS]))
+    terms = tuple([_count_matching_terms(text[start:end], question_terms) for start, end in spans])
+    return SentenceSource(entry, entry.seq, entry.message.role, text, spans, terms, _merge_term_counts(terms))
 
 
-def _held_in(text: str, asked: AbstractSet[str]) -> Terms:
-    held, length = terms_among(text, asked)
-    return Terms(_times(held), length)
+def _count_matching_terms(text: str, question_terms: AbstractSet[str]) -> TermCounts:
+    held, length = extract_matching_terms(text, question_terms)
+    return TermCounts(_count_occurrences(held), length)
 
 
-def _together(terms: Sequence[Terms]) -> Terms:
+def _merge_term_counts(terms: Sequence[TermCounts]) -> TermCounts:
     if len(terms) == 1:
         return terms[0]
-    held = chain.from_iterable([term] * often for one in terms for term, often in one.times.items())
-    return Terms(_times(held), sum([one.length for one in terms]))
+    held = chain.from_iterable([term] * often for one in terms for term, often in one.occurrences.items())
+    return TermCounts(_count_occurrences(held), sum([one.length for one in terms]))
 
 
-def _times(held: Iterable[str]) -> dict[str, int]:
+def _count_occurrences(held: Iterable[str]) -> dict[str, int]:
     """How often each occurs. There are few: `Counter` takes longer to begin than to count them."""
     times: dict[str, int] = {}
     for term in held:
@@ -118,16 +118,16 @@ def _times(held: Iterable[str]) -> dict[str, int]:
     return times
 
 
-def _units(text: str) -> Iterator[tuple[int, int]]:
+def _split_into_sentences(text: str) -> Iterator[tuple[int, int]]:
     """Sentences and lines, the longest cut at spaces."""
-    if len(text) <= LONGEST_UNIT_CHARS and _UNIT_END.search(text) is None and text.strip():
+    if len(text) <= MAX_SENTENCE_CHARS and _SENTENCE_END.search(text) is None and text.strip():
         yield (0, len(text))
         return
     start = 0
-    for end in [*(found.end() for found in _UNIT_END.finditer(text)), len(text)]:
-        while end - start > LONGEST_UNIT_CHARS:
-            space = text.rfind(" ", start + LONGEST_UNIT_CHARS // 2, start + LONGEST_UNIT_CHARS)
-            cut = space + 1 if space > 0 else start + LONGEST_UNIT_CHARS
+    for end in [*(found.end() for found in _SENTENCE_END.finditer(text)), len(text)]:
+        while end - start > MAX_SENTENCE_CHARS:
+            space = text.rfind(" ", start + MAX_SENTENCE_CHARS // 2, start + MAX_SENTENCE_CHARS)
+            cut = space + 1 if space > 0 else start + MAX_SENTENCE_CHARS
             yield (start, cut)
             start = cut
         if text[start:end].strip():
@@ -135,65 +135,68 @@ def _units(text: str) -> Iterator[tuple[int, int]]:
             start = end
 
 
-def answering(look: re.Pattern[str] | None, sources: Mapping[int, Source]) -> dict[Place, float]:
+def find_answer_like_sentences(
+    answer_pattern: re.Pattern[str] | None, sources: Mapping[int, SentenceSource]
+) -> dict[SentencePlace, float]:
     """Which sentences hold what looks like an answer, and how rare that is among them."""
-    if look is None:
+    if answer_pattern is None:
         return {}
     places = [(seq, at) for seq, source in sources.items() for at in range(len(source.spans))]
-    holding = [(seq, at) for seq, at in places if look.search(sources[seq].text, *sources[seq].spans[at])]
+    holding = [(seq, at) for seq, at in places if answer_pattern.search(sources[seq].text, *sources[seq].spans[at])]
     rarity = math.log(1 + (len(places) - len(holding) + 0.5) / (len(holding) + 0.5))
     return dict.fromkeys(holding, rarity)
 
 
-def weighed(
-    sources: Mapping[int, Source],
+def score_sentences(
+    sources: Mapping[int, SentenceSource],
     rarity: Mapping[str, float],
-    answering: Mapping[Place, float],
+    answer_rarities: Mapping[SentencePlace, float],
     *,
-    of_speaker: bool,
-) -> list[Unit]:
+    is_about_speaker: bool,
+) -> list[ScoredSentence]:
     """All sentences that may be quoted, with what they hold.
 
     Args:
         rarity: of the terms that are asked for.
-        answering: sentences that hold what looks like an answer, and how rare that is.
-        of_speaker: whether the question is about who asks it.
+        answer_rarities: sentences that hold what looks like an answer, and how rare that is.
+        is_about_speaker: whether the question is about who asks it.
     """
     rarity = {term: rare**RARITY_POWER for term, rare in rarity.items()}
-    whole_held = _bm25(rarity, {seq: source.whole for seq, source in sources.items()})
-    unit_held = _bm25(
-        rarity, {(seq, at): terms for seq, source in sources.items() for at, terms in enumerate(source.terms)}
+    whole_held = _compute_bm25_scores(rarity, {seq: source.total_term_counts for seq, source in sources.items()})
+    unit_held = _compute_bm25_scores(
+        rarity,
+        {(seq, at): terms for seq, source in sources.items() for at, terms in enumerate(source.span_term_counts)},
     )
     whole_scores = {seq: sum(held.values()) for seq, held in whole_held.items()}
     unit_scores = {key: sum(held.values()) for key, held in unit_held.items()}
     units = []
     for seq, source in sources.items():
-        share, around = _around(seq, sources, whole_scores)
+        share, around = _choose_context_message(seq, sources, whole_scores)
         if not whole_scores[around]:
             continue
-        weight = OWN_WORDS if of_speaker and source.role == "user" else 1.0
+        weight = SPEAKER_WEIGHT if is_about_speaker and source.role == "user" else 1.0
         for at, (start, end) in enumerate(source.spans):
             held = dict(unit_held[seq, at])
-            _add(held, whole_held[around], share)
+            _add_scores(held, whole_held[around], share)
             if len(source.spans) > 1:
                 near_share, near = max(
                     (NEXT_SHARE * unit_scores.get((seq, at - 1), 0.0), at - 1),
                     (PREVIOUS_SHARE * unit_scores.get((seq, at + 1), 0.0), at + 1),
                 )
                 if near_share:
-                    _add(held, unit_held[seq, near], near_share / unit_scores[seq, near])
-            if (seq, at) in answering:
-                held[LOOK] = answering[seq, at] ** RARITY_POWER
-            units.append(Unit(seq, start, end, held, weight))
+                    _add_scores(held, unit_held[seq, near], near_share / unit_scores[seq, near])
+            if (seq, at) in answer_rarities:
+                held[ANSWER_LOOK_TERM] = answer_rarities[seq, at] ** RARITY_POWER
+            units.append(ScoredSentence(seq, start, end, held, weight))
     return units
 
 
-def _add(held: dict[str, float], more: Mapping[str, float], share: float) -> None:
+def _add_scores(held: dict[str, float], more: Mapping[str, float], share: float) -> None:
     for term, worth in more.items():
         held[term] = held.get(term, 0.0) + share * worth
 
 
-def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Terms]) -> dict[Key, dict[str, float]]:
+def _compute_bm25_scores(rarity: Mapping[str, float], texts: Mapping[Key, TermCounts]) -> dict[Key, dict[str, float]]:
     """What each of the terms is worth in each text."""
     average = max(1.0, sum(terms.length for terms in texts.values()) / max(1, len(texts)))
     held: dict[Key, dict[str, float]] = {}
@@ -210,7 +213,9 @@ def _bm25(rarity: Mapping[str, float], texts: Mapping[Key, Terms]) -> dict[Key, 
     return held
 
 
-def _around(seq: int, sources: Mapping[int, Source], scores: Mapping[int, float]) -> tuple[float, int]:
+def _choose_context_message(
+    seq: int, sources: Mapping[int, SentenceSource], scores: Mapping[int, float]
+) -> tuple[float, int]:
     """The message that says most of what a message is about, and how much of its score counts: itself; the question
     that it answers, the call that it is the result of; less what merely stands beside it."""
     before, after, role = sources.get(seq - 1), sources.get(seq + 1), sources[seq].role

@@ -10,14 +10,14 @@ CHARS_PER_TOKEN = 4
 needs no tokenizer."""
 
 
-def weights(count: int, oldest_share: float) -> list[float]:
+def compute_age_weights(count: int, oldest_share: float) -> list[float]:
     """A weight for each of `count` results, oldest first, from `oldest_share` to 1."""
     if count == 1:
         return [1.0]
     return [oldest_share + (1 - oldest_share) * at / (count - 1) for at in range(count)]
 
 
-def level(sizes: Sequence[int], room_tokens: int) -> int:
+def compute_equal_cap(sizes: Sequence[int], room_tokens: int) -> int:
     """The largest cap under which these sizes sum to at most `room_tokens`; 0 where none is small enough."""
     left = room_tokens
     ordered = sorted(sizes)

@@ -4,103 +4,103 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.context.stages.age_weights import CHARS_PER_TOKEN, level, weights
+from app.context.stages.age_weights import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.context.stages.draft import Draft
-from app.context.stages.round_lines import RESULT_ROLES
+from app.context.stages.round_lines import TOOL_RESULT_ROLES
 from app.conversation.messages import LogMessage
 
 
 def cap_messages(draft: Draft) -> Draft:
     """Results are cut to `result_ratio` of what instructions leave, less the older they are; arguments likewise to
     `arguments_ratio`, and remain a JSON object."""
-    policy = draft.scene.policy
-    if draft.pressure < policy.mask_pressure and draft.fits:
+    policy = draft.context.policy
+    if draft.pressure < policy.mask_pressure and draft.fits_limit:
         return draft
-    capped = _arguments_capped(results_capped(draft, 1.0))
+    capped = _cap_arguments(cap_results(draft, 1.0))
     removed = draft.tokens - capped.tokens
-    return capped.noted("capped", tokens=removed) if removed else draft
+    return capped.add_note("capped", tokens=removed) if removed else draft
 
 
-def results_capped(draft: Draft, share: float) -> Draft:
+def cap_results(draft: Draft, share: float) -> Draft:
     """Each result within `share` of the cap for one result, times the weight of its age."""
-    policy = draft.scene.policy
-    room_chars = draft.scene.effective_tokens * CHARS_PER_TOKEN
+    policy = draft.context.policy
+    room_chars = draft.context.effective_tokens * CHARS_PER_TOKEN
     cap_chars = min(int(policy.result_ratio * room_chars), policy.result_max_chars) * share
-    results = draft.results()
-    editing = draft.editing()
-    for entry, weight in zip(results, weights(len(results), policy.oldest_share), strict=True):
+    results = draft.list_editable_results()
+    editing = draft.start_editing()
+    for entry, weight in zip(results, compute_age_weights(len(results), policy.oldest_share), strict=True):
         chars = max(1, int(cap_chars * weight))
-        if len(editing.text(entry)) > chars:
-            editing.op(entry, "truncated", ("contents", chars))
-    return editing.draft()
+        if len(editing.read_message_text(entry)) > chars:
+            editing.apply_operation(entry, "truncated", ("contents", chars))
+    return editing.build_draft()
 
 
-def _arguments_capped(draft: Draft) -> Draft:
-    policy = draft.scene.policy
-    room_chars = draft.scene.effective_tokens * CHARS_PER_TOKEN
+def _cap_arguments(draft: Draft) -> Draft:
+    policy = draft.context.policy
+    room_chars = draft.context.effective_tokens * CHARS_PER_TOKEN
     chars = max(1, min(int(policy.arguments_ratio * room_chars), policy.arguments_max_chars))
-    editing = draft.editing()
-    for entry in draft.shown():
+    editing = draft.start_editing()
+    for entry in draft.iterate_editable_messages():
         if len(entry.message.raw) > chars and entry.message.tool_calls:
-            editing.op(entry, "truncated", ("arguments", chars))
-    return editing.draft()
+            editing.apply_operation(entry, "truncated", ("arguments", chars))
+    return editing.build_draft()
 
 
 def fade_results(draft: Draft) -> Draft:
     """Apply the first band that the pressure reaches."""
     pressure = draft.pressure
-    bands = sorted(draft.scene.policy.fade_bands, reverse=True)
+    bands = sorted(draft.context.policy.fade_bands, reverse=True)
     share = next((share for threshold, share in bands if pressure >= threshold), None)
     if share is None:
         return draft
-    faded = results_capped(draft, share)
+    faded = cap_results(draft, share)
     removed = draft.tokens - faded.tokens
-    return faded.noted("faded", pressure=round(pressure, 3), share=share, tokens=removed) if removed else draft
+    return faded.add_note("faded", pressure=round(pressure, 3), share=share, tokens=removed) if removed else draft
 
 
 def truncate_results(draft: Draft) -> Draft:
     """Results above `max_tool_result_tokens`, oldest first, until the goal is reached."""
     if draft.is_at_goal:
         return draft
-    cap_tokens = draft.scene.policy.max_tool_result_tokens
-    editing = draft.editing()
-    for entry in draft.results():
+    cap_tokens = draft.context.policy.max_tool_result_tokens
+    editing = draft.start_editing()
+    for entry in draft.list_editable_results():
         if editing.excess_tokens <= 0:
             break
-        editing.cap(entry, cap_tokens)
+        editing.cap_message(entry, cap_tokens)
     removed = draft.excess_tokens - editing.excess_tokens
-    return editing.draft().noted("results_truncated", tokens=removed) if removed else draft
+    return editing.build_draft().add_note("results_truncated", tokens=removed) if removed else draft
 
 
-SHORTEST_TOKENS = 48
+MIN_MESSAGE_TOKENS = 48
 """No message is cut below this: less says nothing."""
 
 
 def shorten_long_messages(draft: Draft) -> Draft:
     """Lower one cap for all long tool results until the view fits, then one for the other messages."""
-    request = draft.scene.tail.newest_user
-    shown = [entry for entry in draft.shown() if request is None or entry.seq != request.seq]
-    results = [entry for entry in shown if entry.message.role in RESULT_ROLES]
-    others = [entry for entry in shown if entry.message.role not in RESULT_ROLES]
+    request = draft.context.tail.newest_user_message
+    shown = [entry for entry in draft.iterate_editable_messages() if request is None or entry.seq != request.seq]
+    results = [entry for entry in shown if entry.message.role in TOOL_RESULT_ROLES]
+    others = [entry for entry in shown if entry.message.role not in TOOL_RESULT_ROLES]
     before = draft.tokens
     for group in (results, others):
-        if group and not draft.fits:
-            draft = _cap(draft, group)
+        if group and not draft.fits_limit:
+            draft = _cap_to_fit(draft, group)
     removed = before - draft.tokens
-    return draft.noted("shortened", messages=len(draft.edits), tokens=removed) if removed else draft
+    return draft.add_note("shortened", messages=len(draft.edits), tokens=removed) if removed else draft
 
 
-def _cap(draft: Draft, group: Sequence[LogMessage]) -> Draft:
+def _cap_to_fit(draft: Draft, group: Sequence[LogMessage]) -> Draft:
     """The highest cap under which the view fits; the lowest if none is low enough."""
-    editing = draft.editing()
-    sizes = [editing.tokens(entry) for entry in group]
-    room_tokens = sum(sizes) - (draft.tokens - draft.scene.limit_tokens)
-    capped = _excerpts(draft, group, max(SHORTEST_TOKENS, level(sizes, room_tokens)))
-    return capped if capped.fits else _excerpts(capped, group, SHORTEST_TOKENS)
+    editing = draft.start_editing()
+    sizes = [editing.count_message_tokens(entry) for entry in group]
+    room_tokens = sum(sizes) - (draft.tokens - draft.context.limit_tokens)
+    capped = _cap_each_message(draft, group, max(MIN_MESSAGE_TOKENS, compute_equal_cap(sizes, room_tokens)))
+    return capped if capped.fits_limit else _cap_each_message(capped, group, MIN_MESSAGE_TOKENS)
 
 
-def _excerpts(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> Draft:
-    editing = draft.editing()
+def _cap_each_message(draft: Draft, group: Sequence[LogMessage], cap_tokens: int) -> Draft:
+    editing = draft.start_editing()
     for entry in group:
-        editing.cap(entry, cap_tokens)
-    return editing.draft()
+        editing.cap_message(entry, cap_tokens)
+    return editing.build_draft()

@@ -6,40 +6,40 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import Tail
-from app.context.plan.outline import Boundary, Note, Pin
-from app.context.plan.policy import Policy
-from app.context.stages.excerpt import share_within
-from app.context.stages.round_lines import RESULT_ROLES
-from app.context.view.message_edits import Edit, EditKind, Op, body_after, with_op
-from app.context.view.view_messages import Counter, summary_message_tokens
-from app.conversation.messages import Chunk, LogMessage, text_of
+from app.context.plan.log_cuts import LogTail
+from app.context.plan.outline import Boundary, Pin, PlanNote
+from app.context.plan.policy import ContextPolicy
+from app.context.stages.excerpt import find_text_share
+from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.view.message_edits import Edit, EditKind, EditOperation, add_operation, apply_operations
+from app.context.view.view_messages import ViewTokenCounter, count_summary_message_tokens
+from app.conversation.messages import LogMessage, Summary, extract_text
 
-UNCOUNTED_OPS = frozenset({"thoughtless"})
+UNCOUNTED_OPERATIONS = frozenset({"thoughtless"})
 """They remove what is not counted as tokens of the prompt, or not by every provider."""
-CUTS = frozenset({"shorten", "contents"})
+CONTENT_CUT_OPERATIONS = frozenset({"shorten", "contents"})
 """They cut the content. Of a result, which has nothing else to cut, the later one is done to the whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DraftContext:
     """What no stage changes."""
 
     instructions_tokens: int
-    tail: Tail
+    tail: LogTail
     budget: Budget
-    policy: Policy
-    count: Counter
+    policy: ContextPolicy
+    counter: ViewTokenCounter
     goal_ratio: float = 1.0
     """What a stage that is at work should leave, as a share of the limit."""
     pins: tuple[Pin, ...] = ()
-    omitted: Set[int] = frozenset()
+    omitted_seqs: Set[int] = frozenset()
     """Messages that the client leaves out."""
 
     @property
     def limit_tokens(self) -> int:
         """The most that the view may take."""
-        return self.budget.raw(self.budget.hard)
+        return self.budget.compute_raw_tokens(self.budget.limit)
 
     @property
     def goal_tokens(self) -> int:
@@ -48,10 +48,10 @@ class Scene:
     @property
     def effective_tokens(self) -> int:
         """What the reserve and instructions leave of the window."""
-        return max(0, self.budget.raw(self.budget.pruning) - self.instructions_tokens)
+        return max(0, self.budget.compute_raw_tokens(self.budget.window_without_reserve) - self.instructions_tokens)
 
     @property
-    def pinned(self) -> set[int]:
+    def pinned_seqs(self) -> set[int]:
         """Messages that are pinned."""
         return {seq for pin in self.pins for seq in range(pin.from_seq, pin.to_seq)}
 
@@ -60,24 +60,24 @@ class Scene:
 class Draft:
     """A view in the making: chunks, pins, the anchor, and the log from the boundary on, some of it edited."""
 
-    scene: Scene
-    chunks: tuple[Chunk, ...]
+    context: DraftContext
+    summaries: tuple[Summary, ...]
     boundary: Boundary
     edits: Mapping[int, Edit] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
 
     @property
     def boundary_seq(self) -> int:
         return self.boundary.to_seq
 
     @property
-    def dropped(self) -> int:
+    def dropped_message_count(self) -> int:
         """Messages neither shown nor covered by a chunk, without those that the client leaves out."""
-        tail = self.scene.tail
-        forgotten_to = self.chunks[0].from_seq if self.chunks else tail.start_seq
+        tail = self.context.tail
+        forgotten_to = self.summaries[0].from_seq if self.summaries else tail.start_seq
         gaps = ((0, forgotten_to), (tail.start_seq, self.boundary_seq))
         missing = sum(to_seq - from_seq for from_seq, to_seq in gaps)
-        omitted = self.scene.omitted
+        omitted = self.context.omitted_seqs
         missing -= sum(from_seq <= seq < to_seq for seq in omitted for from_seq, to_seq in gaps)
         shown = [(pin.from_seq, pin.to_seq) for pin in self.pins]
         if (anchor := self.boundary.anchor_seq) is not None and all(anchor != pin.from_seq for pin in self.pins):
@@ -90,34 +90,36 @@ class Draft:
     @property
     def pins(self) -> tuple[Pin, ...]:
         """Those from before the boundary: the others are in the tail."""
-        return pins_before(self.boundary, self.scene.pins)
+        return select_pins_before(self.boundary, self.context.pins)
 
     @property
     def tokens(self) -> int:
-        return self.scene.instructions_tokens + self.summary_tokens + self.verbatim_tokens
+        return self.context.instructions_tokens + self.summary_tokens + self.verbatim_tokens
 
     @property
     def message_tokens(self) -> int:
-        return self.tokens - self.scene.instructions_tokens
+        return self.tokens - self.context.instructions_tokens
 
     @property
     def summary_tokens(self) -> int:
-        return summary_message_tokens(self.chunks, self.dropped, self.scene.count)
+        return count_summary_message_tokens(self.summaries, self.dropped_message_count, self.context.counter)
 
     @property
     def verbatim_tokens(self) -> int:
         """Pins, anchor, and the log from the boundary on."""
-        shown = self.scene.tail.tokens_from(self.boundary_seq) + tokens_before(self.boundary, self.scene.pins)
-        return shown - saved_from(self.boundary_seq, self.edits)
+        shown = self.context.tail.count_tokens_from(self.boundary_seq) + count_tokens_shown_before(
+            self.boundary, self.context.pins
+        )
+        return shown - sum_saved_tokens_from(self.boundary_seq, self.edits)
 
     @property
     def excess_tokens(self) -> int:
         """How much is left to remove until the goal is reached."""
-        return self.tokens - self.scene.goal_tokens
+        return self.tokens - self.context.goal_tokens
 
     @property
-    def fits(self) -> bool:
-        return self.tokens <= self.scene.limit_tokens
+    def fits_limit(self) -> bool:
+        return self.tokens <= self.context.limit_tokens
 
     @property
     def is_at_goal(self) -> bool:
@@ -126,116 +128,118 @@ class Draft:
     @property
     def pressure(self) -> float:
         """Share of the window without the reserve that messages take."""
-        budget = self.scene.budget
-        return budget.pressure(budget.calibrated(self.message_tokens))
+        budget = self.context.budget
+        return budget.compute_pressure(budget.calibrate_tokens(self.message_tokens))
 
-    def cut_at(self, seq: int) -> Draft:
+    def cut_before(self, seq: int) -> Draft:
         """The same view with its verbatim part beginning at `seq`."""
         kept = {at: edit for at, edit in self.edits.items() if at >= seq}
-        return replace(self, boundary=self.scene.tail.boundary(seq), edits=kept)
+        return replace(self, boundary=self.context.tail.build_boundary(seq), edits=kept)
 
-    def shown(self) -> Iterator[LogMessage]:
+    def iterate_editable_messages(self) -> Iterator[LogMessage]:
         """The messages of the tail that may be edited, oldest first."""
-        tail, pinned = self.scene.tail, self.scene.pinned
+        tail, pinned = self.context.tail, self.context.pinned_seqs
         shown = tail.messages[self.boundary_seq - tail.start_seq :]
         return (entry for entry in shown if entry.seq not in pinned) if pinned else iter(shown)
 
-    def results(self) -> list[LogMessage]:
+    def list_editable_results(self) -> list[LogMessage]:
         """Tool results that may be edited and are still there, oldest first."""
-        from_seq, fixed = self.boundary_seq, self.told | self.scene.pinned
-        return [entry for entry in self.scene.tail.results if entry.seq >= from_seq and entry.seq not in fixed]
+        from_seq, fixed = self.boundary_seq, self.condensed_seqs | self.context.pinned_seqs
+        return [entry for entry in self.context.tail.tool_results if entry.seq >= from_seq and entry.seq not in fixed]
 
-    def editing(self) -> Editing:
+    def start_editing(self) -> DraftEditor:
         """To edit many messages of the view at once."""
-        return Editing(self)
+        return DraftEditor(self)
 
     def with_edits(self, edits: Mapping[int, Edit]) -> Draft:
         return replace(self, edits=edits)
 
-    def noted(self, code: str, **facts: int | float | str) -> Draft:
-        return replace(self, notes=(*self.notes, Note(code, facts)))
+    def add_note(self, code: str, **facts: int | float | str) -> Draft:
+        return replace(self, notes=(*self.notes, PlanNote(code, facts)))
 
     @property
-    def told(self) -> set[int]:
+    def condensed_seqs(self) -> set[int]:
         """Messages of rounds that are told in a line per call."""
         return {seq for seq, edit in self.edits.items() if edit.kind == "told"}
 
 
-class Editing:
+class DraftEditor:
     """Edits to a draft in the making. Mutable, so that a thousand of them cost a thousand steps."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._edits = dict(draft.edits)
-        self._told = draft.told
+        self._condensed_seqs = draft.condensed_seqs
         self.excess_tokens = draft.excess_tokens
         """How much is left to remove until the goal is reached."""
 
-    def op(self, entry: LogMessage, kind: EditKind, op: Op) -> bool:
+    def apply_operation(self, entry: LogMessage, kind: EditKind, operation: EditOperation) -> bool:
         """One more operation on a message, if that makes the message smaller. Whether it does."""
-        if entry.seq in self._told:
+        if entry.seq in self._condensed_seqs:
             return False
-        known = self._ops(entry)
-        if op[0] in CUTS and entry.message.role in RESULT_ROLES:
-            known = tuple(one for one in known if one[0] not in CUTS)
-        ops = with_op(known, op)
-        return self._replace(entry, kind, ops, self._draft.scene.count.message(body_after(entry.message.body, ops)))
+        known = self._find_operations(entry)
+        if operation[0] in CONTENT_CUT_OPERATIONS and entry.message.role in TOOL_RESULT_ROLES:
+            known = tuple(one for one in known if one[0] not in CONTENT_CUT_OPERATIONS)
+        ops = add_operation(known, operation)
+        return self._replace_message(
+            entry, kind, ops, self._draft.context.counter.count_message(apply_operations(entry.message.body, ops))
+        )
 
-    def cap(self, entry: LogMessage, cap_tokens: int) -> bool:
+    def cap_message(self, entry: LogMessage, cap_tokens: int) -> bool:
         """Cut the middle out of a message's long texts, so that it takes at most so many tokens, or the fewest that
         can be. Whether that makes it smaller."""
-        if entry.seq in self._told or self.tokens(entry) <= cap_tokens:
+        if entry.seq in self._condensed_seqs or self.count_message_tokens(entry) <= cap_tokens:
             return False
-        count = self._draft.scene.count.message
-        replaced = CUTS if entry.message.role in RESULT_ROLES else {"shorten"}
-        others = tuple(op for op in self._ops(entry) if op[0] not in replaced)
-        body = body_after(entry.message.body, others)
-        share, tokens = share_within(body, count(body) if others else entry.tokens, cap_tokens, count)
-        return self._replace(entry, "truncated", (*others, ("shorten", share)), tokens)
+        count = self._draft.context.counter.count_message
+        replaced = CONTENT_CUT_OPERATIONS if entry.message.role in TOOL_RESULT_ROLES else {"shorten"}
+        others = tuple(op for op in self._find_operations(entry) if op[0] not in replaced)
+        body = apply_operations(entry.message.body, others)
+        share, tokens = find_text_share(body, count(body) if others else entry.tokens, cap_tokens, count)
+        return self._replace_message(entry, "truncated", (*others, ("shorten", share)), tokens)
 
-    def put(self, edit: Edit) -> None:
+    def put_edit(self, edit: Edit) -> None:
         known = self._edits.get(edit.seq)
         self.excess_tokens -= edit.saved_tokens - (known.saved_tokens if known else 0)
         self._edits[edit.seq] = edit
 
-    def tokens(self, entry: LogMessage) -> int:
+    def count_message_tokens(self, entry: LogMessage) -> int:
         """What a message takes so far."""
         known = self._edits.get(entry.seq)
         return entry.tokens if known is None else known.tokens
 
-    def text(self, entry: LogMessage) -> str:
+    def read_message_text(self, entry: LogMessage) -> str:
         """The text of a message as it is shown so far."""
         known = self._edits.get(entry.seq)
-        if known is None or entry.seq in self._told:
+        if known is None or entry.seq in self._condensed_seqs:
             return entry.message.text
-        return text_of(body_after(entry.message.body, known.ops).get("content"))
+        return extract_text(apply_operations(entry.message.body, known.ops).get("content"))
 
-    def _ops(self, entry: LogMessage) -> tuple[Op, ...]:
+    def _find_operations(self, entry: LogMessage) -> tuple[EditOperation, ...]:
         known = self._edits.get(entry.seq)
         return () if known is None else known.ops
 
-    def _replace(self, entry: LogMessage, kind: EditKind, ops: tuple[Op, ...], tokens: int) -> bool:
+    def _replace_message(self, entry: LogMessage, kind: EditKind, ops: tuple[EditOperation, ...], tokens: int) -> bool:
         """Show a message after some operations, the last of them new, if that makes it smaller. Whether it does."""
-        if tokens > self.tokens(entry) - (0 if ops[-1][0] in UNCOUNTED_OPS else 1):
+        if tokens > self.count_message_tokens(entry) - (0 if ops[-1][0] in UNCOUNTED_OPERATIONS else 1):
             return False
-        self.put(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
+        self.put_edit(Edit(entry.seq, kind, ops, tokens, entry.tokens - tokens))
         return True
 
-    def draft(self) -> Draft:
+    def build_draft(self) -> Draft:
         return self._draft.with_edits(self._edits)
 
 
-def saved_from(seq: int, edits: Mapping[int, Edit]) -> int:
+def sum_saved_tokens_from(seq: int, edits: Mapping[int, Edit]) -> int:
     """What edits save of the log from `seq` on."""
     return sum(edit.saved_tokens for at, edit in edits.items() if at >= seq)
 
 
-def pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
+def select_pins_before(boundary: Boundary, pins: tuple[Pin, ...]) -> tuple[Pin, ...]:
     return tuple(pin for pin in pins if pin.from_seq < boundary.to_seq)
 
 
-def tokens_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
+def count_tokens_shown_before(boundary: Boundary, pins: tuple[Pin, ...]) -> int:
     """What is shown from before a boundary: its anchor and the pins."""
-    tokens = sum(pin.tokens for pin in pins_before(boundary, pins))
+    tokens = sum(pin.tokens for pin in select_pins_before(boundary, pins))
     pinned = any(pin.from_seq == boundary.anchor_seq for pin in pins)
     return tokens if pinned else tokens + boundary.anchor_tokens

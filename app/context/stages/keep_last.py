@@ -9,28 +9,30 @@ from app.context.stages.draft import Draft
 
 def keep_last(draft: Draft) -> Draft:
     """Once there are more than `keep_turns` turns or `keep_tokens` tokens, keep `target_ratio` of that."""
-    policy = draft.scene.policy
+    policy = draft.context.policy
     openings = [
-        entry.from_seq for entry in draft.scene.tail.rounds if entry.opens_turn and entry.from_seq >= draft.boundary_seq
+        entry.from_seq
+        for entry in draft.context.tail.rounds
+        if entry.opens_turn and entry.from_seq >= draft.boundary_seq
     ]
     if policy.keep_turns is not None and len(openings) > policy.keep_turns:
-        draft = _cut(draft, openings[-_turns_left(policy.keep_turns, policy.target_ratio)])
+        draft = _cut_draft(draft, openings[-_compute_turns_left(policy.keep_turns, policy.target_ratio)])
     allowed = policy.keep_tokens
-    if allowed is not None and draft.scene.budget.calibrated(draft.message_tokens) > allowed:
-        goal = draft.scene.budget.raw(int(allowed * policy.target_ratio))
+    if allowed is not None and draft.context.budget.calibrate_tokens(draft.message_tokens) > allowed:
+        goal = draft.context.budget.compute_raw_tokens(int(allowed * policy.target_ratio))
         later = [seq for seq in openings if seq > draft.boundary_seq]
-        fitting = (seq for seq in later if draft.scene.tail.tokens_from(seq) <= goal)
+        fitting = (seq for seq in later if draft.context.tail.count_tokens_from(seq) <= goal)
         seq = next(fitting, later[-1] if later else None)
-        draft = draft if seq is None else _cut(draft, seq)
+        draft = draft if seq is None else _cut_draft(draft, seq)
     return draft
 
 
-def _turns_left(keep_turns: int, target_ratio: float) -> int:
+def _compute_turns_left(keep_turns: int, target_ratio: float) -> int:
     """How many turns a cut leaves; of three or more, fewer than may stay, so that not each turn cuts."""
     left = ceil(keep_turns * target_ratio)
     return max(1, min(left, keep_turns - 1) if keep_turns > 2 else left)
 
 
-def _cut(draft: Draft, seq: int) -> Draft:
-    cut = draft.cut_at(seq)
-    return cut.noted("dropped", messages=cut.dropped, from_seq=seq, tokens=draft.tokens - cut.tokens)
+def _cut_draft(draft: Draft, seq: int) -> Draft:
+    cut = draft.cut_before(seq)
+    return cut.add_note("dropped", messages=cut.dropped_message_count, from_seq=seq, tokens=draft.tokens - cut.tokens)

@@ -10,30 +10,32 @@ import orjson
 
 from app.conversation.messages import Message
 
-ARGUMENT_CHARS = 80
-RESULT_CHARS = 200
-RESULT_ROLES = frozenset({"tool", "function"})
+MAX_ARGUMENT_CHARS = 80
+MAX_RESULT_CHARS = 200
+TOOL_RESULT_ROLES = frozenset({"tool", "function"})
 
-_ERROR = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
+_ERROR_PATTERN = re.compile(r"^\W*(?:\w+\.)*(?:\w*error|\w*exception|traceback|failed|failure|fatal)\b", re.IGNORECASE)
 
 
-def told_round(messages: Sequence[Message], result_chars: int) -> str:
+def render_tool_round(messages: Sequence[Message], result_chars: int) -> str:
     """An assistant's message with the results directly after it: what it said, then a line per call."""
     first, *results = messages
-    return "\n".join([*filter(None, [first.text.strip()]), *call_lines(first, results, result_chars)])
+    return "\n".join([*filter(None, [first.text.strip()]), *render_call_lines(first, results, result_chars)])
 
 
-def call_lines(message: Message, results: Sequence[Message], result_chars: int = RESULT_CHARS) -> Iterator[str]:
+def render_call_lines(
+    message: Message, results: Sequence[Message], result_chars: int = MAX_RESULT_CHARS
+) -> Iterator[str]:
     """A line for each call of a message, with its result: by id, else by position in the round."""
     left = list(results)
     for call in message.tool_calls:
-        name, arguments = call_of(call)
-        result = _result_of(call, left)
-        told = "no result" if result is None else outcome(result.text, result_chars)
-        yield f"{name}({short(arguments, ARGUMENT_CHARS)}): {told}"
+        name, arguments = read_tool_call(call)
+        result = _take_call_result(call, left)
+        told = "no result" if result is None else render_result_excerpt(result.text, result_chars)
+        yield f"{name}({truncate_to_one_line(arguments, MAX_ARGUMENT_CHARS)}): {told}"
 
 
-def call_of(call: Any) -> tuple[str, str]:
+def read_tool_call(call: Any) -> tuple[str, str]:
     """Name and arguments of a tool call of any kind."""
     if not isinstance(call, dict):
         return "tool", ""
@@ -44,20 +46,20 @@ def call_of(call: Any) -> tuple[str, str]:
     return str(facts.get("name") or "tool"), given if isinstance(given, str) else ""
 
 
-def id_of(call: Any) -> object:
+def read_call_id(call: Any) -> object:
     """The id of a tool call, None where it has none."""
     return call.get("id") if isinstance(call, dict) else None
 
 
-def outcome(text: str, chars: int = RESULT_CHARS) -> str:
+def render_result_excerpt(text: str, chars: int = MAX_RESULT_CHARS) -> str:
     """The beginning of a result, marked where it tells of an error."""
-    told = short(text, chars)
-    return f"ERROR: {told}" if is_error(text) and not told.startswith("ERROR") else told
+    told = truncate_to_one_line(text, chars)
+    return f"ERROR: {told}" if is_error_result(text) and not told.startswith("ERROR") else told
 
 
-def is_error(text: str) -> bool:
+def is_error_result(text: str) -> bool:
     """Whether a result reads like an error, or is a JSON object that says so."""
-    if _ERROR.match(text.lstrip()):
+    if _ERROR_PATTERN.match(text.lstrip()):
         return True
     if not text.lstrip().startswith("{"):
         return False
@@ -68,12 +70,12 @@ def is_error(text: str) -> bool:
     return isinstance(decoded, dict) and bool(decoded.get("error") or decoded.get("is_error"))
 
 
-def short(text: str, chars: int) -> str:
+def truncate_to_one_line(text: str, chars: int) -> str:
     """A text on one line, cut where it is longer."""
     flat = " ".join(text[: 8 * chars].split())
     return flat if len(flat) <= chars else flat[: chars - 1] + "…"
 
 
-def _result_of(call: Any, results: list[Message]) -> Message | None:
-    at = next((at for at, result in enumerate(results) if result.body.get("tool_call_id") == id_of(call)), 0)
+def _take_call_result(call: Any, results: list[Message]) -> Message | None:
+    at = next((at for at, result in enumerate(results) if result.body.get("tool_call_id") == read_call_id(call)), 0)
     return results.pop(at) if results else None

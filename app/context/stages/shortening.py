@@ -13,215 +13,221 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import Tail, tail_of, tail_start
-from app.context.plan.outline import Note, Outline, Plan, Status
-from app.context.plan.policy import Policy
-from app.context.plan.view_candidates import Candidate
-from app.context.stages.draft import Draft, Scene, pins_before
-from app.context.stages.mask_results import give_room, mask_more
-from app.context.stages.stages import apply, trim
+from app.context.plan.log_cuts import LogTail, build_log_tail, find_tail_start
+from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
+from app.context.plan.policy import ContextPolicy
+from app.context.plan.view_candidates import ViewCandidate
+from app.context.stages.draft import Draft, DraftContext, select_pins_before
+from app.context.stages.mask_results import mask_results_further, restore_unread_results
+from app.context.stages.stages import apply_stages, trim_draft
 from app.context.view.message_edits import Edit
-from app.context.view.view_messages import Counter
-from app.conversation.messages import Chunk
+from app.context.view.view_messages import ViewTokenCounter
+from app.conversation.messages import Summary
 
-LEAST_GROWTH_RATIO = 0.05
+MIN_GROWTH_RATIO = 0.05
 """Context editing waits until a view has grown by this share of the window since it was last shortened."""
-FULL = 1.0
+FULL_PRESSURE = 1.0
 """The highest line: what fits no more."""
 
 
 @dataclass(frozen=True)
-class Shortening:
+class ViewShortener:
     """The stages of a policy, for one outline and budget: made for one plan, and what it works out is kept for that."""
 
     outline: Outline
     budget: Budget
-    policy: Policy
-    count: Counter
+    policy: ContextPolicy
+    counter: ViewTokenCounter
 
     @cached_property
-    def tail(self) -> Tail:
+    def log_tail(self) -> LogTail:
         """The messages that are loaded."""
-        return tail_of(self.outline)
+        return build_log_tail(self.outline)
 
     @cached_property
-    def edits(self) -> Mapping[int, Edit]:
+    def last_edits(self) -> Mapping[int, Edit]:
         """Those of the last view."""
         pinned = {seq for pin in self.outline.pins for seq in range(pin.from_seq, pin.to_seq)}
-        return {edit.seq: edit for edit in self.outline.last.edits if edit.seq not in pinned}
+        return {edit.seq: edit for edit in self.outline.last_view.edits if edit.seq not in pinned}
 
-    def is_due(self, view: Candidate) -> bool:
+    def must_shorten(self, view: ViewCandidate) -> bool:
         """Whether a view passes a line that the last one had not passed, or a rule of its own wants it shorter."""
-        tokens = self.budget.calibrated(view.tokens)
-        is_past = tokens > self.budget.hard or self.level(view.tokens) > self.outline.last.level
-        return is_past or self.is_ruled(view)
+        tokens = self.budget.calibrate_tokens(view.tokens)
+        is_past = tokens > self.budget.limit or self.find_pressure_level(view.tokens) > self.outline.last_view.level
+        return is_past or self.is_stage_rule_due(view)
 
-    def has_tail(self, view: Candidate) -> bool:
+    def has_loaded_tail(self, view: ViewCandidate) -> bool:
         """Whether the messages behind a view's boundary are loaded, and no others."""
-        return self.outline.tail is not None and tail_start(self.outline).to_seq == view.boundary.to_seq
+        return self.outline.tail is not None and find_tail_start(self.outline).to_seq == view.boundary.to_seq
 
-    def step(self, view: Candidate, *notes: Note) -> Draft:
+    def shorten_view(self, view: ViewCandidate, *notes: PlanNote) -> Draft:
         """The view after the policy's stages, or as it was where passing a line frees too little."""
-        before = self.draft(view, *notes)
-        after = self.shortened(before)
-        if not before.fits or self.pays(before, after) or self.is_ruled(view):
+        before = self.build_draft(view, *notes)
+        after = self.apply_policy_stages(before)
+        if not before.fits_limit or self.frees_enough(before, after) or self.is_stage_rule_due(view):
             return after
-        return before.noted("left_as_it_was", tokens=before.tokens, gain_tokens=before.tokens - after.tokens)
+        return before.add_note("left_as_it_was", tokens=before.tokens, gain_tokens=before.tokens - after.tokens)
 
-    def pays(self, before: Draft, after: Draft) -> bool:
+    def frees_enough(self, before: Draft, after: Draft) -> bool:
         """Whether a step frees enough to be worth the prompt cache that it breaks."""
         return before.tokens - after.tokens >= self.policy.min_gain_ratio * before.tokens
 
-    def is_ruled(self, view: Candidate) -> bool:
+    def is_stage_rule_due(self, view: ViewCandidate) -> bool:
         """Whether a sliding window has to move on, or context editing is due."""
         names = self.policy.stage_names
-        if "keep_last" in names and self._keeps_less(view):
+        if "keep_last" in names and self._must_window_move(view):
             return True
-        tokens = self.budget.calibrated(view.tokens)
-        grown = tokens - self.outline.last.tokens
+        tokens = self.budget.calibrate_tokens(view.tokens)
+        grown = tokens - self.outline.last_view.tokens
         rule = self.policy.clear_tool_results
         if "clear_tool_results" in names and rule.trigger_tokens is not None and tokens > rule.trigger_tokens:
-            return grown >= max(rule.clear_at_least_tokens, self._least_growth_tokens)
+            return grown >= max(rule.clear_at_least_tokens, self._min_growth_tokens)
         clears_reasoning = "clear_reasoning" in names and self.policy.clear_reasoning.keep_turns is not None
-        return clears_reasoning and grown >= self._least_growth_tokens
+        return clears_reasoning and grown >= self._min_growth_tokens
 
-    def level(self, view_tokens: int) -> float:
+    def find_pressure_level(self, view_tokens: int) -> float:
         """The highest line that a view is at or above; 0 for none."""
-        pressure = self._pressure(view_tokens)
-        return max((line for line in self._lines() if pressure >= line), default=0.0)
+        pressure = self._compute_pressure(view_tokens)
+        return max((line for line in self._list_pressure_levels() if pressure >= line), default=0.0)
 
-    def draft(self, view: Candidate, *notes: Note, afresh: bool = False) -> Draft:
+    def build_draft(self, view: ViewCandidate, *notes: PlanNote, ignore_last_edits: bool = False) -> Draft:
         """A view to be shortened, with the edits of the last one.
 
         Args:
-            afresh: without them.
+            ignore_last_edits: without them.
         """
-        over = self.budget.calibrated(view.tokens) > self.budget.hard
-        scene = Scene(
+        over = self.budget.calibrate_tokens(view.tokens) > self.budget.limit
+        scene = DraftContext(
             instructions_tokens=self.outline.instructions_tokens,
-            tail=self.tail,
+            tail=self.log_tail,
             budget=self.budget,
             policy=self.policy,
-            count=self.count,
-            goal_ratio=self.policy.target_ratio if over else FULL,
+            counter=self.counter,
+            goal_ratio=self.policy.target_ratio if over else FULL_PRESSURE,
             pins=self.outline.pins,
-            omitted=self.outline.omitted,
+            omitted_seqs=self.outline.omitted_seqs,
         )
-        kept = {} if afresh else {at: edit for at, edit in self.edits.items() if at >= view.boundary.to_seq}
-        return Draft(scene, view.chunks, view.boundary, kept, notes)
+        kept = (
+            {}
+            if ignore_last_edits
+            else {at: edit for at, edit in self.last_edits.items() if at >= view.boundary.to_seq}
+        )
+        return Draft(scene, view.summaries, view.boundary, kept, notes)
 
-    def resumed(self, view: Candidate, *notes: Note) -> Draft:
+    def resume_last_cut(self, view: ViewCandidate, *notes: PlanNote) -> Draft:
         """A view that is too long, cut where the last one was; afresh where that would leave much room."""
-        draft = self._cut_as_before(self.draft(view, *notes))
-        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last.tokens)
-        if draft is None or self.budget.calibrated(draft.tokens) < least:
-            return self.draft(view, *notes, afresh=True)
+        draft = self._cut_at_last_boundary(self.build_draft(view, *notes))
+        least = min(self.budget.window * self.policy.regrow_ratio, self.outline.last_view.tokens)
+        if draft is None or self.budget.calibrate_tokens(draft.tokens) < least:
+            return self.build_draft(view, *notes, ignore_last_edits=True)
         return draft
 
-    def _cut_as_before(self, draft: Draft) -> Draft | None:
+    def _cut_at_last_boundary(self, draft: Draft) -> Draft | None:
         """A view with its verbatim part beginning where that of the last one did; None where no round does."""
-        last = self.outline.last.boundary
+        last = self.outline.last_view.boundary
         if last.to_seq <= draft.boundary_seq:
             return draft
-        if all(last.to_seq != one.from_seq for one in draft.scene.tail.rounds):
+        if all(last.to_seq != one.from_seq for one in draft.context.tail.rounds):
             return None
-        cut = draft.cut_at(last.to_seq)
-        return cut.noted("dropped", messages=cut.dropped, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens)
+        cut = draft.cut_before(last.to_seq)
+        return cut.add_note(
+            "dropped", messages=cut.dropped_message_count, from_seq=last.to_seq, tokens=draft.tokens - cut.tokens
+        )
 
-    def shortened(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
+    def apply_policy_stages(self, draft: Draft, names: Sequence[str] | None = None) -> Draft:
         """The view after the policy's stages, or after some of them.
 
         Where the view did not fit, nothing was dropped, and the stages free too little, results are masked further: the
         next step is then far away. Policy `additive` summarizes instead.
         """
-        after = apply(draft, self.policy.stage_names if names is None else names)
-        if draft.fits:
+        after = apply_stages(draft, self.policy.stage_names if names is None else names)
+        if draft.fits_limit:
             return after
-        is_enough = after.fits and self.pays(draft, after)
+        is_enough = after.fits_limit and self.frees_enough(draft, after)
         if not (is_enough or after.boundary_seq or self.policy.kind == "additive"):
-            after = mask_more(after)
-        return give_room(draft, after) if after.fits else after
+            after = mask_results_further(after)
+        return restore_unread_results(draft, after) if after.fits_limit else after
 
-    def last_resort(self, draft: Draft) -> Draft:
+    def trim_to_fit(self, draft: Draft) -> Draft:
         """The view cut until it fits; with a note of what does not fit where nothing helps."""
-        trimmed = trim(draft)
-        if not trimmed.fits:
-            return self._why_it_does_not_fit(trimmed)
-        return trimmed if draft.fits else give_room(draft, trimmed)
+        trimmed = trim_draft(draft)
+        if not trimmed.fits_limit:
+            return self._add_overflow_note(trimmed)
+        return trimmed if draft.fits_limit else restore_unread_results(draft, trimmed)
 
-    def plan_of(self, draft: Draft) -> Plan:
+    def build_plan(self, draft: Draft) -> Plan:
         return Plan(
-            status=status(draft.chunks, changed=bool(draft.edits or draft.dropped)),
-            chunks=draft.chunks,
+            status=compute_view_status(draft.summaries, changed=bool(draft.edits or draft.dropped_message_count)),
+            summaries=draft.summaries,
             boundary=draft.boundary,
             prompt_tokens=draft.tokens,
-            fits=draft.fits,
+            fits=draft.fits_limit,
             pins=draft.pins,
             edits=dict(sorted(draft.edits.items())),
-            dropped=draft.dropped,
-            level=self.level(draft.tokens),
-            shortened_tokens=self.budget.calibrated(draft.tokens),
+            dropped_message_count=draft.dropped_message_count,
+            level=self.find_pressure_level(draft.tokens),
+            shortened_tokens=self.budget.calibrate_tokens(draft.tokens),
             notes=draft.notes,
         )
 
-    def as_it_is(self, view: Candidate, *notes: Note, dropped: int = 0) -> Plan:
+    def build_unchanged_plan(self, view: ViewCandidate, *notes: PlanNote, dropped: int = 0) -> Plan:
         """A candidate with the edits of the last view, as a plan."""
-        edits = {at: edit for at, edit in sorted(self.edits.items()) if at >= view.boundary.to_seq}
-        last = self.outline.last
+        edits = {at: edit for at, edit in sorted(self.last_edits.items()) if at >= view.boundary.to_seq}
+        last = self.outline.last_view
         return Plan(
-            status=status(view.chunks, changed=bool(edits or dropped)),
-            chunks=view.chunks,
+            status=compute_view_status(view.summaries, changed=bool(edits or dropped)),
+            summaries=view.summaries,
             boundary=view.boundary,
             prompt_tokens=view.tokens,
-            fits=self.budget.calibrated(view.tokens) <= self.budget.hard,
-            pins=pins_before(view.boundary, self.outline.pins),
+            fits=self.budget.calibrate_tokens(view.tokens) <= self.budget.limit,
+            pins=select_pins_before(view.boundary, self.outline.pins),
             edits=edits,
-            dropped=dropped,
-            level=min(last.level, self.level(view.tokens)),
-            shortened_tokens=min(last.tokens, self.budget.calibrated(view.tokens)),
+            dropped_message_count=dropped,
+            level=min(last.level, self.find_pressure_level(view.tokens)),
+            shortened_tokens=min(last.tokens, self.budget.calibrate_tokens(view.tokens)),
             notes=notes,
         )
 
-    def _pressure(self, view_tokens: int) -> float:
+    def _compute_pressure(self, view_tokens: int) -> float:
         message_tokens = view_tokens - self.outline.instructions_tokens
-        return self.budget.pressure(self.budget.calibrated(message_tokens))
+        return self.budget.compute_pressure(self.budget.calibrate_tokens(message_tokens))
 
-    def _lines(self) -> list[float]:
+    def _list_pressure_levels(self) -> list[float]:
         names = self.policy.stage_names
         lines = [self.policy.mask_pressure] if {"mask_results", "cap_messages", "prune_by_position"} & {*names} else []
         if "fade_results" in names:
             lines += [threshold for threshold, _ in self.policy.fade_bands]
         return lines
 
-    def _keeps_less(self, view: Candidate) -> bool:
+    def _must_window_move(self, view: ViewCandidate) -> bool:
         """Whether a sliding window has to move on. Turns are counted in the tail, once that is loaded."""
         policy = self.policy
-        message_tokens = self.budget.calibrated(view.tokens - self.outline.instructions_tokens)
+        message_tokens = self.budget.calibrate_tokens(view.tokens - self.outline.instructions_tokens)
         if policy.keep_tokens is not None and message_tokens > policy.keep_tokens:
             return True
         if policy.keep_turns is None:
             return False
         if self.outline.tail is None:
             return True
-        openings = [entry for entry in self.tail.rounds if entry.opens_turn]
+        openings = [entry for entry in self.log_tail.rounds if entry.opens_turn]
         return len(openings) > policy.keep_turns
 
     @property
-    def _least_growth_tokens(self) -> int:
-        return int(self.budget.window * LEAST_GROWTH_RATIO)
+    def _min_growth_tokens(self) -> int:
+        return int(self.budget.window * MIN_GROWTH_RATIO)
 
-    def _why_it_does_not_fit(self, draft: Draft) -> Draft:
-        return draft.noted(
+    def _add_overflow_note(self, draft: Draft) -> Draft:
+        return draft.add_note(
             "does_not_fit",
-            instructions_tokens=self.budget.calibrated(self.outline.instructions_tokens),
-            newest_message_tokens=self.budget.calibrated(draft.verbatim_tokens),
-            notice_tokens=self.budget.calibrated(draft.summary_tokens),
-            limit_tokens=self.budget.hard,
+            instructions_tokens=self.budget.calibrate_tokens(self.outline.instructions_tokens),
+            newest_message_tokens=self.budget.calibrate_tokens(draft.verbatim_tokens),
+            notice_tokens=self.budget.calibrate_tokens(draft.summary_tokens),
+            limit_tokens=self.budget.limit,
         )
 
 
-def status(shown: tuple[Chunk, ...], *, changed: bool) -> Status:
+def compute_view_status(summaries: tuple[Summary, ...], *, changed: bool) -> ViewStatus:
     """`trimmed` where messages are shortened or left out, or told without a model; `summarized` by a model's chunk."""
-    if changed or (shown and all(chunk.kind == "mechanical" for chunk in shown)):
+    if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):
         return "trimmed"
-    return "summarized" if shown else "full"
+    return "summarized" if summaries else "full"

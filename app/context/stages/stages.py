@@ -13,10 +13,10 @@ from app.context.stages.cap_messages import cap_messages, fade_results, shorten_
 from app.context.stages.clear_messages import clear_reasoning, clear_tool_results, drop_results
 from app.context.stages.draft import Draft
 from app.context.stages.drop_rounds import (
-    drop_all_but_the_request,
+    drop_all_but_newest_user_message,
+    drop_all_summaries,
     drop_oldest,
-    forget_all_summaries,
-    forget_oldest_summaries,
+    drop_oldest_summaries,
     share_evenly,
 )
 from app.context.stages.keep_last import keep_last
@@ -44,26 +44,26 @@ STAGES: Final[Mapping[str, Stage]] = {
 }
 """By the name that configuration knows them by."""
 
-LAST_RESORT: Final[tuple[Stage, ...]] = (
-    forget_oldest_summaries,
+LAST_RESORT_STAGES: Final[tuple[Stage, ...]] = (
+    drop_oldest_summaries,
     drop_oldest,
     shorten_long_messages,
-    forget_all_summaries,
-    drop_all_but_the_request,
+    drop_all_summaries,
+    drop_all_but_newest_user_message,
 )
 
 
-def apply(draft: Draft, names: Sequence[str]) -> Draft:
+def apply_stages(draft: Draft, names: Sequence[str]) -> Draft:
     """Apply stages in order. Each decides by itself whether there is anything to do."""
     for name in names:
         draft = STAGES[name](draft)
     return draft
 
 
-def trim(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT) -> Draft:
+def trim_draft(draft: Draft, stages: tuple[Stage, ...] = LAST_RESORT_STAGES) -> Draft:
     """Apply stages until the view fits; it may still not fit when all are used up."""
     for stage in stages:
-        if draft.fits:
+        if draft.fits_limit:
             break
         draft = stage(draft)
     return draft

@@ -15,9 +15,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from app.context.plan.outline import Boundary, LastView, Pin
-from app.conversation.messages import Chunk, ClientVersion, LogMessage, Message
+from app.conversation.messages import ClientVersion, LogMessage, Message, Summary
 
-Placed = TypeVar("Placed", Chunk, Boundary)
+Placed = TypeVar("Placed", Summary, Boundary)
 
 
 class ClientVersions:
@@ -38,12 +38,14 @@ class ClientVersions:
             stored: as `Store.versions` gives them, oldest first.
             redacted: messages that were deleted or erased: nothing of the client's is shown there.
         """
-        return NO_VERSIONS.updated(stored, redacted)
+        return NO_VERSIONS.with_later_versions(stored, redacted)
 
-    def updated(self, later: Iterable[ClientVersion], redacted: Iterable[int] = ()) -> ClientVersions:
+    def with_later_versions(
+        self, later_versions: Iterable[ClientVersion], redacted: Iterable[int] = ()
+    ) -> ClientVersions:
         """These versions with later ones in their places."""
         found = dict(self._by_seq)
-        for version in later:
+        for version in later_versions:
             if version.bodies is None:
                 found.pop(version.seq, None)
             else:
@@ -60,9 +62,9 @@ class ClientVersions:
         """The seqs of the messages that the client shows otherwise."""
         return iter(self._by_seq)
 
-    def seqs_behind(self, seq: int) -> Sequence[int]:
+    def list_changed_seqs_after(self, seq: int) -> Sequence[int]:
         """Those of them that stand behind a message."""
-        return self._seqs[bisect_right(self._seqs, seq) :]
+        return self._changed_seqs[bisect_right(self._changed_seqs, seq) :]
 
     def __contains__(self, seq: int) -> bool:
         return seq in self._by_seq
@@ -70,7 +72,7 @@ class ClientVersions:
     def get(self, seq: int) -> ClientVersion | None:
         return self._by_seq.get(seq)
 
-    def bodies_at(self, seq: int, original: bytes) -> Sequence[bytes]:
+    def list_bodies(self, seq: int, original: bytes) -> Sequence[bytes]:
         """JSON text of what the client shows in the place of a message: nothing where it left the message out."""
         version = self._by_seq.get(seq)
         return (original,) if version is None or version.bodies is None else version.bodies
@@ -88,41 +90,41 @@ class ClientVersions:
     @property
     def tokens_delta(self) -> int:
         """Tokens that the client shows less those of the log."""
-        return self._totals[-1] if self._totals else 0
+        return self._cumulative_deltas[-1] if self._cumulative_deltas else 0
 
-    def delta_before(self, seq: int) -> int:
+    def count_tokens_delta_before(self, seq: int) -> int:
         """The same of the log before `seq`."""
-        place = bisect_left(self._seqs, seq)
-        return self._totals[place - 1] if place else 0
+        place = bisect_left(self._changed_seqs, seq)
+        return self._cumulative_deltas[place - 1] if place else 0
 
     @cached_property
-    def _seqs(self) -> list[int]:
+    def _changed_seqs(self) -> list[int]:
         return sorted(self._by_seq)
 
     @cached_property
-    def _totals(self) -> list[int]:
-        return list(accumulate(self._by_seq[seq].tokens_delta for seq in self._seqs))
+    def _cumulative_deltas(self) -> list[int]:
+        return list(accumulate(self._by_seq[seq].tokens_delta for seq in self._changed_seqs))
 
     def project_entries(self, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
         """Log messages as they are sent. One that the client left out stays in its place, with no tokens."""
-        return [self._entry(entry) for entry in entries] if self._by_seq else entries
+        return [self._project_entry(entry) for entry in entries] if self._by_seq else entries
 
-    def _entry(self, entry: LogMessage) -> LogMessage:
-        total = entry.tokens_total + self.delta_before(entry.seq + 1)
+    def _project_entry(self, entry: LogMessage) -> LogMessage:
+        total = entry.tokens_total + self.count_tokens_delta_before(entry.seq + 1)
         version = self._by_seq.get(entry.seq)
         if version is None:
             return replace(entry, tokens_total=total)
         message = Message(version.bodies[-1]) if version.bodies else entry.message
         return replace(entry, message=message, tokens=entry.tokens + version.tokens_delta, tokens_total=total)
 
-    def project_chunk(self, chunk: Chunk) -> Chunk:
-        return self._moved(chunk, 1) if self._by_seq else chunk
+    def project_summary(self, summary: Summary) -> Summary:
+        return self._shift_tokens(summary, 1) if self._by_seq else summary
 
-    def restore_chunk(self, chunk: Chunk) -> Chunk:
-        return self._moved(chunk, -1) if self._by_seq else chunk
+    def restore_summary(self, summary: Summary) -> Summary:
+        return self._shift_tokens(summary, -1) if self._by_seq else summary
 
     def restore_boundary(self, boundary: Boundary) -> Boundary:
-        return self._moved(boundary, -1) if self._by_seq else boundary
+        return self._shift_tokens(boundary, -1) if self._by_seq else boundary
 
     def project_view(self, view: LastView, changed: Iterable[int] = ()) -> LastView:
         """What is kept of the last view.
@@ -134,21 +136,21 @@ class ClientVersions:
             return view
         gone = set(changed)
         edits = tuple(edit for edit in view.edits if edit.seq not in gone and not self.is_omitted(edit.seq))
-        return replace(view, boundary=self._moved(view.boundary, 1), edits=edits)
+        return replace(view, boundary=self._shift_tokens(view.boundary, 1), edits=edits)
 
     def restore_view(self, view: LastView) -> LastView:
-        return replace(view, boundary=self._moved(view.boundary, -1)) if self._by_seq else view
+        return replace(view, boundary=self._shift_tokens(view.boundary, -1)) if self._by_seq else view
 
     def project_pin(self, pin: Pin) -> Pin:
-        delta = self.delta_before(pin.to_seq) - self.delta_before(pin.from_seq)
+        delta = self.count_tokens_delta_before(pin.to_seq) - self.count_tokens_delta_before(pin.from_seq)
         return replace(pin, tokens=pin.tokens + delta) if delta else pin
 
-    def _moved(self, place: Placed, sign: int) -> Placed:
+    def _shift_tokens(self, place: Placed, sign: int) -> Placed:
         """A place in the log with its tokens counted as the client shows them (1), or as they were said (-1)."""
         anchor = None if place.anchor_seq is None else self._by_seq.get(place.anchor_seq)
         return replace(
             place,
-            tokens_total=place.tokens_total + sign * self.delta_before(place.to_seq),
+            tokens_total=place.tokens_total + sign * self.count_tokens_delta_before(place.to_seq),
             anchor_tokens=place.anchor_tokens + (0 if anchor is None else sign * anchor.tokens_delta),
         )
 

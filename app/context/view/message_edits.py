@@ -11,15 +11,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from app.context.stages.excerpt import HEAD_SHARE, contents_within, shortened_arguments, shortened_body
-from app.context.stages.round_lines import told_round
-from app.conversation.canonical_form import REASONING_PARTS
+from app.context.stages.excerpt import DEFAULT_HEAD_SHARE, truncate_arguments, truncate_body, truncate_content
+from app.context.stages.round_lines import render_tool_round
+from app.conversation.canonical_form import REASONING_PART_TYPES
 from app.conversation.messages import Message
 
 EditKind = Literal["masked", "truncated", "cleared", "told"]
-Op = tuple[str | int | float, ...]
+EditOperation = tuple[str | int | float, ...]
 """Name of an operation and its arguments."""
-Body = dict[str, Any]
+MessageBody = dict[str, Any]
 
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content", "reasoning_details", "thinking_blocks")
 
@@ -29,27 +29,27 @@ class Edit(msgspec.Struct, frozen=True):
 
     seq: int
     kind: EditKind
-    ops: tuple[Op, ...]
+    ops: tuple[EditOperation, ...]
     tokens: int
     """Raw count of what is shown; 0 where another message's edit stands for this one too."""
     saved_tokens: int
     """How much less that is than the message itself."""
 
 
-def edited(edit: Edit, message_at: Callable[[int], Message]) -> Message | None:
+def render_edited_message(edit: Edit, find_message: Callable[[int], Message]) -> Message | None:
     """The message as it is shown; None where another one stands for it."""
-    message = message_at(edit.seq)
+    message = find_message(edit.seq)
     name = edit.ops[0][0]
     if name == "gone":
         return None
     if name == "tell":
         _, count, chars = edit.ops[0]
-        told = told_round([message_at(seq) for seq in range(edit.seq, edit.seq + int(count))], int(chars))
-        return Message.of({"role": "assistant", "content": told})
-    return Message.of(body_after(message.body, edit.ops))
+        told = render_tool_round([find_message(seq) for seq in range(edit.seq, edit.seq + int(count))], int(chars))
+        return Message.from_body({"role": "assistant", "content": told})
+    return Message.from_body(apply_operations(message.body, edit.ops))
 
 
-def messages_told(edit: Edit) -> int:
+def count_replaced_messages(edit: Edit) -> int:
     """For how many messages of the log the one that is shown stands: none where another one stands for it."""
     name, *arguments = edit.ops[0]
     if name == "gone":
@@ -57,82 +57,82 @@ def messages_told(edit: Edit) -> int:
     return int(arguments[0]) if name == "tell" else 1
 
 
-def body_after(body: Body, ops: Sequence[Op]) -> Body:
+def apply_operations(body: MessageBody, operations: Sequence[EditOperation]) -> MessageBody:
     """A copy of a message after some operations."""
-    for name, *arguments in ops:
+    for name, *arguments in operations:
         body = OPERATIONS[str(name)](body, *arguments)
     return body
 
 
-def with_op(ops: Sequence[Op], op: Op) -> tuple[Op, ...]:
+def add_operation(operations: Sequence[EditOperation], operation: EditOperation) -> tuple[EditOperation, ...]:
     """Operations with one more; of two of the same name the later stands."""
-    return (*(known for known in ops if known[0] != op[0]), op)
+    return (*(known for known in operations if known[0] != operation[0]), operation)
 
 
-def _shorten(body: Body, share: float) -> Body:
+def _shorten_texts(body: MessageBody, share: float) -> MessageBody:
     """Keep a share of the characters of each long text."""
-    return shortened_body(body, share)
+    return truncate_body(body, share)
 
 
-def _contents(body: Body, chars: int, head_share: float = HEAD_SHARE) -> Body:
+def _shorten_content(body: MessageBody, chars: int, head_share: float = DEFAULT_HEAD_SHARE) -> MessageBody:
     """Keep about so many characters of the content, this share of them from its beginning."""
-    return {**body, "content": contents_within(body.get("content"), chars, head_share)}
+    return {**body, "content": truncate_content(body.get("content"), chars, head_share)}
 
 
-def _arguments(body: Body, chars: int) -> Body:
+def _shorten_arguments(body: MessageBody, chars: int) -> MessageBody:
     """Keep about so many characters of the arguments of each call, which remain a JSON object."""
-    return _with_functions(body, lambda arguments: shortened_arguments(arguments, chars))
+    return _change_call_arguments(body, lambda arguments: truncate_arguments(arguments, chars))
 
 
-def _say(body: Body, text: str) -> Body:
+def _replace_content(body: MessageBody, text: str) -> MessageBody:
     """A short text in place of the content."""
     return {**body, "content": text}
 
 
-def _inputs(body: Body) -> Body:
+def _clear_arguments(body: MessageBody) -> MessageBody:
     """Clear the arguments of each call."""
-    return _with_functions(body, lambda _: "{}")
+    return _change_call_arguments(body, lambda _: "{}")
 
 
-def _thoughtless(body: Body) -> Body:
+def _remove_reasoning(body: MessageBody) -> MessageBody:
     """Leave reasoning out."""
     kept = {name: value for name, value in body.items() if name not in REASONING_FIELDS}
     content = kept.get("content")
     if isinstance(content, list):
-        kept["content"] = [part for part in content if not is_reasoning(part)]
+        kept["content"] = [part for part in content if not is_reasoning_part(part)]
     return kept
 
 
-def is_reasoning(part: object) -> bool:
+def is_reasoning_part(part: object) -> bool:
     """Whether a content part is a model's reasoning."""
-    return isinstance(part, Mapping) and part.get("type") in REASONING_PARTS
+    return isinstance(part, Mapping) and part.get("type") in REASONING_PART_TYPES
 
 
-def _with_functions(body: Body, change: Callable[[str], str]) -> Body:
+def _change_call_arguments(body: MessageBody, change: Callable[[str], str]) -> MessageBody:
     copy = dict(body)
     if isinstance(body.get("tool_calls"), list):
-        copy["tool_calls"] = [_with_function(call, change) for call in body["tool_calls"]]
+        copy["tool_calls"] = [_change_one_call(call, change) for call in body["tool_calls"]]
     if isinstance(body.get("function_call"), dict):
-        copy["function_call"] = _with_arguments(body["function_call"], change)
+        copy["function_call"] = _change_function_arguments(body["function_call"], change)
     return copy
 
 
-def _with_function(call: object, change: Callable[[str], str]) -> object:
+def _change_one_call(call: object, change: Callable[[str], str]) -> object:
     if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
         return call
-    return {**call, "function": _with_arguments(call["function"], change)}
+    return {**call, "function": _change_function_arguments(call["function"], change)}
 
 
-def _with_arguments(function: Body, change: Callable[[str], str]) -> Body:
+def _change_function_arguments(function: MessageBody, change: Callable[[str], str]) -> MessageBody:
     arguments = function.get("arguments")
     return {**function, "arguments": change(arguments)} if isinstance(arguments, str) else function
 
 
-OPERATIONS: Final[Mapping[str, Callable[..., Body]]] = {
-    "shorten": _shorten,
-    "contents": _contents,
-    "arguments": _arguments,
-    "say": _say,
-    "inputs": _inputs,
-    "thoughtless": _thoughtless,
+OPERATIONS: Final[Mapping[str, Callable[..., MessageBody]]] = {
+    "shorten": _shorten_texts,
+    "contents": _shorten_content,
+    "arguments": _shorten_arguments,
+    "say": _replace_content,
+    "inputs": _clear_arguments,
+    "thoughtless": _remove_reasoning,
 }

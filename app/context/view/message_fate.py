@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from app.context.plan.outline import Plan
-from app.conversation.messages import Chunk, LogMessage
+from app.conversation.messages import LogMessage, Summary
 
-Kind = Literal["verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"]
+FateKind = Literal["verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told", "summarized", "dropped"]
 
 
-SHOWN: Final = frozenset({"verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told"})
-REASONS: Final[Mapping[Kind, str]] = {
+SHOWN_KINDS: Final = frozenset({"verbatim", "anchor", "pinned", "masked", "truncated", "cleared", "told"})
+FATE_REASONS: Final[Mapping[FateKind, str]] = {
     "verbatim": "it is in the part of the log that is shown as it is",
     "anchor": "it is the question of the turn in whose middle the shown part begins",
     "pinned": "it is pinned",
@@ -27,7 +27,7 @@ REASONS: Final[Mapping[Kind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Disposition:
+class MessageFate:
     """One message of the log under a plan.
 
     `anchor` is the question of a turn whose middle is where the verbatim part begins, shown verbatim in front of it.
@@ -35,8 +35,8 @@ class Disposition:
 
     seq: int
     role: str
-    kind: Kind
-    chunk_id: str | None
+    kind: FateKind
+    summary_id: str | None
     """The summary that stands for it, where `kind` is `summarized`."""
     tokens: int
     """Raw count of the message as it is in the log."""
@@ -48,29 +48,29 @@ class Disposition:
     @property
     def is_shown(self) -> bool:
         """Whether the model sees the message itself, whole or shortened."""
-        return self.kind in SHOWN
+        return self.kind in SHOWN_KINDS
 
     @property
     def reason(self) -> str:
-        told = REASONS[self.kind]
+        told = FATE_REASONS[self.kind]
         return f"{told}; it is quoted, since it may bear on a newer message" if self.is_quoted else told
 
 
-def dispositions(log: Sequence[LogMessage], plan: Plan) -> list[Disposition]:
+def compute_message_fates(log: Sequence[LogMessage], plan: Plan) -> list[MessageFate]:
     """What becomes of each of these messages, in order."""
     quoted = {passage.seq for quotation in plan.quotations for passage in quotation.passages}
-    return [_disposition(entry, plan, is_quoted=entry.seq in quoted) for entry in log]
+    return [_compute_message_fate(entry, plan, is_quoted=entry.seq in quoted) for entry in log]
 
 
-def _disposition(entry: LogMessage, plan: Plan, *, is_quoted: bool) -> Disposition:
-    kind, chunk = _kind(entry.seq, plan)
+def _compute_message_fate(entry: LogMessage, plan: Plan, *, is_quoted: bool) -> MessageFate:
+    kind, summary = _choose_fate_kind(entry.seq, plan)
     edit = plan.edits.get(entry.seq)
-    shown = edit.tokens if edit is not None else entry.tokens if kind in SHOWN else 0
-    told_by = chunk.id if chunk is not None else None
-    return Disposition(entry.seq, entry.message.role, kind, told_by, entry.tokens, shown, is_quoted)
+    shown = edit.tokens if edit is not None else entry.tokens if kind in SHOWN_KINDS else 0
+    told_by = summary.id if summary is not None else None
+    return MessageFate(entry.seq, entry.message.role, kind, told_by, entry.tokens, shown, is_quoted)
 
 
-def _kind(seq: int, plan: Plan) -> tuple[Kind, Chunk | None]:
+def _choose_fate_kind(seq: int, plan: Plan) -> tuple[FateKind, Summary | None]:
     if seq >= plan.boundary_seq:
         edit = plan.edits.get(seq)
         return ("verbatim" if edit is None else edit.kind), None
@@ -78,5 +78,5 @@ def _kind(seq: int, plan: Plan) -> tuple[Kind, Chunk | None]:
         return "pinned", None
     if seq == plan.anchor_seq:
         return "anchor", None
-    chunk = next((chunk for chunk in plan.chunks if chunk.from_seq <= seq < chunk.to_seq), None)
-    return ("dropped" if chunk is None else "summarized"), chunk
+    summary = next((chunk for chunk in plan.summaries if chunk.from_seq <= seq < chunk.to_seq), None)
+    return ("dropped" if summary is None else "summarized"), summary

@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.context.stages.round_lines import RESULT_ROLES
+from app.context.stages.round_lines import TOOL_RESULT_ROLES
 
-MISSING_RESULT: Final = "[There is no result of this call: the conversation went on without it.]"
-_CALLS: Final = b'"tool_calls"'
+MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
+_TOOL_CALLS_KEY: Final = b'"tool_calls"'
 
 
-class _Skeleton(msgspec.Struct):
+class _CallFields(msgspec.Struct):
     """What pairs calls with results, and nothing else of a message."""
 
     role: Any = None
@@ -27,13 +27,13 @@ class _Skeleton(msgspec.Struct):
     tool_call_id: Any = None
 
 
-ROLE_BYTES: Final = 256
-_ROLE: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
+ROLE_SEARCH_BYTES: Final = 256
+_ROLE_PATTERN: Final = re.compile(rb'\s*\{\s*(?:"[a-z_]+"\s*:\s*"[^"\\]*"\s*,\s*)*"role"\s*:\s*"([a-z]+)"')
 """Behind nothing but short strings."""
-_decoder: Final = msgspec.json.Decoder(_Skeleton)
+_call_fields_decoder: Final = msgspec.json.Decoder(_CallFields)
 
 
-def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
+def add_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> list[bytes]:
     """The messages with a result for each call that has none, behind the other results of the same message.
 
     Calls and results are paired by their place, and by id where there are fewer results than calls: some providers give
@@ -46,58 +46,62 @@ def close_calls(messages: Sequence[bytes], *, at_end: bool = False) -> list[byte
     """
     closed: list[bytes] = []
     place = 0
-    for end, stubs in _find_missing(messages, at_end=at_end):
+    for end, stubs in _find_missing_results(messages, at_end=at_end):
         closed += (*messages[place:end], *stubs)
         place = end
     return [*closed, *messages[place:]]
 
 
 def has_missing_results(messages: Sequence[bytes]) -> bool:
-    """Whether `close_calls` would add anything."""
-    return next(_find_missing(messages), None) is not None
+    """Whether `add_missing_results` would add anything."""
+    return next(_find_missing_results(messages), None) is not None
 
 
 def is_missing_result(raw: bytes) -> bool:
-    """Whether a message is a result that `close_calls` has added."""
-    return MISSING_RESULT.encode() in bytes(raw) and raw == _stub(_read(raw).tool_call_id)
+    """Whether a message is a result that `add_missing_results` has added."""
+    return MISSING_RESULT_TEXT.encode() in bytes(raw) and raw == _build_missing_result(
+        _decode_call_fields(raw).tool_call_id
+    )
 
 
-def _find_missing(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+def _find_missing_results(messages: Sequence[bytes], *, at_end: bool = False) -> Iterator[tuple[int, list[bytes]]]:
     """The place behind each round that lacks results, and the results that it gets."""
     end = 0
     while end < len(messages):
         raw = messages[end]
         end += 1
-        if _CALLS not in bytes(raw):
+        if _TOOL_CALLS_KEY not in bytes(raw):
             continue
-        asking = _read(raw)
+        asking = _decode_call_fields(raw)
         if asking.role != "assistant" or not isinstance(asking.tool_calls, list):
             continue
         first = end
-        while end < len(messages) and _role(messages[end]) in RESULT_ROLES:
+        while end < len(messages) and _read_role(messages[end]) in TOOL_RESULT_ROLES:
             end += 1
         results = messages[first:end]
         if len(results) >= len(asking.tool_calls) or (end == len(messages) and not (results or at_end)):
             continue
-        answered = [_read(result).tool_call_id for result in results]
+        answered = [_decode_call_fields(result).tool_call_id for result in results]
         ids = [call.get("id") for call in asking.tool_calls if isinstance(call, dict)]
-        stubs = [_stub(call_id) for call_id in ids if isinstance(call_id, str) and call_id not in answered]
+        stubs = [
+            _build_missing_result(call_id) for call_id in ids if isinstance(call_id, str) and call_id not in answered
+        ]
         if stubs:
             yield end, stubs
 
 
-def _role(raw: bytes) -> Any:
+def _read_role(raw: bytes) -> Any:
     """The role of a message, without decoding it where it stands near its beginning."""
-    found = _ROLE.match(raw, 0, ROLE_BYTES)
-    return _read(raw).role if found is None else found[1].decode()
+    found = _ROLE_PATTERN.match(raw, 0, ROLE_SEARCH_BYTES)
+    return _decode_call_fields(raw).role if found is None else found[1].decode()
 
 
-def _read(raw: bytes) -> _Skeleton:
+def _decode_call_fields(raw: bytes) -> _CallFields:
     try:
-        return _decoder.decode(raw)
+        return _call_fields_decoder.decode(raw)
     except msgspec.DecodeError:
-        return _Skeleton()
+        return _CallFields()
 
 
-def _stub(call_id: str) -> bytes:
-    return orjson.dumps({"role": "tool", "tool_call_id": call_id, "content": MISSING_RESULT})
+def _build_missing_result(call_id: str) -> bytes:
+    return orjson.dumps({"role": "tool", "tool_call_id": call_id, "content": MISSING_RESULT_TEXT})

@@ -14,47 +14,48 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.conversation.api_keys import application_of
+from app.conversation.api_keys import extract_application_tenant
 from app.conversation.messages import Conversation
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ListQuery, Store
-from app.store.leases import SWEEP, LeaseKeeper
+from app.store.contract import ConversationQuery, Store
+from app.store.leases import RETENTION_LEASE, LeaseKeeper
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = SWEEP
-BATCH: Final = 100
-PAUSE_SECONDS: Final = 0.05
+SWEEP_LEASE: Final = RETENTION_LEASE
+BATCH_SIZE: Final = 100
+BATCH_PAUSE_SECONDS: Final = 0.05
 """After each batch, so that requests come first."""
-GRACE: Final = timedelta(hours=1)
+ORPHAN_SUMMARY_GRACE: Final = timedelta(hours=1)
 """A summary this old belongs to no request under way, and to none that will be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What a sweep did."""
 
-    erased: int = 0
-    in_use: int = 0
+    erased_conversations: int = 0
+    skipped_in_use: int = 0
     """Were old enough and are left for the next time."""
-    request_keys: int = 0
-    summaries: int = 0
+    purged_idempotency_keys: int = 0
+    purged_summaries: int = 0
     """Were made for requests that failed before anything of them was stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Which conversations are old: those of `tenant` (None: of everybody but `others`) untouched since `before`."""
+class RetentionRule:
+    """Which conversations are old: those of `tenant` (None: of everybody but `excluded_tenants`) untouched since
+    `untouched_since`."""
 
-    before: datetime
+    untouched_since: datetime
     tenant: str | None = None
-    others: Collection[str] = ()
+    excluded_tenants: Collection[str] = ()
 
-    def means(self, tenant: str) -> bool:
-        return self.tenant in (None, tenant) and tenant not in self.others
+    def applies_to(self, tenant: str) -> bool:
+        return self.tenant in (None, tenant) and tenant not in self.excluded_tenants
 
 
-class Retention:
+class RetentionSweeper:
     """Erases what is old, every now and then or at once."""
 
     def __init__(
@@ -88,7 +89,7 @@ class Retention:
 
     def start(self) -> None:
         """Begin sweeping."""
-        self._task = asyncio.create_task(self._run())  # noqa: TID251 - ended by aclose
+        self._task = asyncio.create_task(self._sweep_forever())  # noqa: TID251 - ended by aclose
 
     async def aclose(self) -> None:
         if self._task is not None:
@@ -96,7 +97,7 @@ class Retention:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _run(self) -> None:
+    async def _sweep_forever(self) -> None:
         """The first pause differs from process to process too: they are often started together."""
         await self._sleep(self._sweep_seconds * 0.1 * self._random())
         while True:
@@ -105,72 +106,76 @@ class Retention:
                 await self.sweep()
             await self._sleep(self._sweep_seconds * (0.9 + 0.2 * self._random()))
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepResult:
         """Erase what is old by the rules and summaries that belong to nothing, and forget idempotency keys whose time
         is over.
 
         Raises:
             ConversationBusy: another process is at it.
         """
-        async with self._leases.hold(*LEASE, 0) as lease:
+        async with self._leases.hold_lease(*SWEEP_LEASE, 0) as lease:
             erased = in_use = 0
-            for rule in await self.rules():
-                async for conversation in self.old(rule):
+            for rule in await self.read_rules():
+                async for conversation in self.find_expired_conversations(rule):
                     if not self._leases.is_held(lease):
                         break
-                    if await self.erase(conversation, rule.before):
+                    if await self.erase_conversation(conversation, rule.untouched_since):
                         erased += 1
                     else:
                         in_use += 1
-            swept = Swept(erased, in_use, await self._store.purge_requests(), await self.purge_summaries())
+            swept = SweepResult(
+                erased, in_use, await self._store.purge_idempotency_keys(), await self.purge_summaries()
+            )
         if erased or in_use:
             log.info("%d old conversations erased, %d in use and left", erased, in_use)
-        if swept.summaries:
-            log.info("%d summaries erased whose requests had failed", swept.summaries)
+        if swept.purged_summaries:
+            log.info("%d summaries erased whose requests had failed", swept.purged_summaries)
         return swept
 
     async def purge_summaries(self) -> int:
         """Erase summaries that were made for a request of which nothing was stored then, as when its process died; how
         many. No rule and no erasure of a conversation would come upon them."""
-        return await self._store.purge_chunks(made_before=self._clock() - GRACE)
+        return await self._store.purge_stray_summaries(created_before=self._clock() - ORPHAN_SUMMARY_GRACE)
 
-    async def rules(self) -> list[Rule]:
+    async def read_rules(self) -> list[RetentionRule]:
         """The rules that hold now: of each tenant's valid keys the shortest, and the general one for the others."""
         now = self._clock()
         days: dict[str, int] = {}
-        for key in await self._store.keys():
+        for key in await self._store.list_api_keys():
             if key.retention_days is not None and key.is_valid_at(now):
                 days[key.tenant] = min(key.retention_days, days.get(key.tenant, key.retention_days))
-        rules = [Rule(now - timedelta(days=count), tenant) for tenant, count in days.items()]
+        rules = [RetentionRule(now - timedelta(days=count), tenant) for tenant, count in days.items()]
         if self._days is not None:
-            rules.append(Rule(now - timedelta(days=self._days), others=days.keys()))
+            rules.append(RetentionRule(now - timedelta(days=self._days), excluded_tenants=days.keys()))
         return rules
 
-    async def old(self, rule: Rule) -> AsyncIterator[Conversation]:
+    async def find_expired_conversations(self, rule: RetentionRule) -> AsyncIterator[Conversation]:
         """The conversations that a rule means, oldest first."""
         after: tuple[datetime, str] | None = None
         while True:
-            query = ListQuery(limit=BATCH, descending=False, after=after, updated_before=rule.before)
-            page = await self._store.conversations(tenant=None if self._end_users else rule.tenant, query=query)
+            query = ConversationQuery(
+                limit=BATCH_SIZE, descending=False, after=after, updated_before=rule.untouched_since
+            )
+            page = await self._store.list_conversations(tenant=None if self._end_users else rule.tenant, query=query)
             for conversation in page:
-                if rule.means(application_of(conversation.tenant)):
+                if rule.applies_to(extract_application_tenant(conversation.tenant)):
                     yield conversation
-            if len(page) < BATCH:
+            if len(page) < BATCH_SIZE:
                 return
             last = page[-1]
             assert last.created_at is not None
             after = (last.created_at, last.id)
-            await self._sleep(PAUSE_SECONDS)
+            await self._sleep(BATCH_PAUSE_SECONDS)
 
-    async def erase(self, conversation: Conversation, before: datetime) -> bool:
+    async def erase_conversation(self, conversation: Conversation, untouched_since: datetime) -> bool:
         """Erase a conversation unless it is in use, or was meanwhile. Whether it is gone."""
         tenant, conversation_id = conversation.tenant, conversation.id
         try:
-            async with self._leases.hold(conversation.root, conversation_id, 0):
-                now = await self._store.get(tenant=tenant, conversation_id=conversation_id)
-                if now is not None and (now.updated_at is None or now.updated_at >= before):
+            async with self._leases.hold_lease(conversation.root, conversation_id, 0):
+                now = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
+                if now is not None and (now.updated_at is None or now.updated_at >= untouched_since):
                     return False
-                await self._store.delete(tenant=tenant, conversation_id=conversation_id)
+                await self._store.erase_conversation(tenant=tenant, conversation_id=conversation_id)
         except ConversationBusy:
             return False
         return True

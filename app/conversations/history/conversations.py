@@ -8,51 +8,51 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.conversation.identity import is_valid_id
+from app.conversation.identity import is_valid_conversation_id
 from app.conversation.messages import Conversation, LogMessage
-from app.conversations.items.items import items_of, parse_item_id
+from app.conversations.items.items import build_items, parse_item_id
 from app.errors import ConversationNotFound, ItemNotFound
 from app.pipeline.chat_request import Caller
-from app.store.contract import ListQuery, Store
+from app.store.contract import ConversationQuery, Store
 
-BRANCH_PAGE: Final = 1_000
+BRANCH_PAGE_SIZE: Final = 1_000
 """How many conversations are looked through at a time for branches of one."""
-CLOCK_SLACK: Final = timedelta(minutes=5)
+CLOCK_SKEW_ALLOWANCE: Final = timedelta(minutes=5)
 """How far the clocks of processes may be apart: a branch may seem that much older than what it branched from."""
 
 
-class Records:
+class ConversationRecords:
     """Conversations as a resource. Nothing of one tenant is ever found by another."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def of(self, caller: Caller, conversation_id: str) -> Conversation:
+    async def find_conversation(self, caller: Caller, conversation_id: str) -> Conversation:
         """The conversation with this id of ours, or with this id of the client's own.
 
         Raises:
             ConversationNotFound: the caller has none.
         """
-        if is_valid_id(conversation_id):
-            found = await self._store.get(tenant=caller.tenant, conversation_id=conversation_id)
+        if is_valid_conversation_id(conversation_id):
+            found = await self._store.find_conversation(tenant=caller.tenant, conversation_id=conversation_id)
             if found is not None:
                 return found
-        raise _unknown(conversation_id)
+        raise _not_found_error(conversation_id)
 
-    async def entry(self, conversation: Conversation, item_id: str) -> tuple[LogMessage, int]:
+    async def find_message(self, conversation: Conversation, item_id: str) -> tuple[LogMessage, int]:
         """The message that an item id names, and which of its items.
 
         Raises:
             ItemNotFound: the conversation has no such message.
         """
-        place = parse_item_id(item_id)
-        if place is not None and place.seq <= conversation.head_seq:
-            for entry in await self._store.read(conversation, place.seq, place.seq + 1):
-                if place.names(entry):
-                    return entry, place.part
+        position = parse_item_id(item_id)
+        if position is not None and position.seq <= conversation.head_seq:
+            for entry in await self._store.read_log(conversation, position.seq, position.seq + 1):
+                if position.is_id_of(entry):
+                    return entry, position.part
         raise ItemNotFound(f"Item with id {item_id!r} not found in conversation {conversation.id!r}.")
 
-    async def told(self, conversation: Conversation) -> dict[str, Any]:
+    async def build_conversation_object(self, conversation: Conversation) -> dict[str, Any]:
         """A conversation as OpenAI's object, with what we know besides."""
         return {
             "id": conversation.id,
@@ -65,20 +65,20 @@ class Records:
             "external_id": conversation.external_id,
             "mode": conversation.mode,
             "summaries": conversation.chunk_count,
-            "parent": await self._parent(conversation),
+            "parent": await self._build_parent_object(conversation),
         }
 
-    async def _parent(self, conversation: Conversation) -> dict[str, Any] | None:
+    async def _build_parent_object(self, conversation: Conversation) -> dict[str, Any] | None:
         """What it branched from, and the last item that both have."""
         if not conversation.lineage:
             return None
         parent_id, seq = conversation.lineage[-1]
-        shared = await self._store.read(conversation, seq, seq + 1)
-        items = [item for entry in shared for item in items_of(entry, with_deleted=True)]
+        shared = await self._store.read_log(conversation, seq, seq + 1)
+        items = [item for entry in shared for item in build_items(entry, with_deleted=True)]
         return {"conversation_id": parent_id, "through_item": items[-1]["id"] if items else None}
 
-    async def page(
-        self, caller: Caller, query: ListQuery, *, after: str | None = None
+    async def list_conversations(
+        self, caller: Caller, query: ConversationQuery, *, after: str | None = None
     ) -> tuple[list[Conversation], bool]:
         """The caller's conversations that are wanted, and whether there are more behind them.
 
@@ -89,28 +89,30 @@ class Records:
         Raises:
             ConversationNotFound: there is no conversation `after`.
         """
-        place = None
+        position = None
         if after is not None:
-            last = await self.of(caller, after)
+            last = await self.find_conversation(caller, after)
             assert last.created_at is not None
-            place = (last.created_at, last.id)
-        wanted = replace(query, limit=query.limit + 1, after=place)
-        found = await self._store.conversations(tenant=caller.tenant, query=wanted)
+            position = (last.created_at, last.id)
+        page_query = replace(query, limit=query.limit + 1, after=position)
+        found = await self._store.list_conversations(tenant=caller.tenant, query=page_query)
         return found[: query.limit], len(found) > query.limit
 
-    async def describe(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
+    async def replace_metadata(self, caller: Caller, conversation_id: str, metadata: Mapping[str, str]) -> Conversation:
         """Replace a conversation's metadata.
 
         Raises:
             ConversationNotFound: the caller has none with this id.
         """
-        if is_valid_id(conversation_id):
-            found = await self._store.describe(tenant=caller.tenant, conversation_id=conversation_id, metadata=metadata)
+        if is_valid_conversation_id(conversation_id):
+            found = await self._store.replace_metadata(
+                tenant=caller.tenant, conversation_id=conversation_id, metadata=metadata
+            )
             if found is not None:
                 return found
-        raise _unknown(conversation_id)
+        raise _not_found_error(conversation_id)
 
-    async def delete(self, caller: Caller, conversation_id: str, *, branches: bool) -> Conversation:
+    async def delete_conversation(self, caller: Caller, conversation_id: str, *, with_branches: bool) -> Conversation:
         """Delete a conversation, and all that branched from it if these are meant too; what it was.
 
         Branches that stay keep the messages they share with it.
@@ -118,19 +120,21 @@ class Records:
         Raises:
             ConversationNotFound: the caller has none with this id.
         """
-        conversation = await self.of(caller, conversation_id)
-        for branch in await self._branches(conversation) if branches else ():
-            await self._store.delete(tenant=caller.tenant, conversation_id=branch.id)
-        if not await self._store.delete(tenant=caller.tenant, conversation_id=conversation.id):
-            raise _unknown(conversation_id)
+        conversation = await self.find_conversation(caller, conversation_id)
+        for branch in await self._find_branches(conversation) if with_branches else ():
+            await self._store.erase_conversation(tenant=caller.tenant, conversation_id=branch.id)
+        if not await self._store.erase_conversation(tenant=caller.tenant, conversation_id=conversation.id):
+            raise _not_found_error(conversation_id)
         return conversation
 
-    async def _branches(self, conversation: Conversation) -> list[Conversation]:
+    async def _find_branches(self, conversation: Conversation) -> list[Conversation]:
         """All that branched from a conversation, those that branched furthest first."""
         assert conversation.created_at is not None
-        query = ListQuery(limit=BRANCH_PAGE, descending=False, created_after=conversation.created_at - CLOCK_SLACK)
+        query = ConversationQuery(
+            limit=BRANCH_PAGE_SIZE, descending=False, created_after=conversation.created_at - CLOCK_SKEW_ALLOWANCE
+        )
         found: list[Conversation] = []
-        while page := await self._store.conversations(tenant=conversation.tenant, query=query):
+        while page := await self._store.list_conversations(tenant=conversation.tenant, query=query):
             found += [one for one in page if any(ancestor == conversation.id for ancestor, _ in one.lineage)]
             last = page[-1]
             assert last.created_at is not None
@@ -138,5 +142,5 @@ class Records:
         return sorted(found, key=lambda branch: len(branch.lineage), reverse=True)
 
 
-def _unknown(conversation_id: str) -> ConversationNotFound:
+def _not_found_error(conversation_id: str) -> ConversationNotFound:
     return ConversationNotFound(f"Conversation with id {conversation_id!r} not found.")

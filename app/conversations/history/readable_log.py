@@ -11,19 +11,19 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.messages import LogMessage
-from app.conversations.erase.redaction import CALL_TYPES, deleted_parts
-from app.conversations.items.item_content import reasoning_of
-from app.conversations.items.items import DELETED, items_of, message_item_id
-from app.pipeline.view.view_history import asked_in
+from app.conversations.erase.redaction import CALL_TYPES, read_deleted_parts
+from app.conversations.items.item_content import build_reasoning_fields
+from app.conversations.items.items import DELETED, build_items, find_message_item_id
+from app.pipeline.view.view_history import read_request_facts
 
-MAX_CHARS: Final = 20_000
+MAX_TEXT_CHARS: Final = 20_000
 """Of one text; all of it can be had as an item."""
 MAX_CALLS: Final = 100
 TITLE_CHARS: Final = 80
-Body = Mapping[str, Any]
+MessageBody = Mapping[str, Any]
 
 
-def spoken_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_id: str | None) -> dict[str, Any]:
+def build_message_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_id: str | None) -> dict[str, Any]:
     """A message of a log.
 
     Args:
@@ -31,64 +31,65 @@ def spoken_row(entry: LogMessage, turn: int, *, is_pinned: bool, summary_id: str
         summary_id: the summary that covers it, if there is one.
     """
     body, meta = entry.message.body, entry.meta or {}
-    gone = _gone(entry)
+    deleted_kinds = _find_deleted_kinds(entry)
     texts = {
-        "text": None if "message" in gone else entry.message.text,
-        "reasoning": None if "reasoning" in gone else _reasoning(body),
-        "refusal": None if "message" in gone else _string(body.get("refusal")),
+        "text": None if "message" in deleted_kinds else entry.message.text,
+        "reasoning": None if "reasoning" in deleted_kinds else _read_reasoning(body),
+        "refusal": None if "message" in deleted_kinds else _string_or_none(body.get("refusal")),
     }
-    calls = [_call(call) for call in entry.message.tool_calls]
-    told = {name: None if text is None else text[:MAX_CHARS] for name, text in texts.items()}
+    calls = [_build_call(call) for call in entry.message.tool_calls]
+    shortened_texts = {name: None if text is None else text[:MAX_TEXT_CHARS] for name, text in texts.items()}
     return {
         "seq": entry.seq,
-        "id": message_item_id(entry),
+        "id": find_message_item_id(entry),
         "object": "conversation.message",
         "role": entry.message.role,
-        **told,
-        "text": told["text"] or "",
-        "truncated": _is_longer([*texts.values(), *(call["arguments"] for call in calls)]) or len(calls) > MAX_CALLS,
-        "tool_calls": [{**call, "arguments": call["arguments"][:MAX_CHARS]} for call in calls[:MAX_CALLS]],
-        "tool_call_id": _string(body.get("tool_call_id")),
-        "name": _string(body.get("name")),
-        "attachments": [] if "message" in gone else _attachments(body),
+        **shortened_texts,
+        "text": shortened_texts["text"] or "",
+        "truncated": _exceeds_max_chars([*texts.values(), *(call["arguments"] for call in calls)])
+        or len(calls) > MAX_CALLS,
+        "tool_calls": [{**call, "arguments": call["arguments"][:MAX_TEXT_CHARS]} for call in calls[:MAX_CALLS]],
+        "tool_call_id": _string_or_none(body.get("tool_call_id")),
+        "name": _string_or_none(body.get("name")),
+        "attachments": [] if "message" in deleted_kinds else _list_attachments(body),
         "tokens": entry.tokens,
         "turn": turn,
         "created_at": None if entry.created_at is None else int(entry.created_at.timestamp()),
-        "model": asked_in(meta).get("model"),
+        "model": read_request_facts(meta).get("model"),
         "finish_reason": meta.get("finish_reason"),
         "pinned": is_pinned,
-        "deleted": bool(gone),
-        "erased": bool(gone) and bool((meta.get(DELETED) or {}).get("erased")),
+        "deleted": bool(deleted_kinds),
+        "erased": bool(deleted_kinds) and bool((meta.get(DELETED) or {}).get("erased")),
         "incomplete": entry.incomplete,
         "summary_id": summary_id,
     }
 
 
-def _gone(entry: LogMessage) -> frozenset[str]:
+def _find_deleted_kinds(entry: LogMessage) -> frozenset[str]:
     """What of a message was deleted: `message`, `reasoning`, `call`."""
-    parts = deleted_parts(entry)
+    parts = read_deleted_parts(entry)
     if not parts:
         return frozenset()
-    kinds = [str(item["type"]) for item in items_of(entry, with_deleted=True)]
-    return frozenset(_kind_of(kinds[part]) for part in parts if part < len(kinds))
+    kinds = [str(item["type"]) for item in build_items(entry, with_deleted=True)]
+    return frozenset(_classify_item(kinds[part]) for part in parts if part < len(kinds))
 
 
-def _kind_of(item_type: str) -> str:
+def _classify_item(item_type: str) -> str:
     if item_type in CALL_TYPES:
         return "call"
     return "reasoning" if item_type == "reasoning" else "message"
 
 
-def _reasoning(body: Body) -> str | None:
+def _read_reasoning(body: MessageBody) -> str | None:
     if body.get("role") != "assistant":
         return None
-    parts = reasoning_of(body)
+    parts = build_reasoning_fields(body)
     if parts is None:
         return None
     return "\n\n".join(str(one["text"]) for one in (*parts["summary"], *parts["content"])) or None
 
 
-def _call(call: object) -> dict[str, Any]:
+def _build_call(call: object) -> dict[str, Any]:
     fields = call if isinstance(call, Mapping) else {}
     custom, function = fields.get("custom"), fields.get("function")
     if isinstance(custom, Mapping):
@@ -97,55 +98,61 @@ def _call(call: object) -> dict[str, Any]:
         name, arguments = function.get("name"), function.get("arguments")
     else:
         name, arguments = fields.get("type"), call
-    return {"id": _string(fields.get("id")), "name": _string(name) or "", "arguments": _text(arguments)}
+    return {
+        "id": _string_or_none(fields.get("id")),
+        "name": _string_or_none(name) or "",
+        "arguments": _to_text(arguments),
+    }
 
 
-def _attachments(body: Body) -> list[dict[str, str]]:
+def _list_attachments(body: MessageBody) -> list[dict[str, str]]:
     content = body.get("content")
-    found = [_attachment(part) for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)]
+    found = [
+        _describe_attachment(part) for part in (content if isinstance(content, list) else ()) if isinstance(part, dict)
+    ]
     if isinstance(body.get("audio"), Mapping):
         found.append({"type": "audio", "detail": "spoken"})
     return [one for one in found if one is not None]
 
 
-def _attachment(part: Body) -> dict[str, str] | None:
+def _describe_attachment(part: MessageBody) -> dict[str, str] | None:
     """What a part is, without its bytes: base64 is shown to nobody."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-            return {"type": "image", "detail": _place(url)}
+            return {"type": "image", "detail": _shorten_url(url)}
         case {"type": "input_audio", "input_audio": dict(audio)}:
-            return {"type": "audio", "detail": _string(audio.get("format")) or ""}
+            return {"type": "audio", "detail": _string_or_none(audio.get("format")) or ""}
         case {"type": "file", "file": dict(file)}:
-            named = _string(file.get("filename")) or _string(file.get("file_id")) or ""
+            named = _string_or_none(file.get("filename")) or _string_or_none(file.get("file_id")) or ""
             return {"type": "file", "detail": named[:200]}
     return None
 
 
-def _place(url: str) -> str:
+def _shorten_url(url: str) -> str:
     """An address, or of a data URL its type."""
     return url[: url.find(",")][:100].removesuffix(";base64") if url.startswith("data:") else url[:200]
 
 
-def _is_longer(texts: Iterable[str | None]) -> bool:
-    return any(text is not None and len(text) > MAX_CHARS for text in texts)
+def _exceeds_max_chars(texts: Iterable[str | None]) -> bool:
+    return any(text is not None and len(text) > MAX_TEXT_CHARS for text in texts)
 
 
-def _string(value: object) -> str | None:
+def _string_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else orjson.dumps(value).decode()
 
 
-def title_of(metadata: Mapping[str, str], entries: Sequence[LogMessage]) -> str | None:
+def derive_title(metadata: Mapping[str, str], entries: Sequence[LogMessage]) -> str | None:
     """What a conversation is called: its own `title`, or the beginning of its first user message."""
     if metadata.get("title"):
         return metadata["title"]
     first = next((entry for entry in entries if entry.message.role == "user"), None)
-    if first is None or deleted_parts(first):
+    if first is None or read_deleted_parts(first):
         return None
     words = " ".join(first.message.text[: 8 * TITLE_CHARS].split())
     return (words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…") or None

@@ -12,70 +12,70 @@ from typing import Any, Final
 import orjson
 
 from app.context.view.message_edits import REASONING_FIELDS
-from app.conversation.canonical_form import REASONING_PARTS
+from app.conversation.canonical_form import REASONING_PART_TYPES
 
-Body = Mapping[str, Any]
+MessageBody = Mapping[str, Any]
 Part = dict[str, Any]
 
 IMAGE_DETAILS: Final = ("auto", "low", "high", "original")
 FILE_FIELDS: Final = ("file_data", "file_id", "filename")
 AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
-CACHE_MARK: Final = "prompt_cache_breakpoint"
+CACHE_BREAKPOINT_FIELD: Final = "prompt_cache_breakpoint"
 """A field of content parts that both of OpenAI's protocols have."""
 
 
-def message_parts(body: Body) -> list[Part]:
+def build_message_parts(body: MessageBody) -> list[Part]:
     """What a message says, as content of a `message` item; nothing if it says nothing."""
     is_answer = body.get("role") == "assistant"
-    parts = [_part(one, is_answer=is_answer) for one in _listed(body.get("content"))]
+    parts = [_convert_part(one, is_answer=is_answer) for one in _list_content(body.get("content"))]
     refusal = body.get("refusal")
     if isinstance(refusal, str) and refusal:
         parts.append({"type": "refusal", "refusal": refusal})
     audio = body.get("audio")
     if is_answer and isinstance(audio, Mapping) and not parts:
         transcript = audio.get("transcript")
-        parts.append(_text(transcript if isinstance(transcript, str) else "", is_answer=True))
-    _cite(parts, body.get("annotations"))
+        parts.append(_text_part(transcript if isinstance(transcript, str) else "", is_answer=True))
+    _add_citations(parts, body.get("annotations"))
     return parts
 
 
-def result_output(content: object) -> str | list[Part]:
+def build_tool_output(content: object) -> str | list[Part]:
     """What a tool gave back, as `output` of an item: text as it is, parts as parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        return "" if content is None else _json(content)
-    parts = [_part(one, is_answer=False) for one in content]
-    return [one if one["type"].startswith("input_") else _as_input(one) for one in parts]
+        return "" if content is None else _to_json(content)
+    parts = [_convert_part(one, is_answer=False) for one in content]
+    return [one if one["type"].startswith("input_") else _to_input_text(one) for one in parts]
 
 
-def _as_input(part: Part) -> Part:
+def _to_input_text(part: Part) -> Part:
     """A part as a result may hold it: text, whatever it was."""
     return {**part, "type": "input_text", "text": part.get("text") or part.get("refusal", "")}
 
 
-def reasoning_of(body: Body) -> Part | None:
+def build_reasoning_fields(body: MessageBody) -> Part | None:
     """The fields of a `reasoning` item that a message's fields give; None if it has no reasoning."""
     named = {name: body[name] for name in REASONING_FIELDS if body.get(name)}
     if not named:
         return None
     for name in ("reasoning_content", "reasoning"):
         if isinstance(named.get(name), str):
-            return {"summary": [], "content": [_thought(named[name])]}
+            return {"summary": [], "content": [_reasoning_text_part(named[name])]}
     blocks = next((value for value in named.values() if isinstance(value, list)), None)
     if blocks is None:
-        return {"summary": [], "content": [_thought(_json(next(iter(named.values()))))]}
-    return _reasoning_of_blocks(blocks)
+        return {"summary": [], "content": [_reasoning_text_part(_to_json(next(iter(named.values()))))]}
+    return _build_reasoning_from_blocks(blocks)
 
 
-def _reasoning_of_blocks(blocks: Sequence[object]) -> Part:
+def _build_reasoning_from_blocks(blocks: Sequence[object]) -> Part:
     """`reasoning_details` of OpenRouter's, `thinking_blocks` of litellm's."""
     found: Part = {"summary": [], "content": []}
     for block in blocks:
-        fields = block if isinstance(block, Mapping) else {"text": _json(block)}
+        fields = block if isinstance(block, Mapping) else {"text": _to_json(block)}
         text = next((fields[name] for name in ("text", "thinking") if isinstance(fields.get(name), str)), None)
         if text is not None:
-            found["content"].append(_thought(text))
+            found["content"].append(_reasoning_text_part(text))
         elif isinstance(fields.get("summary"), str):
             found["summary"].append({"type": "summary_text", "text": fields["summary"]})
         elif isinstance(fields.get("data"), str):
@@ -83,37 +83,37 @@ def _reasoning_of_blocks(blocks: Sequence[object]) -> Part:
     return found
 
 
-def _thought(text: str) -> Part:
+def _reasoning_text_part(text: str) -> Part:
     return {"type": "reasoning_text", "text": text}
 
 
-def _listed(content: object) -> Sequence[object]:
+def _list_content(content: object) -> Sequence[object]:
     if isinstance(content, list):
         return content
     return () if content is None or content == "" else (content,)
 
 
-def _part(part: object, *, is_answer: bool) -> Part:
+def _convert_part(part: object, *, is_answer: bool) -> Part:
     if isinstance(part, str):
-        return _text(part, is_answer=is_answer)
+        return _text_part(part, is_answer=is_answer)
     if not isinstance(part, Mapping):
-        return _text(_json(part), is_answer=is_answer)
-    made = _known_part(part, is_answer=is_answer)
+        return _text_part(_to_json(part), is_answer=is_answer)
+    made = _convert_known_part(part, is_answer=is_answer)
     if made is None:
         return {"type": "text", "text": f"[{part.get('type')}]", "part": dict(part)}
-    if isinstance(part.get(CACHE_MARK), Mapping):
-        made[CACHE_MARK] = part[CACHE_MARK]
+    if isinstance(part.get(CACHE_BREAKPOINT_FIELD), Mapping):
+        made[CACHE_BREAKPOINT_FIELD] = part[CACHE_BREAKPOINT_FIELD]
     return made
 
 
-def _known_part(part: Body, *, is_answer: bool) -> Part | None:
+def _convert_known_part(part: MessageBody, *, is_answer: bool) -> Part | None:
     match part:
         case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
-            return _text(text, is_answer=is_answer)
+            return _text_part(text, is_answer=is_answer)
         case {"type": "refusal", "refusal": str(refusal)}:
             return {"type": "refusal", "refusal": refusal}
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-            return {"type": "input_image", "detail": _detail(part["image_url"]), "image_url": url}
+            return {"type": "input_image", "detail": _image_detail(part["image_url"]), "image_url": url}
         case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
             kind = str(audio.get("format"))
             url = f"data:{AUDIO_TYPES.get(kind, 'application/octet-stream')};base64,{data}"
@@ -121,33 +121,33 @@ def _known_part(part: Body, *, is_answer: bool) -> Part | None:
         case {"type": "file", "file": dict(file)}:
             named = {name: file[name] for name in FILE_FIELDS if isinstance(file.get(name), str)}
             return {"type": "input_file", **named}
-    if part.get("type") in REASONING_PARTS:
-        return _thought(_thinking(part))
+    if part.get("type") in REASONING_PART_TYPES:
+        return _reasoning_text_part(_read_reasoning_text(part))
     return None
 
 
-def _text(text: str, *, is_answer: bool) -> Part:
+def _text_part(text: str, *, is_answer: bool) -> Part:
     return (
         {"type": "output_text", "text": text, "annotations": []} if is_answer else {"type": "input_text", "text": text}
     )
 
 
-def _detail(image: object) -> str:
+def _image_detail(image: object) -> str:
     detail = image.get("detail") if isinstance(image, Mapping) else None
     return detail if detail in IMAGE_DETAILS else "auto"
 
 
-def _thinking(part: Body) -> str:
+def _read_reasoning_text(part: MessageBody) -> str:
     """A reasoning part's text; Mistral's holds text parts."""
     held = part.get("thinking") or part.get("text") or part.get("reasoning") or ""
     if isinstance(held, str):
         return held
     if isinstance(held, list):
         return "".join(str(one.get("text", "")) for one in held if isinstance(one, Mapping))
-    return _json(held)
+    return _to_json(held)
 
 
-def _cite(parts: Sequence[Part], annotations: object) -> None:
+def _add_citations(parts: Sequence[Part], annotations: object) -> None:
     """Put the citations of a chat message where items have them: at its text."""
     said = next((part for part in parts if part["type"] == "output_text"), None)
     if said is None or not isinstance(annotations, list):
@@ -167,5 +167,5 @@ def _cite(parts: Sequence[Part], annotations: object) -> None:
                 said["annotations"].append({"type": "url_citation", **cited})
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.conversation.messages import Conversation
-from app.conversations.items.items import message_item_id
+from app.conversations.items.items import find_message_item_id
 from app.store.contract import Store
 
-Ends = Mapping[int, str]
+ItemIdsBySeq = Mapping[int, str]
 """Item ids by seq."""
 
 
-async def item_ids(store: Store, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> dict[int, str]:
+async def read_range_item_ids(
+    store: Store, conversation: Conversation, ranges: Sequence[tuple[int, int]]
+) -> dict[int, str]:
     """The item ids of the first and the last message of each range `[from, to)` of the log.
 
     Ranges mostly follow on each other: the end of one and the beginning of the next are read at once.
     """
-    wanted = {seq for first, past in ranges for seq in (first, past - 1)}
+    wanted_seqs = {seq for first, past in ranges for seq in (first, past - 1)}
     found: dict[int, str] = {}
-    for seq in sorted(wanted):
+    for seq in sorted(wanted_seqs):
         if seq not in found:
-            past = seq + 2 if seq + 1 in wanted else seq + 1
-            found |= {entry.seq: message_item_id(entry) for entry in await store.read(conversation, seq, past)}
+            past = seq + 2 if seq + 1 in wanted_seqs else seq + 1
+            found |= {entry.seq: find_message_item_id(entry) for entry in await store.read_log(conversation, seq, past)}
     return found

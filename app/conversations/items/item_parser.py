@@ -13,28 +13,28 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from app.conversation.json_depth import TOO_DEEP, is_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.conversation.messages import Message
-from app.conversations.items.item_content import CACHE_MARK
+from app.conversations.items.item_content import CACHE_BREAKPOINT_FIELD
 from app.errors import InvalidRequest
 
 MAX_ITEMS: Final = 20
 """OpenAI's limit for one request."""
-_PLACE: Final = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_VALIDATION_ERROR: Final = re.compile(r"^(?P<said>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 
 
-class Incoming(msgspec.Struct, frozen=True):
+class ParsedItem(msgspec.Struct, frozen=True):
     """A chat message that was made of items, and what they held beside it (`LogMessage.meta["item"]`)."""
 
     body: dict[str, Any]
-    sent: dict[str, Any]
+    item_fields: dict[str, Any]
 
     @property
     def message(self) -> Message:
-        return Message.of(self.body)
+        return Message.from_body(self.body)
 
 
-def read_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[Incoming]:
+def parse_items(items: Sequence[object], *, open_calls: Collection[str] | None) -> list[ParsedItem]:
     """The chat messages that items make.
 
     Args:
@@ -49,76 +49,79 @@ def read_items(items: Sequence[object], *, open_calls: Collection[str] | None) -
             code="array_above_max_length",
             param="items",
         )
-    reading = _Reading(open_calls)
+    parser = _ItemParser(open_calls)
     for index, item in enumerate(items):
         if is_too_deep(item):
-            raise InvalidRequest(f"items[{index}] {TOO_DEEP}", code="invalid_value", param=f"items[{index}]")
-        reading.take(_shaped(item, index), index)
-    reading.end()
-    return reading.made
+            raise InvalidRequest(f"items[{index}] {TOO_DEEP_MESSAGE}", code="invalid_value", param=f"items[{index}]")
+        parser.add_item(_convert_item(item, index), index)
+    parser.finish_answer()
+    return parser.parsed_items
 
 
-class _Answer:
+class _AnswerBuilder:
     """A model's message that is being put together."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.reasoning: list[Reasoning] = []
-        self.said: MessageItem | None = None
+        self.message_item: MessageItem | None = None
         self.calls: list[Call | CustomCall] = []
 
     @property
-    def only_thinks(self) -> bool:
-        return self.said is None and not self.calls
+    def has_only_reasoning(self) -> bool:
+        return self.message_item is None and not self.calls
 
-    def made(self) -> Incoming:
+    def build_parsed_item(self) -> ParsedItem:
         body: dict[str, Any] = {"role": "assistant", "content": None}
         sent: dict[str, Any] = {}
-        if self.said is not None:
-            body["content"], sent["message"] = _content(self.said.content), _beside_message(self.said)
+        if self.message_item is not None:
+            body["content"], sent["message"] = (
+                _convert_content(self.message_item.content),
+                _collect_message_fields(self.message_item),
+            )
         if self.reasoning:
-            body |= _reasoning(self.reasoning)
-            sent["reasoning"] = _beside_reasoning(self.reasoning)
+            body |= _build_reasoning_fields(self.reasoning)
+            sent["reasoning"] = _collect_reasoning_fields(self.reasoning)
         if self.calls:
-            body["tool_calls"] = [_tool_call(call) for call in self.calls]
-            sent["calls"] = [_beside(call, "status", "namespace", "caller") for call in self.calls]
-        return Incoming(body, {name: beside for name, beside in sent.items() if any(beside)})
+            body["tool_calls"] = [_build_tool_call(call) for call in self.calls]
+            sent["calls"] = [_collect_item_fields(call, "status", "namespace", "caller") for call in self.calls]
+        return ParsedItem(body, {name: beside for name, beside in sent.items() if any(beside)})
 
 
-class _Reading:
+class _ItemParser:
     """What was read so far, and the model's message that the next items may belong to."""
 
     def __init__(self, open_calls: Collection[str] | None) -> None:
-        self.made: list[Incoming] = []
+        self.parsed_items: list[ParsedItem] = []
         self._open_calls = open_calls
-        self._answer: _Answer | None = None
+        self._answer_builder: _AnswerBuilder | None = None
 
-    def take(self, item: ItemShape, index: int) -> None:
+    def add_item(self, item: ItemShape, index: int) -> None:
         match item:
             case Reasoning():
-                self._thinking(index).reasoning.append(item)
+                self._answer_for_reasoning(index).reasoning.append(item)
             case MessageItem(role="assistant"):
-                self._speaking(index).said = item
+                self._answer_for_message(index).message_item = item
             case Call() | CustomCall():
-                self._current(index).calls.append(item)
+                self._current_answer(index).calls.append(item)
             case MessageItem():
-                self.end()
+                self.finish_answer()
                 self._open_calls = ()
-                body = {"role": item.role, "content": _content(item.content)}
-                self._add(body, {"message": _beside_message(item)})
+                body = {"role": item.role, "content": _convert_content(item.content)}
+                self._add_parsed_item(body, {"message": _collect_message_fields(item)})
             case Result():
-                self.end()
-                self._check_called(item, index)
-                body = {"role": "tool", "tool_call_id": item.call_id, "content": _content(item.output)}
-                beside = _beside(item, "status", "name", "namespace", "caller")
-                self._add(body, {"output": beside})
+                self.finish_answer()
+                self._check_call_exists(item, index)
+                body = {"role": "tool", "tool_call_id": item.call_id, "content": _convert_content(item.output)}
+                beside = _collect_item_fields(item, "status", "name", "namespace", "caller")
+                self._add_parsed_item(body, {"output": beside})
 
-    def end(self) -> None:
+    def finish_answer(self) -> None:
         """The message that was put together is complete."""
-        answer, self._answer = self._answer, None
+        answer, self._answer_builder = self._answer_builder, None
         if answer is None:
             return
-        if answer.only_thinks:
+        if answer.has_only_reasoning:
             raise InvalidRequest(
                 f"items[{answer.index}] is reasoning that leads to nothing: the model's message or call must follow it "
                 "in the same request.",
@@ -126,26 +129,26 @@ class _Reading:
                 param=f"items[{answer.index}]",
             )
         self._open_calls = [call.call_id for call in answer.calls]
-        self.made.append(answer.made())
+        self.parsed_items.append(answer.build_parsed_item())
 
-    def _add(self, body: dict[str, Any], sent: dict[str, Any]) -> None:
-        self.made.append(Incoming(body, {name: beside for name, beside in sent.items() if beside}))
+    def _add_parsed_item(self, body: dict[str, Any], sent: dict[str, Any]) -> None:
+        self.parsed_items.append(ParsedItem(body, {name: beside for name, beside in sent.items() if beside}))
 
-    def _current(self, index: int) -> _Answer:
-        self._answer = self._answer or _Answer(index)
-        return self._answer
+    def _current_answer(self, index: int) -> _AnswerBuilder:
+        self._answer_builder = self._answer_builder or _AnswerBuilder(index)
+        return self._answer_builder
 
-    def _thinking(self, index: int) -> _Answer:
-        if self._answer is not None and not self._answer.only_thinks:
-            self.end()
-        return self._current(index)
+    def _answer_for_reasoning(self, index: int) -> _AnswerBuilder:
+        if self._answer_builder is not None and not self._answer_builder.has_only_reasoning:
+            self.finish_answer()
+        return self._current_answer(index)
 
-    def _speaking(self, index: int) -> _Answer:
-        if self._answer is not None and self._answer.said is not None:
-            self.end()
-        return self._current(index)
+    def _answer_for_message(self, index: int) -> _AnswerBuilder:
+        if self._answer_builder is not None and self._answer_builder.message_item is not None:
+            self.finish_answer()
+        return self._current_answer(index)
 
-    def _check_called(self, result: Result, index: int) -> None:
+    def _check_call_exists(self, result: Result, index: int) -> None:
         if self._open_calls is not None and result.call_id not in self._open_calls:
             raise InvalidRequest(
                 f"items[{index}]: there is no tool call with call_id {result.call_id!r} right before this output.",
@@ -154,7 +157,7 @@ class _Reading:
             )
 
 
-def _shaped(item: object, index: int) -> ItemShape:
+def _convert_item(item: object, index: int) -> ItemShape:
     """An item as one of the shapes that are known.
 
     Raises:
@@ -164,21 +167,21 @@ def _shaped(item: object, index: int) -> ItemShape:
     if not isinstance(item, Mapping):
         raise InvalidRequest(f"{where} must be an object.", code="invalid_type", param=where)
     kind = item.get("type", "message")
-    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    shape = ITEM_SHAPES.get(kind) if isinstance(kind, str) else None
     if shape is None:
-        raise InvalidRequest(_not_carried(kind, where), code="invalid_value", param=f"{where}.type")
+        raise InvalidRequest(_unsupported_item_message(kind, where), code="invalid_value", param=f"{where}.type")
     try:
         return msgspec.convert(item, shape)
     except msgspec.ValidationError as error:
-        said = _PLACE.match(str(error))
+        said = _VALIDATION_ERROR.match(str(error))
         place = where + ((said and said["path"]) or "")
         raise InvalidRequest(
             f"{place}: {said['said'] if said else error}.", code="invalid_value", param=place
         ) from error
 
 
-def _not_carried(kind: object, where: str) -> str:
-    known = ", ".join(SHAPES)
+def _unsupported_item_message(kind: object, where: str) -> str:
+    known = ", ".join(ITEM_SHAPES)
     if kind == "compaction":
         return (
             f"{where}: items of type 'compaction' are made by the gateway itself; those that can be added are {known}."
@@ -186,22 +189,22 @@ def _not_carried(kind: object, where: str) -> str:
     return f"{where}: items of type {kind!r} cannot be kept in a log of chat messages; those that can are {known}."
 
 
-def _content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
+def _convert_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
     """Content as chat messages have it: one text as a string."""
     if isinstance(content, str):
         return content
-    parts = [_chat_part(part) for part in content]
+    parts = [_convert_part(part) for part in content]
     if not parts:
         return ""
     return str(parts[0]["text"]) if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
 
 
-def _chat_part(part: Part) -> dict[str, Any]:
-    mark = getattr(part, CACHE_MARK, None)
-    return {**_bare_part(part), **({CACHE_MARK: mark} if mark is not None else {})}
+def _convert_part(part: Part) -> dict[str, Any]:
+    mark = getattr(part, CACHE_BREAKPOINT_FIELD, None)
+    return {**_convert_part_without_cache_mark(part), **({CACHE_BREAKPOINT_FIELD: mark} if mark is not None else {})}
 
 
-def _bare_part(part: Part) -> dict[str, Any]:
+def _convert_part_without_cache_mark(part: Part) -> dict[str, Any]:
     match part:
         case Refusal():
             return {"type": "refusal", "refusal": part.refusal}
@@ -216,16 +219,16 @@ def _bare_part(part: Part) -> dict[str, Any]:
     return {"type": "text", "text": part.text}
 
 
-def _beside_message(item: MessageItem) -> dict[str, Any]:
-    beside = _beside(item, "status", "phase")
+def _collect_message_fields(item: MessageItem) -> dict[str, Any]:
+    beside = _collect_item_fields(item, "status", "phase")
     if isinstance(item.content, str):
         return beside
     usual = "output_text" if item.role == "assistant" else "input_text"
-    parts = [_beside_part(part, usual) for part in item.content]
+    parts = [_collect_part_fields(part, usual) for part in item.content]
     return {**beside, "content": parts} if any(parts) else beside
 
 
-def _beside_part(part: Part, usual: str) -> dict[str, Any]:
+def _collect_part_fields(part: Part, usual: str) -> dict[str, Any]:
     """What a chat message's part does not say: another type of text than `usual`, citations."""
     beside: dict[str, Any] = {}
     kind = part.__struct_config__.tag
@@ -239,14 +242,14 @@ def _beside_part(part: Part, usual: str) -> dict[str, Any]:
     return beside
 
 
-def _beside(item: ItemShape, *names: str) -> dict[str, Any]:
+def _collect_item_fields(item: ItemShape, *names: str) -> dict[str, Any]:
     """Fields of an item that are set; the id it had elsewhere as `client_id`, since it gets one of ours."""
     named: Iterator[tuple[str, Any]] = ((name, getattr(item, name, None)) for name in names)
     beside = {name: value for name, value in named if value is not None}
     return beside if item.id is None else {**beside, "client_id": item.id}
 
 
-def _reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
+def _build_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
     """What was thought in the field that most models give; what is sealed as OpenRouter passes it on."""
     told = [thought.text for item in items for thought in (item.content or item.summary)]
     if told:
@@ -255,15 +258,15 @@ def _reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
     return {"reasoning_details": sealed}
 
 
-def _beside_reasoning(items: Sequence[Reasoning]) -> dict[str, Any]:
+def _collect_reasoning_fields(items: Sequence[Reasoning]) -> dict[str, Any]:
     beside: dict[str, Any] = {"summary": [msgspec.to_builtins(one) for item in items for one in item.summary]}
     beside["content"] = [msgspec.to_builtins(one) for item in items for one in item.content or ()]
     for item in items:
-        beside |= _beside(item, "status", "encrypted_content")
+        beside |= _collect_item_fields(item, "status", "encrypted_content")
     return beside
 
 
-def _tool_call(call: Call | CustomCall) -> dict[str, Any]:
+def _build_tool_call(call: Call | CustomCall) -> dict[str, Any]:
     if isinstance(call, CustomCall):
         return {"id": call.call_id, "type": "custom", "custom": {"name": call.name, "input": call.input}}
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -408,7 +411,7 @@ class Reasoning(ItemBase, frozen=True, kw_only=True):
 
 
 ItemShape = MessageItem | Call | CustomCall | Result | Reasoning
-SHAPES: Final[dict[str, type[ItemShape]]] = {
+ITEM_SHAPES: Final[dict[str, type[ItemShape]]] = {
     "message": MessageItem,
     "function_call": Call,
     "function_call_output": Result,

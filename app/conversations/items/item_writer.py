@@ -7,37 +7,37 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.conversation.identity import Position, new_conversation_id, root_of, start_of
-from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, leaves_calls_open
+from app.conversation.identity import LinkPosition, compute_family_root, compute_start_position, make_conversation_id
+from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversations.history.conversations import Records
-from app.conversations.items.item_parser import Incoming, read_items
-from app.conversations.items.items import SENT, Item, instruction_items, items_of
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.items.item_parser import ParsedItem, parse_items
+from app.conversations.items.items import ITEM_FIELDS, Item, build_instruction_items, build_items
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
-from app.pipeline.persist.log_entries import empty_log, ending_with, entries_behind
-from app.pipeline.resolve.resent_history import root_of_log
-from app.pipeline.resolve.resolved_request import CALLS_OPEN, INSTRUCTIONS, PENDING
-from app.pipeline.token_counting import Counting
-from app.store.contract import Append, HeadMoved, Lease, LeaseLost, Store
+from app.pipeline.persist.log_entries import advance_head, build_empty_conversation, build_log_entries
+from app.pipeline.resolve.resent_history import compute_log_root
+from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
+from app.pipeline.token_counting import MessageCounter
+from app.store.contract import Lease, LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
-LONGEST_ROUND: Final = 128
+MAX_ROUND_MESSAGES: Final = 128
 """How far back the calls are looked for that results may answer."""
-ATTEMPTS: Final = 3
+MAX_ATTEMPTS: Final = 3
 """Clients that resend their history do not wait for each other: the log may move on meanwhile."""
 
 
-class Adding:
+class ItemWriter:
     """Begins conversations, and adds to them while nobody else does."""
 
     def __init__(
         self,
         *,
         store: Store,
-        records: Records,
+        records: ConversationRecords,
         leases: LeaseKeeper,
-        counting: Counting,
+        message_counter: MessageCounter,
         random_bytes: Callable[[int], bytes],
         encoding: str,
         wait_seconds: float,
@@ -45,30 +45,36 @@ class Adding:
         self._store = store
         self._records = records
         self._leases = leases
-        self._counting = counting
+        self._message_counter = message_counter
         self._random_bytes = random_bytes
         self._encoding = encoding
         self._wait_seconds = wait_seconds
 
-    async def begin(self, caller: Caller, metadata: Mapping[str, str], items: Sequence[object]) -> Conversation:
+    async def create_conversation(
+        self, caller: Caller, metadata: Mapping[str, str], items: Sequence[object]
+    ) -> Conversation:
         """A new conversation. Its messages go before those of the chat completions that name it.
 
         Raises:
             InvalidRequest: an item that cannot be kept.
         """
-        incoming = read_items(items, open_calls=())
-        tenant, start = caller.tenant, start_of(caller.tenant)
-        empty = replace(empty_log(tenant, self._encoding), metadata=metadata)
-        begun, entries = await self._grown(empty, incoming)
-        if begun.head_link == start.link:
-            root = root_of(tenant, self._random_bytes(len(start.link)))
+        incoming = parse_items(items, open_calls=())
+        tenant, start = caller.tenant, compute_start_position(caller.tenant)
+        empty = replace(build_empty_conversation(tenant, self._encoding), metadata=metadata)
+        conversation, entries = await self._build_entries(empty, incoming)
+        if conversation.head_link == start.link:
+            root = compute_family_root(tenant, self._random_bytes(len(start.link)))
         else:
-            root = root_of_log(tenant, start, [Position(entry.link, entry.skeleton, False) for entry in entries])
-        begun = replace(begun, id=new_conversation_id(root, self._random_bytes), root=root)
-        await self._store.append(Append(conversation=begun, after_seq=-1, messages=entries, creates=True))
-        return await self._records.of(caller, begun.id)
+            root = compute_log_root(
+                tenant, start, [LinkPosition(entry.link, entry.skeleton, False) for entry in entries]
+            )
+        conversation = replace(conversation, id=make_conversation_id(root, self._random_bytes), root=root)
+        await self._store.append(
+            LogAppend(conversation=conversation, after_seq=-1, messages=entries, creates_conversation=True)
+        )
+        return await self._records.find_conversation(caller, conversation.id)
 
-    async def add(
+    async def add_items(
         self, caller: Caller, conversation_id: str, items: Sequence[object], *, is_retry: bool = False
     ) -> tuple[Conversation, list[Item]]:
         """Add items to the end of a conversation; what it then is, and the items as they stand in it.
@@ -81,88 +87,96 @@ class Adding:
             InvalidRequest: an item that cannot be kept.
             ConversationBusy: it was in use for too long.
         """
-        conversation = await self._records.of(caller, conversation_id)
-        read_items(items, open_calls=None)
+        conversation = await self._records.find_conversation(caller, conversation_id)
+        parse_items(items, open_calls=None)
         if not items:
             return conversation, []
-        for _ in range(ATTEMPTS):
-            async with self._leases.hold(conversation.root, conversation.id, self._wait_seconds) as lease:
-                before = await self._records.of(caller, conversation.id)
-                was = await self._before_these(before, items) if is_retry else None
-                if was is not None:
-                    return before, await self._added(was, before)
+        for _ in range(MAX_ATTEMPTS):
+            async with self._leases.hold_lease(conversation.root, conversation.id, self._wait_seconds) as lease:
+                before = await self._records.find_conversation(caller, conversation.id)
+                before_retry = await self._find_conversation_before_items(before, items) if is_retry else None
+                if before_retry is not None:
+                    return before, await self._read_added_items(before_retry, before)
                 try:
-                    after = await self._append(before, items, lease)
-                except HeadMoved:
+                    after = await self._append_items(before, items, lease)
+                except WriteConflict:
                     continue
                 except LeaseLost as lost:
-                    raise _busy() from lost
-            return after, await self._added(before, after)
-        raise _busy()
+                    raise _conversation_busy_error() from lost
+            return after, await self._read_added_items(before, after)
+        raise _conversation_busy_error()
 
-    async def _append(self, before: Conversation, items: Sequence[object], lease: Lease) -> Conversation:
-        incoming = read_items(items, open_calls=await self._open_calls(before))
-        after, entries = await self._grown(before, incoming)
+    async def _append_items(self, before: Conversation, items: Sequence[object], lease: Lease) -> Conversation:
+        incoming = parse_items(items, open_calls=await self._find_open_call_ids(before))
+        after, entries = await self._build_entries(before, incoming)
         await self._store.append(
-            Append(conversation=after, after_seq=before.head_seq, messages=entries, fence=lease, releases=True)
+            LogAppend(conversation=after, after_seq=before.head_seq, messages=entries, fence=lease, releases_lease=True)
         )
-        self._leases.released(lease)
+        self._leases.forget_released_lease(lease)
         return after
 
-    async def _added(self, before: Conversation, after: Conversation) -> list[Item]:
+    async def _read_added_items(self, before: Conversation, after: Conversation) -> list[Item]:
         """The items that make the difference."""
-        first = len(before.state.get(INSTRUCTIONS, ()))
-        items = instruction_items(after)[first:]
+        first = len(before.state.get(STORED_INSTRUCTIONS, ()))
+        items = build_instruction_items(after)[first:]
         call: LogMessage | None = None
-        last_call = before.head_seq + 1 - (LONGEST_ROUND if before.state.get(CALLS_OPEN) else 0)
-        for entry in await self._store.read(after, max(0, last_call), after.head_seq + 1):
+        last_call = before.head_seq + 1 - (MAX_ROUND_MESSAGES if before.state.get(OPEN_TOOL_CALLS) else 0)
+        for entry in await self._store.read_log(after, max(0, last_call), after.head_seq + 1):
             call = call if entry.message.role in TOOL_ROLES else entry
             if entry.seq > before.head_seq:
-                items += items_of(entry, call=call)
+                items += build_items(entry, call=call)
         return items
 
-    async def _before_these(self, now: Conversation, items: Sequence[object]) -> Conversation | None:
+    async def _find_conversation_before_items(self, now: Conversation, items: Sequence[object]) -> Conversation | None:
         """The conversation as it was before these very items were added at its end; None if they were not."""
-        raws = [one.message.raw for one in read_items(items, open_calls=None)]
-        told = [raw.encode() for raw in now.state.get(INSTRUCTIONS, ())]
+        raws = [one.message.raw for one in parse_items(items, open_calls=None)]
+        told = [raw.encode() for raw in now.state.get(STORED_INSTRUCTIONS, ())]
         after_head = now.head_seq + 1
-        tail = await self._store.read(now, max(0, after_head - len(raws)), after_head)
+        tail = await self._store.read_log(now, max(0, after_head - len(raws)), after_head)
         logged = [entry.message.raw for entry in tail]
         if [*told, *logged][-len(raws) :] != raws:
             return None
         as_told = len(raws) - len(logged)
-        state = {**now.state, INSTRUCTIONS: now.state.get(INSTRUCTIONS, ())[: len(told) - as_told], CALLS_OPEN: True}
+        state = {
+            **now.state,
+            STORED_INSTRUCTIONS: now.state.get(STORED_INSTRUCTIONS, ())[: len(told) - as_told],
+            OPEN_TOOL_CALLS: True,
+        }
         return replace(now, head_seq=now.head_seq - len(logged), state=state)
 
-    async def _open_calls(self, conversation: Conversation) -> Collection[str] | None:
+    async def _find_open_call_ids(self, conversation: Conversation) -> Collection[str] | None:
         """Ids of the calls at the end of the log; None where they have none."""
-        if not conversation.state.get(CALLS_OPEN):
+        if not conversation.state.get(OPEN_TOOL_CALLS):
             return ()
         after_head = conversation.head_seq + 1
-        for entry in reversed(await self._store.read(conversation, max(0, after_head - LONGEST_ROUND), after_head)):
+        for entry in reversed(
+            await self._store.read_log(conversation, max(0, after_head - MAX_ROUND_MESSAGES), after_head)
+        ):
             if entry.message.role not in TOOL_ROLES:
                 ids = [call.get("id") for call in entry.message.tool_calls]
                 return [one for one in ids if isinstance(one, str)] if all(ids) else None
         return None
 
-    async def _grown(self, before: Conversation, incoming: Sequence[Incoming]) -> tuple[Conversation, list[LogMessage]]:
+    async def _build_entries(
+        self, before: Conversation, incoming: Sequence[ParsedItem]
+    ) -> tuple[Conversation, list[LogMessage]]:
         """A conversation with messages at its end, and these messages in their places."""
         messages = [one.message for one in incoming]
         first = _count_leading_instructions(messages) if before.head_seq < 0 else 0
         state = dict(before.state)
         if first:
             told = [message.raw.decode() for message in messages[:first]]
-            state[INSTRUCTIONS] = [*state.get(INSTRUCTIONS, ()), *told]
-        entries = await entries_behind(before, messages[first:], self._counting)
+            state[STORED_INSTRUCTIONS] = [*state.get(STORED_INSTRUCTIONS, ()), *told]
+        entries = await build_log_entries(before, messages[first:], self._message_counter)
         entries = [
-            replace(entry, meta={SENT: one.sent}) if one.sent else entry
+            replace(entry, meta={ITEM_FIELDS: one.item_fields}) if one.item_fields else entry
             for entry, one in zip(entries, incoming[first:], strict=True)
         ]
         if not entries:
             return replace(before, state=state), []
-        state.pop(PENDING, None)
-        state[CALLS_OPEN] = leaves_calls_open(entries[-1].message)
-        return replace(ending_with(before, entries), state=state), entries
+        state.pop(UNANSWERED_MESSAGES, None)
+        state[OPEN_TOOL_CALLS] = may_precede_tool_result(entries[-1].message)
+        return replace(advance_head(before, entries), state=state), entries
 
 
 def _count_leading_instructions(messages: Sequence[Message]) -> int:
@@ -170,5 +184,5 @@ def _count_leading_instructions(messages: Sequence[Message]) -> int:
     return len(messages) if first is None else first
 
 
-def _busy() -> ConversationBusy:
+def _conversation_busy_error() -> ConversationBusy:
     return ConversationBusy("Others are adding to this conversation.", retry_after_seconds=1)

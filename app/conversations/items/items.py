@@ -18,50 +18,50 @@ import orjson
 
 from app.context.view.message_edits import REASONING_FIELDS
 from app.conversation.message_checks import TOOL_ROLES
-from app.conversation.messages import Chunk, Conversation, LogMessage, Message
-from app.conversations.items.item_content import message_parts, reasoning_of, result_output
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.conversation.messages import Conversation, LogMessage, Message, Summary
+from app.conversations.items.item_content import build_message_parts, build_reasoning_fields, build_tool_output
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 
 Item = dict[str, Any]
 ItemKind = Literal["msg", "fc", "fco", "ctc", "rs"]
 """Message, function call, a call's output, custom tool call, reasoning."""
 
-SENT: Final = "item"
+ITEM_FIELDS: Final = "item"
 """`LogMessage.meta`: fields of the items that a client sent, where a chat message has none: `message`, `reasoning`,
 `output`, and a list of `calls`."""
 DELETED: Final = "deleted"
 """`LogMessage.meta`: which of the message's items were deleted."""
-ROLES: Final = ("user", "assistant", "system", "developer")
-LINK_HEX: Final = 24
+ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
+LINK_HEX_CHARS: Final = 24
 """How much of a link an id carries: 96 bits."""
-_ITEM_ID: Final = re.compile(rf"(?:msg|fc|fco|ctc|rs)_([0-9a-f]{{8}})([0-9a-f]{{{LINK_HEX}}})([0-9a-f]{{2,6}})")
+_ITEM_ID: Final = re.compile(rf"(?:msg|fc|fco|ctc|rs)_([0-9a-f]{{8}})([0-9a-f]{{{LINK_HEX_CHARS}}})([0-9a-f]{{2,6}})")
 
 
-class ItemPlace(msgspec.Struct, frozen=True):
+class ParsedItemId(msgspec.Struct, frozen=True):
     """What an item id says: which message, by its place and its link, and which of the items that it makes."""
 
     seq: int
     link_start: str
-    """The first `LINK_HEX` hex digits of the message's link."""
+    """The first `LINK_HEX_CHARS` hex digits of the message's link."""
     part: int
 
-    def names(self, entry: LogMessage) -> bool:
+    def is_id_of(self, entry: LogMessage) -> bool:
         """Whether this is the place of that message: the same in every conversation that shares it."""
         return entry.seq == self.seq and entry.link.hex().startswith(self.link_start)
 
 
-def item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
+def build_item_id(kind: ItemKind, entry: LogMessage, part: int) -> str:
     """The id of one of the items that a message makes. Parts count from 0 in the order reasoning, text, calls."""
-    return f"{kind}_{entry.seq:08x}{entry.link.hex()[:LINK_HEX]}{part:02x}"
+    return f"{kind}_{entry.seq:08x}{entry.link.hex()[:LINK_HEX_CHARS]}{part:02x}"
 
 
-def parse_item_id(text: str) -> ItemPlace | None:
+def parse_item_id(text: str) -> ParsedItemId | None:
     """The place that an item id names; None if it is the id of something else."""
     found = _ITEM_ID.fullmatch(text)
-    return ItemPlace(int(found[1], 16), found[2], int(found[3], 16)) if found else None
+    return ParsedItemId(int(found[1], 16), found[2], int(found[3], 16)) if found else None
 
 
-def items_of(entry: LogMessage, *, call: LogMessage | None = None, with_deleted: bool = False) -> list[Item]:
+def build_items(entry: LogMessage, *, call: LogMessage | None = None, with_deleted: bool = False) -> list[Item]:
     """The items that a message makes, in order.
 
     Args:
@@ -69,20 +69,23 @@ def items_of(entry: LogMessage, *, call: LogMessage | None = None, with_deleted:
             from that of a function. Ids do not depend on it.
         with_deleted: also those that were deleted, as they stand in the log now.
     """
-    made = _numbered(entry, _result_items(entry, call) if entry.message.role in TOOL_ROLES else _said_items(entry))
+    items = _assign_item_ids(
+        entry,
+        _build_tool_result_items(entry, call) if entry.message.role in TOOL_ROLES else _build_message_items(entry),
+    )
     deleted = () if with_deleted else ((entry.meta or {}).get(DELETED) or {}).get("parts", ())
-    return [item for part, item in enumerate(made) if part not in deleted]
+    return [item for part, item in enumerate(items) if part not in deleted]
 
 
-def message_item_id(entry: LogMessage) -> str:
+def find_message_item_id(entry: LogMessage) -> str:
     """The id of the item that says what the message says; of its first item if it says nothing."""
-    if _says_plain_text(entry.message):
-        return item_id("msg", entry, 0)
-    items = items_of(entry, with_deleted=True)
+    if _is_plain_text(entry.message):
+        return build_item_id("msg", entry, 0)
+    items = build_items(entry, with_deleted=True)
     return str(next((item["id"] for item in items if item["type"] == "message"), items[0]["id"]))
 
 
-def _says_plain_text(message: Message) -> bool:
+def _is_plain_text(message: Message) -> bool:
     """Whether a message is certain to make a `message` item first, as nearly all do."""
     content = message.body.get("content")
     if not isinstance(content, str) or not content or message.role in TOOL_ROLES:
@@ -90,22 +93,22 @@ def _says_plain_text(message: Message) -> bool:
     return not any(message.body.get(name) for name in REASONING_FIELDS)
 
 
-def instruction_items(conversation: Conversation) -> list[Item]:
+def build_instruction_items(conversation: Conversation) -> list[Item]:
     """The leading system messages that were sent once, as items: they come before the log."""
     items = []
-    for index, raw in enumerate(conversation.state.get(INSTRUCTIONS, ())):
+    for index, raw in enumerate(conversation.state.get(STORED_INSTRUCTIONS, ())):
         body = Message(raw.encode()).body
-        items.append({"id": _instruction_id(index, raw), **_message_fields(body), "status": "completed"})
+        items.append({"id": _build_instruction_id(index, raw), **_message_fields(body), "status": "completed"})
     return items
 
 
-def instruction_index(conversation: Conversation, item_id: str) -> int | None:
+def find_instruction_index(conversation: Conversation, item_id: str) -> int | None:
     """Which of the conversation's instructions an item id names; None if it names something else."""
-    raws = conversation.state.get(INSTRUCTIONS, ())
-    return next((index for index, raw in enumerate(raws) if _instruction_id(index, raw) == item_id), None)
+    raws = conversation.state.get(STORED_INSTRUCTIONS, ())
+    return next((index for index, raw in enumerate(raws) if _build_instruction_id(index, raw) == item_id), None)
 
 
-def compaction_item(chunk: Chunk) -> Item:
+def build_compaction_item(chunk: Summary) -> Item:
     """A summary as an item; its text can be read by anybody who may read the conversation."""
     return {
         "id": chunk.id,
@@ -121,106 +124,113 @@ def compaction_item(chunk: Chunk) -> Item:
     }
 
 
-def _instruction_id(index: int, raw: str) -> str:
-    return f"msg_i{index:04x}{hashlib.sha256(raw.encode()).hexdigest()[:LINK_HEX]}"
+def _build_instruction_id(index: int, raw: str) -> str:
+    return f"msg_i{index:04x}{hashlib.sha256(raw.encode()).hexdigest()[:LINK_HEX_CHARS]}"
 
 
-def _numbered(entry: LogMessage, made: Sequence[tuple[ItemKind, Item]]) -> list[Item]:
+def _assign_item_ids(entry: LogMessage, made: Sequence[tuple[ItemKind, Item]]) -> list[Item]:
     created = {"created_at": int(entry.created_at.timestamp())} if entry.created_at else {}
-    return [{"id": item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(made)]
+    return [{"id": build_item_id(kind, entry, part), **item, **created} for part, (kind, item) in enumerate(made)]
 
 
-def _said_items(entry: LogMessage) -> list[tuple[ItemKind, Item]]:
-    body, sent = entry.message.body, _sent(entry)
+def _build_message_items(entry: LogMessage) -> list[tuple[ItemKind, Item]]:
+    body, sent = entry.message.body, _read_item_fields(entry)
     status = "incomplete" if entry.incomplete else "completed"
     made: list[tuple[ItemKind, Item]] = []
-    if body.get("role") == "assistant" and (reasoning := reasoning_of(body)) is not None:
+    if body.get("role") == "assistant" and (reasoning := build_reasoning_fields(body)) is not None:
         made.append(("rs", {"type": "reasoning", **reasoning, "status": status, **sent.get("reasoning", {})}))
-    calls = _calls(entry, sent, status)
+    calls = _build_call_items(entry, sent, status)
     said = _message_fields(body)
     if said["content"] or not (made or calls):
-        made.append(("msg", _with_sent({**said, "status": status}, sent.get("message", {}))))
+        made.append(("msg", _add_item_fields({**said, "status": status}, sent.get("message", {}))))
     return made + calls
 
 
 def _message_fields(body: Mapping[str, Any]) -> Item:
     role = body.get("role")
     beside = {name: body[name] for name in ("name", "audio") if body.get(name)}
-    return {"type": "message", "role": role if role in ROLES else "unknown", "content": message_parts(body), **beside}
+    return {
+        "type": "message",
+        "role": role if role in ITEM_ROLES else "unknown",
+        "content": build_message_parts(body),
+        **beside,
+    }
 
 
-def _with_sent(item: Item, sent: Mapping[str, Any]) -> Item:
+def _add_item_fields(item: Item, sent: Mapping[str, Any]) -> Item:
     """An item with what its client sent beside its text."""
     parts = sent.get("content", ())
     if len(parts) == len(item["content"]):
-        item["content"] = [_typed({**part, **more}) for part, more in zip(item["content"], parts, strict=True)]
+        item["content"] = [
+            _drop_foreign_annotations({**part, **more}) for part, more in zip(item["content"], parts, strict=True)
+        ]
     return {**item, **{name: value for name, value in sent.items() if name != "content"}}
 
 
-def _typed(part: Item) -> Item:
+def _drop_foreign_annotations(part: Item) -> Item:
     """Only text of a model has annotations."""
     return part if part["type"] == "output_text" else {name: part[name] for name in part if name != "annotations"}
 
 
-def _calls(entry: LogMessage, sent: Mapping[str, Any], status: str) -> list[tuple[ItemKind, Item]]:
+def _build_call_items(entry: LogMessage, sent: Mapping[str, Any], status: str) -> list[tuple[ItemKind, Item]]:
     if entry.message.role != "assistant":
         return []
     calls = entry.message.tool_calls
     beside = sent.get("calls", ())
     more = beside if len(beside) == len(calls) else [{}] * len(calls)
-    return [_call(call, entry.seq, index, status, more[index]) for index, call in enumerate(calls)]
+    return [_build_call_item(call, entry.seq, index, status, more[index]) for index, call in enumerate(calls)]
 
 
-def _call(call: Any, seq: int, index: int, status: str, sent: Mapping[str, Any]) -> tuple[ItemKind, Item]:
+def _build_call_item(call: Any, seq: int, index: int, status: str, sent: Mapping[str, Any]) -> tuple[ItemKind, Item]:
     fields = call if isinstance(call, Mapping) else {}
     call_id = fields.get("id")
-    named = {"call_id": call_id if isinstance(call_id, str) else made_up_call_id(seq, index)}
+    named = {"call_id": call_id if isinstance(call_id, str) else generate_call_id(seq, index)}
     custom = fields.get("custom")
     if isinstance(custom, Mapping):
         made = {
             "type": "custom_tool_call",
             **named,
-            "name": _text(custom.get("name")),
-            "input": _text(custom.get("input")),
+            "name": _to_text(custom.get("name")),
+            "input": _to_text(custom.get("input")),
         }
         return "ctc", {**made, "status": status, **sent}
     function = fields.get("function")
     if isinstance(function, Mapping):
-        told = {"name": _text(function.get("name")), "arguments": _text(function.get("arguments"))}
+        told = {"name": _to_text(function.get("name")), "arguments": _to_text(function.get("arguments"))}
     else:
-        told = {"name": _text(fields.get("type")), "arguments": _text(call)}
+        told = {"name": _to_text(fields.get("type")), "arguments": _to_text(call)}
     return "fc", {"type": "function_call", **named, **told, "status": status, **sent}
 
 
-def made_up_call_id(seq: int, index: int = 0) -> str:
+def generate_call_id(seq: int, index: int = 0) -> str:
     """The id of a call that has none, as the deprecated `function_call`."""
     return f"call_{seq:08x}{index:02x}"
 
 
-def _result_items(entry: LogMessage, call: LogMessage | None) -> list[tuple[ItemKind, Item]]:
+def _build_tool_result_items(entry: LogMessage, call: LogMessage | None) -> list[tuple[ItemKind, Item]]:
     body = entry.message.body
     calls: Sequence[object] = call.message.tool_calls if call is not None else ()
     call_id = body.get("tool_call_id")
     if not isinstance(call_id, str):
-        call_id = made_up_call_id(call.seq) if call is not None else None
+        call_id = generate_call_id(call.seq) if call is not None else None
     customs = [one.get("id") for one in calls if isinstance(one, Mapping) and isinstance(one.get("custom"), Mapping)]
     is_custom = call_id is not None and call_id in customs
     item: Item = {
         "type": "custom_tool_call_output" if is_custom else "function_call_output",
         "call_id": call_id,
-        "output": result_output(body.get("content")),
+        "output": build_tool_output(body.get("content")),
         "status": "completed",
     }
     if isinstance(body.get("name"), str):
         item["name"] = body["name"]
-    return [("fco", {**item, **_sent(entry).get("output", {})})]
+    return [("fco", {**item, **_read_item_fields(entry).get("output", {})})]
 
 
-def _sent(entry: LogMessage) -> Mapping[str, Any]:
-    return (entry.meta or {}).get(SENT) or {}
+def _read_item_fields(entry: LogMessage) -> Mapping[str, Any]:
+    return (entry.meta or {}).get(ITEM_FIELDS) or {}
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else orjson.dumps(value).decode()

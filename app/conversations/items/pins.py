@@ -10,43 +10,43 @@ import msgspec
 
 from app.context.plan.outline import Pin
 from app.conversation.messages import Conversation
-from app.conversations.history.conversations import Records
-from app.conversations.items.item_list import Listing
-from app.conversations.items.items import instruction_index
-from app.conversations.views.stored_turn import Standing, Wish, place_of
-from app.conversations.views.view_objects import pin_object
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.items.item_list import ItemReader
+from app.conversations.items.items import find_instruction_index
+from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_resolved_request
+from app.conversations.views.view_objects import build_pin_object
 from app.errors import ConversationBusy
 from app.pipeline.chat_request import Caller
 from app.pipeline.resolve.resolved_request import PINS
-from app.pipeline.view.pins import Pinning, check_share, pins_of
-from app.pipeline.view.view_builder import Views
-from app.store.contract import HeadMoved, Store
+from app.pipeline.view.pins import PinUpdater, check_pin_share, decode_pins
+from app.pipeline.view.view_builder import ViewBuilder
+from app.store.contract import Store, WriteConflict
 
-TRIES: Final = 8
+MAX_ATTEMPTS: Final = 8
 """Of a change of marks that somebody else's came before."""
 
 
-class Pins:
+class PinStore:
     """Pins and unpins."""
 
     def __init__(
         self,
         *,
         store: Store,
-        records: Records,
-        listing: Listing,
-        standing: Standing,
-        views: Views,
-        pinning: Pinning,
+        records: ConversationRecords,
+        item_reader: ItemReader,
+        stored_turns: StoredTurnBuilder,
+        view_builder: ViewBuilder,
+        pinning: PinUpdater,
     ) -> None:
         self._store = store
         self._records = records
-        self._listing = listing
-        self._standing = standing
-        self._views = views
+        self._item_reader = item_reader
+        self._stored_turns = stored_turns
+        self._view_builder = view_builder
         self._pinning = pinning
 
-    async def page(
+    async def list_pins(
         self, caller: Caller, conversation_id: str, limit: int, after: str | None
     ) -> tuple[list[dict[str, Any]], bool]:
         """What is pinned, in the order of the log, and whether there is more of it.
@@ -57,16 +57,16 @@ class Pins:
         Raises:
             ConversationNotFound, ItemNotFound: there is none, or no such item to go on after.
         """
-        conversation = await self._records.of(caller, conversation_id)
-        last = -1 if after is None else (await self._records.entry(conversation, after))[0].seq
-        wanted = [pin for pin in pins_of(conversation.marks) if pin.from_seq > last]
-        told = []
+        conversation = await self._records.find_conversation(caller, conversation_id)
+        last = -1 if after is None else (await self._records.find_message(conversation, after))[0].seq
+        wanted = [pin for pin in decode_pins(conversation.marks) if pin.from_seq > last]
+        pin_objects = []
         for pin in wanted[:limit]:
-            entries = await self._store.read(conversation, pin.from_seq, pin.to_seq)
-            told.append(pin_object(pin, entries))
-        return told, len(wanted) > limit
+            entries = await self._store.read_log(conversation, pin.from_seq, pin.to_seq)
+            pin_objects.append(build_pin_object(pin, entries))
+        return pin_objects, len(wanted) > limit
 
-    async def pin(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
+    async def pin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
         """Pin the round of an item; nothing happens where it is pinned already.
 
         Returns:
@@ -77,20 +77,20 @@ class Pins:
             InvalidRequest: the pins would take more than the policy's share of the window.
             ConversationBusy: others keep changing the conversation's marks.
         """
-        for _ in range(TRIES):
-            conversation, item, seq = await self._found(caller, conversation_id, item_id)
-            pins = pins_of(conversation.marks)
-            if seq is not None and not any(_holds(pin, seq) for pin in pins):
-                new = await self._pinning.round_at(place_of(conversation), seq)
-                others = [pin for pin in pins if not _holds(new, pin.from_seq)]
-                together = tuple(sorted((*others, new), key=lambda pin: pin.from_seq))
-                await self._check(caller, conversation, together)
-                if not await self._marked(conversation, together):
+        for _ in range(MAX_ATTEMPTS):
+            conversation, item, seq = await self._find_item(caller, conversation_id, item_id)
+            pins = decode_pins(conversation.marks)
+            if seq is not None and not any(_covers_seq(pin, seq) for pin in pins):
+                new = await self._pinning.find_round(build_resolved_request(conversation), seq)
+                others = [pin for pin in pins if not _covers_seq(new, pin.from_seq)]
+                all_pins = tuple(sorted((*others, new), key=lambda pin: pin.from_seq))
+                await self._check_pin_share(caller, conversation, all_pins)
+                if not await self._try_store_pins(conversation, all_pins):
                     continue
             return {**item, "pinned": True}
-        raise _busy(conversation_id)
+        raise _conversation_busy_error(conversation_id)
 
-    async def unpin(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
+    async def unpin_item(self, caller: Caller, conversation_id: str, item_id: str) -> dict[str, Any]:
         """Unpin the round of an item; nothing happens where it is not pinned. Instructions stay: they are always shown.
 
         Returns:
@@ -100,48 +100,48 @@ class Pins:
             ConversationNotFound, ItemNotFound: there is none.
             ConversationBusy: others keep changing the conversation's marks.
         """
-        for _ in range(TRIES):
-            conversation, item, seq = await self._found(caller, conversation_id, item_id)
+        for _ in range(MAX_ATTEMPTS):
+            conversation, item, seq = await self._find_item(caller, conversation_id, item_id)
             if seq is None:
                 return {**item, "pinned": True}
-            pins = pins_of(conversation.marks)
-            left = [pin for pin in pins if not _holds(pin, seq)]
-            if len(left) == len(pins) or await self._marked(conversation, left):
+            pins = decode_pins(conversation.marks)
+            remaining_pins = [pin for pin in pins if not _covers_seq(pin, seq)]
+            if len(remaining_pins) == len(pins) or await self._try_store_pins(conversation, remaining_pins):
                 return {**item, "pinned": False}
-        raise _busy(conversation_id)
+        raise _conversation_busy_error(conversation_id)
 
-    async def _found(
+    async def _find_item(
         self, caller: Caller, conversation_id: str, item_id: str
     ) -> tuple[Conversation, dict[str, Any], int | None]:
         """A conversation, one of its items, and where that stands in the log; None for instructions: outside of it."""
-        conversation = await self._records.of(caller, conversation_id)
-        item = await self._listing.one(conversation, item_id)
-        if instruction_index(conversation, item_id) is not None:
+        conversation = await self._records.find_conversation(caller, conversation_id)
+        item = await self._item_reader.find_item(conversation, item_id)
+        if find_instruction_index(conversation, item_id) is not None:
             return conversation, item, None
-        entry, _ = await self._records.entry(conversation, item_id)
+        entry, _ = await self._records.find_message(conversation, item_id)
         return conversation, item, entry.seq
 
-    async def _check(self, caller: Caller, conversation: Conversation, pins: tuple[Pin, ...]) -> None:
+    async def _check_pin_share(self, caller: Caller, conversation: Conversation, pins: tuple[Pin, ...]) -> None:
         """Refuse pins above their share of the window that the conversation was answered with last. Before its first
         answer there is none; a view leaves out what has no room, and says so."""
-        if await self._standing.last_answer(conversation) is None:
+        if await self._stored_turns.find_last_answer(conversation) is None:
             return
-        turn = await self._standing.turn(caller, conversation, Wish())
-        check_share(pins, turn.policy, self._views.budget(turn), param="item_id")
+        turn = await self._stored_turns.build_turn(caller, conversation, StoredTurnRequest())
+        check_pin_share(pins, turn.policy, self._view_builder.compute_budget(turn), param="item_id")
 
-    async def _marked(self, conversation: Conversation, pins: Sequence[Pin]) -> bool:
+    async def _try_store_pins(self, conversation: Conversation, pins: Sequence[Pin]) -> bool:
         """Whether the pins could be stored; not if somebody else changed the marks meanwhile."""
         marks = {**conversation.marks, PINS: [msgspec.to_builtins(pin) for pin in pins]}
         try:
-            await self._store.mark(conversation, marks)
-        except HeadMoved:
+            await self._store.replace_marks(conversation, marks)
+        except WriteConflict:
             return False
         return True
 
 
-def _holds(pin: Pin, seq: int) -> bool:
+def _covers_seq(pin: Pin, seq: int) -> bool:
     return pin.from_seq <= seq < pin.to_seq
 
 
-def _busy(conversation_id: str) -> ConversationBusy:
+def _conversation_busy_error(conversation_id: str) -> ConversationBusy:
     return ConversationBusy(f"Others keep changing conversation {conversation_id!r}.", retry_after_seconds=1)

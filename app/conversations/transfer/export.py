@@ -10,22 +10,22 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.message_checks import leaves_calls_open
+from app.conversation.message_checks import may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage
 from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK
 from app.conversations.items.items import DELETED
 from app.errors import ConversationNotFound
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from app.store.contract import Store
 
-FIRST_MESSAGES, MOST_MESSAGES = 32, 256
+FIRST_BATCH_MESSAGES, MAX_BATCH_MESSAGES = 32, 256
 """How many are read at a time, at first and at most."""
 BATCH_BYTES: Final = 1024 * 1024
 """What a batch should weigh at most, going by the one before it."""
-_BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
+_LINE_BREAKS_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-class Exporting:
+class ConversationExporter:
     """Reads logs from their beginning to their end.
 
     Args:
@@ -36,7 +36,7 @@ class Exporting:
         self._store = store
         self._on_read = on_read
 
-    async def lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
+    async def stream_lines(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[bytes]:
         """A chat message a line, some lines at a time.
 
         Args:
@@ -45,10 +45,10 @@ class Exporting:
         Raises:
             ConversationNotFound: it was deleted meanwhile.
         """
-        async for texts in self._batches(conversation, with_hidden=with_hidden):
+        async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
             yield b"".join([text + b"\n" for text in texts])
 
-    async def whole(
+    async def stream_object(
         self, conversation: Conversation, *, with_hidden: bool, fields: Mapping[str, Any] | None = None
     ) -> AsyncIterator[bytes]:
         """One line `{"messages": […]}` with all of a conversation, piece by piece.
@@ -60,33 +60,33 @@ class Exporting:
             ConversationNotFound: it was deleted meanwhile.
         """
         opening = orjson.dumps(dict(fields or {}))[:-1] + (b"," if fields else b"") + b'"messages":['
-        async for texts in self._batches(conversation, with_hidden=with_hidden):
+        async for texts in self._stream_batches(conversation, with_hidden=with_hidden):
             if texts:
                 yield opening + b",".join(texts)
                 opening = b","
         yield b"]}\n" if opening == b"," else opening + b"]}\n"
 
-    async def _batches(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[list[bytes]]:
+    async def _stream_batches(self, conversation: Conversation, *, with_hidden: bool) -> AsyncIterator[list[bytes]]:
         """The texts of a conversation's messages, instructions first."""
-        instructions: list[str] = conversation.state.get(INSTRUCTIONS, [])
+        instructions: list[str] = conversation.state.get(STORED_INSTRUCTIONS, [])
         if instructions:
-            yield [text.encode().translate(_BLANKS) for text in instructions]
-        seq, count = 0, FIRST_MESSAGES
+            yield [text.encode().translate(_LINE_BREAKS_TO_SPACES) for text in instructions]
+        seq, count = 0, FIRST_BATCH_MESSAGES
         while seq <= conversation.head_seq:
             until = min(seq + count, conversation.head_seq + 1)
-            entries = await self._store.read(conversation, seq, until)
+            entries = await self._store.read_log(conversation, seq, until)
             if len(entries) != until - seq:
                 raise ConversationNotFound(f"Conversation {conversation.id!r} was deleted while it was read.")
-            texts = [_text(entry, with_hidden=with_hidden) for entry in entries]
-            yield [text.translate(_BLANKS) for text in texts if text is not None]
+            texts = [_message_json(entry, with_hidden=with_hidden) for entry in entries]
+            yield [text.translate(_LINE_BREAKS_TO_SPACES) for text in texts if text is not None]
             if self._on_read is not None:
                 self._on_read(len(entries))
             size = sum(len(entry.message.raw) for entry in entries)
-            count = max(1, min(MOST_MESSAGES, len(entries) * BATCH_BYTES // max(1, size)))
+            count = max(1, min(MAX_BATCH_MESSAGES, len(entries) * BATCH_BYTES // max(1, size)))
             seq = until
 
 
-def described(conversation: Conversation) -> dict[str, Any]:
+def build_export_fields(conversation: Conversation) -> dict[str, Any]:
     """What a line about a whole conversation says beside its messages."""
     return {
         "id": conversation.id,
@@ -96,7 +96,7 @@ def described(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _text(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
+def _message_json(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
     """A message's JSON text; None for one whose words were deleted. Calls and results stay together, with marks."""
     deleted = (entry.meta or {}).get(DELETED)
     if not deleted:
@@ -105,4 +105,4 @@ def _text(entry: LogMessage, *, with_hidden: bool) -> bytes | None:
     if with_hidden and body:
         return str(body).encode()
     is_mark = entry.message.body.get("content") in (DELETED_MARK, ERASED_MARK)
-    return None if is_mark and not leaves_calls_open(entry.message) else entry.message.raw
+    return None if is_mark and not may_precede_tool_result(entry.message) else entry.message.raw

@@ -14,35 +14,51 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.conversation.identity import new_conversation_id, root_of, start_of, walk
-from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, leaves_calls_open
+from app.conversation.identity import (
+    compute_family_root,
+    compute_start_position,
+    iterate_link_positions,
+    make_conversation_id,
+)
+from app.conversation.message_checks import INSTRUCTION_ROLES, check_messages, may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage
-from app.conversations.transfer.formats.format_detection import Format, read
-from app.conversations.transfer.formats.imported_history import Branch, Imported, ImportedMessage, noticed
+from app.conversations.transfer.formats.format_detection import Format, parse_file
+from app.conversations.transfer.formats.imported_history import (
+    ImportedBranch,
+    ImportedConversation,
+    ImportedMessage,
+    build_warning,
+)
 from app.errors import ConversationBusy, StoreUnavailable
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.persist.log_entries import NOTHING_BROUGHT, branch_of, empty_log, ending_with, entries_behind
-from app.pipeline.resolve.resolved_request import CALLS_OPEN, INSTRUCTIONS, PENDING
-from app.pipeline.token_counting import Counting
-from app.store.contract import Append, HeadMoved, Store
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.persist.log_entries import (
+    STATE_WITHOUT_REQUEST,
+    advance_head,
+    build_branch,
+    build_empty_conversation,
+    build_log_entries,
+)
+from app.pipeline.resolve.resolved_request import OPEN_TOOL_CALLS, STORED_INSTRUCTIONS, UNANSWERED_MESSAGES
+from app.pipeline.token_counting import MessageCounter
+from app.store.contract import LogAppend, Store, WriteConflict
 
 log = logging.getLogger(__name__)
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedConversation(msgspec.Struct, frozen=True):
     """A conversation that can be kept: its instructions, and its log."""
 
-    found: Imported
+    imported: ImportedConversation
     instructions: tuple[ImportedMessage, ...]
     log: tuple[ImportedMessage, ...]
 
     @property
     def count(self) -> int:
         """How many messages are to be written for it."""
-        return len(self.log) + sum(len(branch.messages) for branch in self.found.branches)
+        return len(self.log) + sum(len(branch.messages) for branch in self.imported.branches)
 
 
-class TakenIn(msgspec.Struct, frozen=True):
+class ImportResult(msgspec.Struct, frozen=True):
     """What became of a file."""
 
     conversations: tuple[Conversation, ...]
@@ -50,137 +66,157 @@ class TakenIn(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-class Importing:
+class ConversationImporter:
     """Keeps conversations that other programs had."""
 
     def __init__(
-        self, *, store: Store, counting: Counting, tasks: Tasks, random_bytes: Callable[[int], bytes], encoding: str
+        self,
+        *,
+        store: Store,
+        message_counter: MessageCounter,
+        tasks: BackgroundTasks,
+        random_bytes: Callable[[int], bytes],
+        encoding: str,
     ) -> None:
         self._store = store
-        self._counting = counting
+        self._message_counter = message_counter
         self._tasks = tasks
         self._random_bytes = random_bytes
         self._encoding = encoding
 
-    async def take_in(
-        self, tenant: str, data: bytes, wanted: Format = "auto", *, on_kept: Callable[[int], None] | None = None
-    ) -> TakenIn:
+    async def import_file(
+        self, tenant: str, data: bytes, file_format: Format = "auto", *, on_stored: Callable[[int], None] | None = None
+    ) -> ImportResult:
         """Keep all conversations of a file.
 
         Args:
-            on_kept: told of how many messages more are kept.
+            on_stored: told of how many messages more are kept.
 
         Raises:
             InvalidRequest: it cannot be read; the message names the place. Nothing was kept.
             StoreUnavailable: what had been kept was taken back, as far as the store answers.
         """
-        return await self.keep(tenant, await asyncio.to_thread(checked, data, wanted), on_kept=on_kept)
+        return await self.import_conversations(
+            tenant, await asyncio.to_thread(parse_and_check, data, file_format), on_stored=on_stored
+        )
 
-    async def keep(
-        self, tenant: str, found: Sequence[Checked], *, on_kept: Callable[[int], None] | None = None
-    ) -> TakenIn:
+    async def import_conversations(
+        self,
+        tenant: str,
+        checked_conversations: Sequence[CheckedConversation],
+        *,
+        on_stored: Callable[[int], None] | None = None,
+    ) -> ImportResult:
         """Keep conversations that were read and checked, all or none."""
-        begun: list[Conversation] = []
+        created: list[Conversation] = []
         kept: list[Conversation] = []
-        warnings = [warning for one in found for warning in one.found.warnings]
-        writer = LogWriter(self._store, self._counting, on_kept=on_kept, on_begun=begun.append)
+        warnings = [warning for one in checked_conversations for warning in one.imported.warnings]
+        writer = ImportedLogWriter(self._store, self._message_counter, on_stored=on_stored, on_create=created.append)
         try:
-            for one in found:
-                family = await self._keep(tenant, one, writer)
-                warnings += await self._named(one.found, family[0])
+            for one in checked_conversations:
+                family = await self._write_family(tenant, one, writer)
+                warnings += await self._point_external_id(one.imported, family[0])
                 kept += family
         except BaseException:
-            await self._tasks.finish(self._take_back(begun))
+            await self._tasks.run_shielded(self._delete_created(created))
             raise
-        final = [await self._store.get(tenant=tenant, conversation_id=one.id) for one in kept]
-        return TakenIn(tuple(one for one in final if one is not None), tuple(warnings))
+        final = [await self._store.find_conversation(tenant=tenant, conversation_id=one.id) for one in kept]
+        return ImportResult(tuple(one for one in final if one is not None), tuple(warnings))
 
-    async def _keep(self, tenant: str, one: Checked, writer: LogWriter) -> list[Conversation]:
+    async def _write_family(
+        self, tenant: str, one: CheckedConversation, writer: ImportedLogWriter
+    ) -> list[Conversation]:
         """A conversation and its branches, as they then stand."""
-        family = [await writer.write(self._empty(tenant, one, one.log), one.log)]
-        for branch in one.found.branches:
-            shared = branch.shared - len(one.instructions)
+        family = [await writer.write_log(self._build_empty_conversation(tenant, one, one.log), one.log)]
+        for branch in one.imported.branches:
+            shared = branch.shared_messages - len(one.instructions)
             if shared > 0:
-                begun = await self._branch(family[branch.of], shared - 1, one.found, branch)
+                begun = await self._build_branch(family[branch.parent_index], shared - 1, one.imported, branch)
             else:
-                begun = self._empty(tenant, one, branch.messages)
-            family.append(await writer.write(begun, branch.messages))
+                begun = self._build_empty_conversation(tenant, one, branch.messages)
+            family.append(await writer.write_log(begun, branch.messages))
         return family
 
-    def _empty(self, tenant: str, one: Checked, messages: Log) -> Conversation:
+    def _build_empty_conversation(self, tenant: str, one: CheckedConversation, messages: ImportedLog) -> Conversation:
         """A conversation that is still to get its log."""
         instructions = [told.message.raw.decode() for told in one.instructions]
-        start = start_of(tenant)
-        links = (position.link for position in walk((said.message for said in messages), start))
+        start = compute_start_position(tenant)
+        links = (position.link for position in iterate_link_positions((said.message for said in messages), start))
         first_link = next((link for link in links if link != start.link), None)
-        root = root_of(tenant, first_link or self._random_bytes(len(start.link)))
+        root = compute_family_root(tenant, first_link or self._random_bytes(len(start.link)))
         return replace(
-            empty_log(tenant, self._encoding),
-            id=new_conversation_id(root, self._random_bytes),
+            build_empty_conversation(tenant, self._encoding),
+            id=make_conversation_id(root, self._random_bytes),
             root=root,
-            state={**NOTHING_BROUGHT, **({INSTRUCTIONS: instructions} if instructions else {})},
-            metadata=one.found.metadata,
-            created_at=one.found.created_at or _first_time(messages),
+            state={**STATE_WITHOUT_REQUEST, **({STORED_INSTRUCTIONS: instructions} if instructions else {})},
+            metadata=one.imported.metadata,
+            created_at=one.imported.created_at or _find_first_time(messages),
         )
 
-    async def _branch(self, parent: Conversation, last_seq: int, found: Imported, branch: Branch) -> Conversation:
+    async def _build_branch(
+        self, parent: Conversation, last_seq: int, found: ImportedConversation, branch: ImportedBranch
+    ) -> Conversation:
         """A conversation that shares its parent's log through `last_seq`, and is still to get messages of its own."""
-        (last,) = await self._store.read(parent, last_seq, last_seq + 1)
+        (last,) = await self._store.read_log(parent, last_seq, last_seq + 1)
         return replace(
-            branch_of(parent, last, new_conversation_id(parent.root, self._random_bytes)),
+            build_branch(parent, last, make_conversation_id(parent.root, self._random_bytes)),
             metadata=found.metadata,
-            created_at=_first_time(branch.messages) or parent.created_at,
+            created_at=_find_first_time(branch.messages) or parent.created_at,
         )
 
-    async def _named(self, found: Imported, conversation: Conversation) -> list[str]:
+    async def _point_external_id(self, found: ImportedConversation, conversation: Conversation) -> list[str]:
         """Make the id that the client had given a conversation mean it here too; a warning where it is taken."""
         name, tenant = found.external_id, conversation.tenant
         if name is None:
             return []
-        if await self._store.get(tenant=tenant, conversation_id=name) is not None:
-            return [noticed(found.where, f"the id {name!r} is taken; this conversation is {conversation.id!r} only.")]
-        await self._store.point(tenant=tenant, external_id=name, conversation=conversation)
+        if await self._store.find_conversation(tenant=tenant, conversation_id=name) is not None:
+            return [
+                build_warning(
+                    found.location, f"the id {name!r} is taken; this conversation is {conversation.id!r} only."
+                )
+            ]
+        await self._store.assign_external_id(tenant=tenant, external_id=name, conversation=conversation)
         return []
 
-    async def _take_back(self, begun: Sequence[Conversation]) -> None:
-        for conversation in reversed(begun):
+    async def _delete_created(self, created: Sequence[Conversation]) -> None:
+        for conversation in reversed(created):
             try:
-                await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+                await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             except StoreUnavailable as error:
                 log.warning("conversation %s is left of a failed import: %s", conversation.id, error.message)
 
 
-def checked(data: bytes, wanted: Format) -> list[Checked]:
+def parse_and_check(data: bytes, file_format: Format) -> list[CheckedConversation]:
     """The conversations of a file, each fit to be kept.
 
     Raises:
         InvalidRequest: what they are not; the message names the place.
     """
-    return [_checked(found) for found in read(data, wanted)]
+    return [_check_conversation(found) for found in parse_file(data, file_format)]
 
 
-def _checked(found: Imported) -> Checked:
+def _check_conversation(found: ImportedConversation) -> CheckedConversation:
     messages = found.messages
     first = next((n for n, one in enumerate(messages) if one.message.role not in INSTRUCTION_ROLES), len(messages))
-    _check(messages, calls_open=False)
-    logs: list[Log] = [messages]
+    _check_messages(messages, calls_open=False)
+    logs: list[ImportedLog] = [messages]
     for branch in found.branches:
-        shared = logs[branch.of][: branch.shared]
-        _check(branch.messages, calls_open=bool(shared) and leaves_calls_open(shared[-1].message))
+        shared = logs[branch.parent_index][: branch.shared_messages]
+        _check_messages(branch.messages, calls_open=bool(shared) and may_precede_tool_result(shared[-1].message))
         logs.append([*shared, *branch.messages])
-    return Checked(found=found, instructions=messages[:first], log=messages[first:])
+    return CheckedConversation(imported=found, instructions=messages[:first], log=messages[first:])
 
 
-def _check(messages: Log, *, calls_open: bool) -> None:
+def _check_messages(messages: ImportedLog, *, calls_open: bool) -> None:
     check_messages(
         (one.message for one in messages),
         first_index=0,
-        calls_open=calls_open,
-        name_of=lambda index: messages[index].where,
+        may_begin_with_result=calls_open,
+        format_position=lambda index: messages[index].location,
     )
 
 
-def _first_time(messages: Log) -> datetime | None:
+def _find_first_time(messages: ImportedLog) -> datetime | None:
     return next((one.created_at for one in messages if one.created_at is not None), None)
 
 
@@ -188,65 +224,67 @@ BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """A batch ends with the message that makes it weigh as much."""
 
-Log = Sequence[ImportedMessage]
+ImportedLog = Sequence[ImportedMessage]
 
 
-class LogWriter:
+class ImportedLogWriter:
     """Begins conversations that have a log already.
 
     Args:
-        on_kept: told of how many messages more are stored.
-        on_begun: told of each conversation before it is.
+        on_stored: told of how many messages more are stored.
+        on_create: told of each conversation before it is.
     """
 
     def __init__(
         self,
         store: Store,
-        counting: Counting,
+        message_counter: MessageCounter,
         *,
-        on_kept: Callable[[int], None] | None,
-        on_begun: Callable[[Conversation], None],
+        on_stored: Callable[[int], None] | None,
+        on_create: Callable[[Conversation], None],
     ) -> None:
         self._store = store
-        self._counting = counting
-        self._on_kept = on_kept
-        self._on_begun = on_begun
+        self._message_counter = message_counter
+        self._on_stored = on_stored
+        self._on_create = on_create
 
-    async def write(self, conversation: Conversation, log: Log) -> Conversation:
+    async def write_log(self, conversation: Conversation, log: ImportedLog) -> Conversation:
         """Store a new conversation, `log` following on what it shares with others; the conversation as it then stands.
 
         Raises:
             ConversationBusy: somebody went on with it while it was written.
             StoreUnavailable: it may have been begun.
         """
-        self._on_begun(conversation)
+        self._on_create(conversation)
         creates = True
-        for batch in _batches(log):
-            after, entries = await self._grown(conversation, batch)
-            write = Append(conversation=after, after_seq=conversation.head_seq, messages=entries, creates=creates)
+        for batch in _split_batches(log):
+            after, entries = await self._build_entries(conversation, batch)
+            write = LogAppend(
+                conversation=after, after_seq=conversation.head_seq, messages=entries, creates_conversation=creates
+            )
             try:
                 await self._store.append(write)
-            except HeadMoved as moved:
+            except WriteConflict as moved:
                 raise ConversationBusy("Somebody went on with a conversation while it was imported.") from moved
             conversation, creates = after, False
-            if self._on_kept is not None:
-                self._on_kept(len(entries))
+            if self._on_stored is not None:
+                self._on_stored(len(entries))
         return conversation
 
-    async def _grown(self, before: Conversation, log: Log) -> tuple[Conversation, list[LogMessage]]:
+    async def _build_entries(self, before: Conversation, log: ImportedLog) -> tuple[Conversation, list[LogMessage]]:
         """A conversation with messages at its end, and these messages in their places."""
         if not log:
             return before, []
-        entries = await entries_behind(before, [one.message for one in log], self._counting)
+        entries = await build_log_entries(before, [one.message for one in log], self._message_counter)
         entries = [replace(entry, created_at=one.created_at) for entry, one in zip(entries, log, strict=True)]
-        state: dict[str, Any] = {**before.state, CALLS_OPEN: leaves_calls_open(entries[-1].message)}
-        pending = _pending(int(state.pop(PENDING, 0)), log)
+        state: dict[str, Any] = {**before.state, OPEN_TOOL_CALLS: may_precede_tool_result(entries[-1].message)}
+        pending = _count_pending(int(state.pop(UNANSWERED_MESSAGES, 0)), log)
         if pending:
-            state[PENDING] = pending
-        return replace(ending_with(before, entries), state=state), entries
+            state[UNANSWERED_MESSAGES] = pending
+        return replace(advance_head(before, entries), state=state), entries
 
 
-def _batches(log: Log) -> Iterator[Log]:
+def _split_batches(log: ImportedLog) -> Iterator[ImportedLog]:
     """A log in pieces of a bounded size; one empty piece of an empty log."""
     begun, size = 0, 0
     for index, one in enumerate(log):
@@ -258,7 +296,7 @@ def _batches(log: Log) -> Iterator[Log]:
         yield log[begun:]
 
 
-def _pending(before: int, log: Log) -> int:
+def _count_pending(before: int, log: ImportedLog) -> int:
     """How many messages at the end have no answer yet, of which `before` stood there already."""
     since = next((n for n, one in enumerate(reversed(log)) if one.message.role == "assistant"), None)
     return before + len(log) if since is None else since

@@ -9,44 +9,46 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from app.context.plan.outline import Summarize
-from app.context.plan.policy import Policy
+from app.context.plan.outline import SummarizeMode
+from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import InvalidRequest, ModelRequired
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.pipeline.resolve.model_context import Turns
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS, Recollection, has_versions
-from app.pipeline.token_counting import Counting
+from app.pipeline.resolve.model_context import ModelContexts
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS, ResolvedRequest, has_client_versions
+from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.view_builder import Turn
-from app.pipeline.view.view_history import MAX_OUTPUT, asked_in
+from app.pipeline.view.view_history import MAX_OUTPUT_TOKENS, read_request_facts
 from app.store.contract import Lease, Store
 
-NEWEST_MESSAGES: Final = 64
+MAX_NEWEST_MESSAGES: Final = 64
 """Among these the last answer is looked for."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class StoredTurnRequest(msgspec.Struct, frozen=True):
     """How a stored conversation is to be looked at; what is left open is taken from its last answer."""
 
     model: str | None = None
     policy: str | None = None
-    summarize: Summarize = "auto"
+    summarize: SummarizeMode = "auto"
     instructions: str | None = None
     """What a compaction should pay attention to."""
     through_seq: int | None = None
     """Where a compaction ends: before this seq."""
 
 
-class Standing:
+class StoredTurnBuilder:
     """Stored conversations as turns. Reads their newest messages, and nothing else of their logs."""
 
-    def __init__(self, *, store: Store, counting: Counting, turns: Turns) -> None:
+    def __init__(self, *, store: Store, message_counter: MessageCounter, model_contexts: ModelContexts) -> None:
         self._store = store
-        self._counting = counting
-        self._turns = turns
+        self._message_counter = message_counter
+        self._model_contexts = model_contexts
 
-    async def turn(self, caller: Caller, conversation: Conversation, wish: Wish, *, lease: Lease | None = None) -> Turn:
+    async def build_turn(
+        self, caller: Caller, conversation: Conversation, turn_request: StoredTurnRequest, *, lease: Lease | None = None
+    ) -> Turn:
         """The turn that a request would be which adds nothing.
 
         Raises:
@@ -54,82 +56,90 @@ class Standing:
             PolicyNotFound, ModelNotFound: there is none of that name.
             StoreUnavailable: the last answer cannot be read.
         """
-        asked = asked_of(await self.last_answer(conversation))
-        model = wish.model or asked.get("model")
+        last_request = read_answer_request_facts(await self.find_last_answer(conversation))
+        model = turn_request.model or last_request.get("model")
         if model is None:
             raise ModelRequired(
                 f"Conversation {conversation.id!r} has no answer yet that would name a model.",
                 param="model",
                 hint="Name one with `model`.",
             )
-        policy = wish.policy or self._known_policy(asked.get("policy"))
-        request = bare_request(caller, model, wish, policy=policy, max_output_tokens=asked.get(MAX_OUTPUT))
-        means = await self._turns.means(request)
-        place = place_of(conversation, lease)
-        if has_versions(conversation):
-            stored = await self._store.versions(conversation)
-            place = replace(place, versions=ClientVersions.from_stored(stored, conversation.redacted))
-        counted = await self._counting.instructions(place.instructions, request, conversation.counter)
-        turn = self._turns.turn(request, means, replace(place, instructions_tokens=counted))
+        policy = turn_request.policy or self._policy_if_known(last_request.get("policy"))
+        request = build_bare_request(
+            caller, model, turn_request, policy=policy, max_output_tokens=last_request.get(MAX_OUTPUT_TOKENS)
+        )
+        model_context = await self._model_contexts.find_model_context(request)
+        resolved_request = build_resolved_request(conversation, lease)
+        if has_client_versions(conversation):
+            stored = await self._store.read_client_versions(conversation)
+            resolved_request = replace(
+                resolved_request, client_versions=ClientVersions.from_stored(stored, conversation.redacted_seqs)
+            )
+        instructions_tokens = await self._message_counter.count_instructions(
+            resolved_request.instructions, request, conversation.counter_name
+        )
+        turn = self._model_contexts.build_turn(
+            request, model_context, replace(resolved_request, instructions_tokens=instructions_tokens)
+        )
         last_tokens = turn.calibration.last_instructions_tokens
         if last_tokens is None:
             return turn
         # Clients send system messages and tool schemas with each request: those of the last one are expected again.
-        return replace(turn, place=replace(turn.place, instructions_tokens=last_tokens))
+        return replace(turn, resolved_request=replace(turn.resolved_request, instructions_tokens=last_tokens))
 
-    async def last_answer(self, conversation: Conversation) -> LogMessage | None:
+    async def find_last_answer(self, conversation: Conversation) -> LogMessage | None:
         """The newest message that this gateway answered with, if it is among the last ones."""
         end = conversation.head_seq + 1
-        newest = await self._store.read(conversation, max(0, end - NEWEST_MESSAGES), end)
+        newest = await self._store.read_log(conversation, max(0, end - MAX_NEWEST_MESSAGES), end)
         return next((entry for entry in reversed(newest) if (entry.meta or {}).get("model")), None)
 
-    def _known_policy(self, name: str | None) -> str | None:
-        return name if name in self._turns.policies else None
+    def _policy_if_known(self, name: str | None) -> str | None:
+        return name if name in self._model_contexts.policies else None
 
 
-def check_summarizes(policy: Policy) -> None:
+def check_policy_summarizes(policy: ContextPolicy) -> None:
     """
     Raises:
         InvalidRequest: the policy writes no summaries.
     """
-    if not policy.summarizes:
+    if not policy.may_summarize:
         raise InvalidRequest(f"Policy {policy.name!r} writes no summaries.", code="invalid_value", param="policy")
 
 
-def asked_of(answer: LogMessage | None) -> Mapping[str, Any]:
-    """What the request of an answer asked for (`pipeline.view.view_history.asked_facts`)."""
-    return asked_in({} if answer is None else answer.meta or {})
+def read_answer_request_facts(answer: LogMessage | None) -> Mapping[str, Any]:
+    """What the request of an answer asked for (`pipeline.view.view_history.build_request_facts`)."""
+    return read_request_facts({} if answer is None else answer.meta or {})
 
 
-def bare_request(
-    caller: Caller, model: str, wish: Wish, *, policy: str | None, max_output_tokens: int | None
+def build_bare_request(
+    caller: Caller, model: str, turn_request: StoredTurnRequest, *, policy: str | None, max_output_tokens: int | None
 ) -> ChatRequest:
     """A request without messages."""
     return ChatRequest(
         caller=caller,
         request_id="",
         body=b"",
-        fields={"model": orjson.dumps(model)},
-        raws=(),
+        raw_fields={"model": orjson.dumps(model)},
+        raw_messages=(),
         model=model,
         policy=policy,
         max_output_tokens=max_output_tokens,
-        summarize=wish.summarize,
-        instructions=wish.instructions,
-        through_seq=wish.through_seq,
+        summarize=turn_request.summarize,
+        summary_instructions=turn_request.instructions,
+        through_seq=turn_request.through_seq,
     )
 
 
-def place_of(conversation: Conversation, lease: Lease | None = None) -> Recollection:
+def build_resolved_request(conversation: Conversation, lease: Lease | None = None) -> ResolvedRequest:
     """The place behind the last message of a stored conversation. Its instructions are not counted yet."""
-    return Recollection(
+    return ResolvedRequest(
         conversation=conversation,
-        creates=False,
-        new=(),
-        instructions=tuple(Message(raw.encode()) for raw in conversation.state.get(INSTRUCTIONS, ())),
+        creates_conversation=False,
+        new_messages=(),
+        instructions=tuple(Message(raw.encode()) for raw in conversation.state.get(STORED_INSTRUCTIONS, ())),
         instructions_tokens=0,
-        client_log=None,
+        client_messages=None,
         needs_store=True,
-        appends=True,
+        is_append=True,
         lease=lease,
     )

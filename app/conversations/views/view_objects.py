@@ -9,18 +9,18 @@ from typing import Any, Final
 import msgspec
 
 from app.context.plan.outline import Pin, Plan
-from app.context.view.message_fate import Disposition
-from app.context.view.message_origins import Origin
-from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.conversations.items.item_ids import Ends
-from app.conversations.items.items import message_item_id
-from app.pipeline.view.view_preview import Preview
+from app.context.view.message_fate import MessageFate
+from app.context.view.message_origins import MessageOrigin
+from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversations.items.item_ids import ItemIdsBySeq
+from app.conversations.items.items import find_message_item_id
+from app.pipeline.view.view_preview import ViewPreview
 
 EXCERPT_CHARS: Final = 400
 
 
-def preview_body(
-    shown: Preview,
+def build_preview_object(
+    preview: ViewPreview,
     *,
     model: str,
     policy: str,
@@ -29,12 +29,12 @@ def preview_body(
     messages: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What would be sent now."""
-    plan = shown.plan
+    plan = preview.plan
     return {
         "object": "context.preview",
-        **_head(shown, model, policy),
+        **_common_fields(preview, model, policy),
         "fits": plan.fits,
-        "instructions": [message.body for message in shown.instructions],
+        "instructions": [message.body for message in preview.instructions],
         "summaries": list(summaries),
         "to_summarize": list(ranges),
         "notes": [{"code": note.code, **note.facts} for note in plan.notes],
@@ -42,8 +42,8 @@ def preview_body(
     }
 
 
-def seen_body(
-    shown: Preview,
+def build_seen_view_object(
+    preview: ViewPreview,
     *,
     item_id: str,
     is_exact: bool,
@@ -55,7 +55,7 @@ def seen_body(
     """What the model saw for an answer."""
     return {
         "object": "context.seen",
-        **_head(shown, model, policy),
+        **_common_fields(preview, model, policy),
         "item_id": item_id,
         "exact": is_exact,
         "fits": True,
@@ -64,39 +64,39 @@ def seen_body(
     }
 
 
-def _head(shown: Preview, model: str, policy: str) -> dict[str, Any]:
+def _common_fields(preview: ViewPreview, model: str, policy: str) -> dict[str, Any]:
     return {
-        "conversation_id": shown.conversation.id,
+        "conversation_id": preview.conversation.id,
         "model": model,
         "policy": policy,
-        "window": shown.budget.window,
-        "limit": shown.limit_tokens,
-        "prompt_tokens": shown.prompt_tokens,
-        "pressure": round(shown.budget.limit_pressure(shown.prompt_tokens), 4),
-        "compacts_above": shown.compacts_above,
-        "status": shown.plan.status,
-        "dropped_messages": shown.plan.dropped,
+        "window": preview.budget.window,
+        "limit": preview.limit_tokens,
+        "prompt_tokens": preview.prompt_tokens,
+        "pressure": round(preview.budget.compute_limit_pressure(preview.prompt_tokens), 4),
+        "compacts_above": preview.compacts_above,
+        "status": preview.plan.status,
+        "dropped_messages": preview.plan.dropped_message_count,
     }
 
 
-def message_row(entry: LogMessage, row: Disposition, *, is_pinned: bool) -> dict[str, Any]:
+def build_view_message_row(entry: LogMessage, message_fate: MessageFate, *, is_pinned: bool) -> dict[str, Any]:
     """A message of the log, and what becomes of it in a view."""
     return {
-        "id": message_item_id(entry),
-        "seq": row.seq,
-        "role": row.role,
-        "disposition": row.kind,
-        "summary_id": row.chunk_id,
-        "tokens": row.tokens,
-        "shown_tokens": row.shown_tokens,
+        "id": find_message_item_id(entry),
+        "seq": message_fate.seq,
+        "role": message_fate.role,
+        "disposition": message_fate.kind,
+        "summary_id": message_fate.summary_id,
+        "tokens": message_fate.tokens,
+        "shown_tokens": message_fate.shown_tokens,
         "pinned": is_pinned,
-        "quoted": row.is_quoted,
-        "reason": row.reason,
-        "text": excerpt(entry),
+        "quoted": message_fate.is_quoted,
+        "reason": message_fate.reason,
+        "text": build_message_excerpt(entry),
     }
 
 
-def sent_place(origin: Origin) -> dict[str, Any]:
+def build_origin_object(origin: MessageOrigin) -> dict[str, Any]:
     """What a message of a view stands for."""
     return {
         "kind": origin.kind,
@@ -107,29 +107,34 @@ def sent_place(origin: Origin) -> dict[str, Any]:
     }
 
 
-def pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
+def build_pin_object(pin: Pin, entries: Sequence[LogMessage]) -> dict[str, Any]:
     """A pinned round, by the id of its first item, with the messages that it has."""
     return {
-        "id": message_item_id(entries[0]),
+        "id": find_message_item_id(entries[0]),
         "object": "conversation.pin",
         "from_seq": pin.from_seq,
         "to_seq": pin.to_seq,
         "tokens": pin.tokens,
         "messages": [
-            {"id": message_item_id(entry), "seq": entry.seq, "role": entry.message.role, "text": excerpt(entry)}
+            {
+                "id": find_message_item_id(entry),
+                "seq": entry.seq,
+                "role": entry.message.role,
+                "text": build_message_excerpt(entry),
+            }
             for entry in entries
         ],
     }
 
 
-def excerpt(entry: LogMessage) -> str:
+def build_message_excerpt(entry: LogMessage) -> str:
     """A message in one line: the beginning of its text, the names of its calls."""
     calls = [call.get(call.get("type", "function")) for call in entry.message.tool_calls]
     named = [f"calls {call.get('name')}" for call in calls if isinstance(call, dict)]
     return " ".join([*entry.message.text[: 4 * EXCERPT_CHARS].split(), *named])[:EXCERPT_CHARS]
 
 
-def view_summary(chunk: Chunk, ends: Ends) -> dict[str, Any]:
+def build_view_summary_object(chunk: Summary, ends: ItemIdsBySeq) -> dict[str, Any]:
     """A summary that stands in a view."""
     return {
         "id": chunk.id,
@@ -145,7 +150,7 @@ def view_summary(chunk: Chunk, ends: Ends) -> dict[str, Any]:
     }
 
 
-def range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: Ends) -> dict[str, Any]:
+def build_range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: ItemIdsBySeq) -> dict[str, Any]:
     """A range that is to be summarized."""
     return {
         "from_item": ends.get(from_seq),
@@ -156,15 +161,17 @@ def range_object(from_seq: int, to_seq: int, folds: Sequence[str], ends: Ends) -
     }
 
 
-def ranges_of(plan: Plan, ends: Ends) -> list[dict[str, Any]]:
+def build_range_objects(plan: Plan, ends: ItemIdsBySeq) -> list[dict[str, Any]]:
     """What a plan would have summarized."""
-    return [range_object(one.from_seq, one.to_seq, one.folds, ends) for one in plan.to_summarize]
+    return [build_range_object(one.from_seq, one.to_seq, one.folds, ends) for one in plan.to_summarize]
 
 
-def summary_object(chunk: Chunk, conversation: Conversation, ends: Ends, *, is_active: bool) -> dict[str, Any]:
+def build_summary_object(
+    chunk: Summary, conversation: Conversation, ends: ItemIdsBySeq, *, is_active: bool
+) -> dict[str, Any]:
     """A summary as a resource."""
     return {
-        **view_summary(chunk, ends),
+        **build_view_summary_object(chunk, ends),
         "object": "conversation.summary",
         "conversation_id": conversation.id,
         "active": is_active,
@@ -177,7 +184,7 @@ def summary_object(chunk: Chunk, conversation: Conversation, ends: Ends, *, is_a
     }
 
 
-def revision_object(chunk: Chunk) -> dict[str, Any]:
+def build_revision_object(chunk: Summary) -> dict[str, Any]:
     """One of the texts that a summary has had."""
     return {
         "revision": chunk.revision,

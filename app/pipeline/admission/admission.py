@@ -19,11 +19,11 @@ import msgspec
 
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
 from app.observability.metric_families import ADMISSION_WAIT_SECONDS, ADMITTED, REFUSALS, WAITING
-from app.observability.metrics import SILENT, Metrics
+from app.observability.metrics import NO_METRICS, Metrics
 
-LOOK_SECONDS: Final = 0.25
+DISCONNECT_POLL_SECONDS: Final = 0.25
 """How often it is looked whether somebody in the line is still there."""
-RETRY_AFTER_SECONDS: Final = (1, 60)
+RETRY_AFTER_BOUNDS_SECONDS: Final = (1, 60)
 """Bounds of what a refused client is told to wait. With more than 60 some SDKs do not come back at all."""
 
 
@@ -34,263 +34,281 @@ class Admission:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("_bounds", "_clock", "_last_wait_seconds", "_line", "_metrics", "take")
+    __slots__ = ("_bounds", "_clock", "_last_wait_seconds", "_metrics", "_queue", "try_acquire_slot")
 
-    def __init__(self, bounds: Bounds, *, clock: Callable[[], float], metrics: Metrics = SILENT) -> None:
+    def __init__(self, bounds: AdmissionBounds, *, clock: Callable[[], float], metrics: Metrics = NO_METRICS) -> None:
         self._bounds = bounds
         self._clock = clock
         self._metrics = metrics
-        self._line = line = Line(bounds)
+        self._queue = queue = FairQueue(bounds)
         self._last_wait_seconds = 0.0
-        self.take = line.take
+        self.try_acquire_slot = queue.try_acquire_slot
         """Take a place of a tenant's where there is one at once. Bound here, since every request comes by."""
-        metrics.watch(ADMITTED, lambda: line.running)
-        metrics.watch(WAITING, lambda: line.waiting)
+        metrics.watch_gauge(ADMITTED, lambda: queue.running_count)
+        metrics.watch_gauge(WAITING, lambda: queue.waiting_count)
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Requests that have a place."""
-        return self._line.running
+        return self._queue.running_count
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Requests that wait for one."""
-        return self._line.waiting
+        return self._queue.waiting_count
 
-    async def enter(self, tenant: str, has_left: Callable[[], bool]) -> None:
+    async def acquire_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
         """Take a place, at once or in turn.
 
         Raises:
             GatewayError: as `wait`.
         """
-        if not self.take(tenant):
-            await self.wait(tenant, has_left)
+        if not self.try_acquire_slot(tenant):
+            await self.wait_for_slot(tenant, is_disconnected)
 
-    async def wait(self, tenant: str, has_left: Callable[[], bool]) -> None:
+    async def wait_for_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
         """Take a place once it is the tenant's turn. To be called where `take` said no.
 
         Args:
-            has_left: whether nobody waits for the answer any more.
+            is_disconnected: whether nobody waits for the answer any more.
 
         Raises:
             RateLimitExceeded: the line is full or it took too long, and the tenant itself has all it may have.
             Overloaded: likewise, because of everybody.
             RequestAbandoned: its client has left.
         """
-        began = self._clock()
-        ticket = Ticket(tenant, began, asyncio.get_running_loop().create_future())
-        out = self._line.join(ticket)
-        if out is ticket:
-            raise self._refused(tenant, "full")
-        if out is not None:
-            out.turn.set_exception(self._refused(out.tenant, "full"))
+        started_waiting_at = self._clock()
+        queued_request = QueuedRequest(tenant, started_waiting_at, asyncio.get_running_loop().create_future())
+        evicted = self._queue.enqueue(queued_request)
+        if evicted is queued_request:
+            raise self._make_refusal(tenant, "full")
+        if evicted is not None:
+            evicted.admission_future.set_exception(self._make_refusal(evicted.tenant, "full"))
         try:
-            await self._until_turn(ticket, has_left)
+            await self._wait_until_admitted(queued_request, is_disconnected)
         except BaseException:
-            if not self._line.leave(ticket) and ticket.turn.done() and ticket.turn.exception() is None:
-                self.give_back(tenant)
+            if (
+                not self._queue.remove(queued_request)
+                and queued_request.admission_future.done()
+                and queued_request.admission_future.exception() is None
+            ):
+                self.release_slot(tenant)
             raise
-        self._last_wait_seconds = self._clock() - began
-        self._metrics.observed(ADMISSION_WAIT_SECONDS).add(self._last_wait_seconds)
+        self._last_wait_seconds = self._clock() - started_waiting_at
+        self._metrics.histogram_series(ADMISSION_WAIT_SECONDS).observe(self._last_wait_seconds)
 
-    def give_back(self, tenant: str) -> None:
+    def release_slot(self, tenant: str) -> None:
         """An answer is over, however it ended."""
-        ticket = self._line.give_back(tenant)
-        if ticket is not None:
-            ticket.turn.set_result(None)
+        admitted = self._queue.release_slot(tenant)
+        if admitted is not None:
+            admitted.admission_future.set_result(None)
 
     @asynccontextmanager
-    async def place(self, tenant: str, has_left: Callable[[], bool]) -> AsyncIterator[None]:
+    async def hold_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> AsyncIterator[None]:
         """A place for as long as this is open.
 
         Raises:
             GatewayError: as `wait`.
         """
-        await self.enter(tenant, has_left)
+        await self.acquire_slot(tenant, is_disconnected)
         try:
             yield
         finally:
-            self.give_back(tenant)
+            self.release_slot(tenant)
 
-    async def _until_turn(self, ticket: Ticket, has_left: Callable[[], bool]) -> None:
-        while not ticket.turn.done():
-            left_seconds = ticket.began + self._bounds.wait_seconds - self._clock()
-            if left_seconds <= 0:
-                raise self._refused(ticket.tenant, "wait")
-            await asyncio.wait({ticket.turn}, timeout=min(LOOK_SECONDS, left_seconds))
-            if has_left():
+    async def _wait_until_admitted(self, queued_request: QueuedRequest, is_disconnected: Callable[[], bool]) -> None:
+        while not queued_request.admission_future.done():
+            remaining_seconds = queued_request.queued_at + self._bounds.max_wait_seconds - self._clock()
+            if remaining_seconds <= 0:
+                raise self._make_refusal(queued_request.tenant, "wait")
+            await asyncio.wait(
+                {queued_request.admission_future}, timeout=min(DISCONNECT_POLL_SECONDS, remaining_seconds)
+            )
+            if is_disconnected():
                 raise RequestAbandoned("The client left before there was a place for its request.")
-        ticket.turn.result()
+        queued_request.admission_future.result()
 
-    def _refused(self, tenant: str, why: str) -> GatewayError:
+    def _make_refusal(self, tenant: str, reason: str) -> GatewayError:
         """Told in both cases after how long it is worth while to come again: as long as others wait by now."""
-        own = self._line.is_at_own_bound(tenant)
-        self._metrics.counted(REFUSALS, f"tenant_{why}" if own else why).add()
-        waited = self._bounds.wait_seconds
-        how = f"none became free within {waited:g} seconds" if why == "wait" else "the line for them is full"
-        pause_seconds = self._retry_after_seconds(tenant)
-        if own:
-            most = self._bounds.places_per_tenant
+        is_tenant_full = self._queue.is_tenant_full(tenant)
+        self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).add()
+        max_wait_seconds = self._bounds.max_wait_seconds
+        explanation = (
+            f"none became free within {max_wait_seconds:g} seconds" if reason == "wait" else "the line for them is full"
+        )
+        retry_after_seconds = self._compute_retry_after_seconds(tenant)
+        if is_tenant_full:
+            max_running = self._bounds.max_running_per_tenant
             return RateLimitExceeded(
-                f"This caller has {most} requests running, which is as many as it may have, and {how}.",
+                f"This caller has {max_running} requests running, which is as many as it may have, and {explanation}.",
                 hint="Send fewer at once, or raise `limits.max_concurrent_per_tenant`.",
-                retry_after_seconds=pause_seconds,
+                retry_after_seconds=retry_after_seconds,
             )
         return Overloaded(
-            f"The gateway has {self._bounds.places} requests running, which is as many as it may have, and {how}.",
+            f"The gateway has {self._bounds.max_running} requests running, which is as many as it may "
+            f"have, and {explanation}.",
             hint="Try again, or raise `limits.max_concurrent_requests`.",
-            retry_after_seconds=pause_seconds,
+            retry_after_seconds=retry_after_seconds,
         )
 
-    def _retry_after_seconds(self, tenant: str) -> int:
+    def _compute_retry_after_seconds(self, tenant: str) -> int:
         """As long as the tenant's oldest request has waited, or the last one did that came in."""
-        oldest = self._line.oldest(tenant)
-        so_far = self._clock() - oldest.began if oldest is not None else 0.0
-        least, most = RETRY_AFTER_SECONDS
-        return min(most, max(least, math.ceil(max(so_far, self._last_wait_seconds))))
+        oldest = self._queue.find_oldest(tenant)
+        waited_seconds = self._clock() - oldest.queued_at if oldest is not None else 0.0
+        minimum, maximum = RETRY_AFTER_BOUNDS_SECONDS
+        return min(maximum, max(minimum, math.ceil(max(waited_seconds, self._last_wait_seconds))))
 
 
-NO_BOUND: Final = sys.maxsize
+UNBOUNDED: Final = sys.maxsize
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class AdmissionBounds(msgspec.Struct, frozen=True):
     """How many requests may run at once and how many may wait. 0 places: as many as come."""
 
-    places: int = 0
-    places_per_tenant: int = 0
-    waiting: int = 0
+    max_running: int = 0
+    max_running_per_tenant: int = 0
+    max_waiting: int = 0
     """All tenants together; 0: nobody waits."""
-    wait_seconds: float = 0.0
+    max_wait_seconds: float = 0.0
 
 
-class Ticket:
+class QueuedRequest:
     """One request's place in the line.
 
     Attributes:
-        began: when it joined the line, in monotonic seconds.
-        turn: whatever its owner wants to be found by.
+        queued_at: when it joined the line, in monotonic seconds.
+        admission_future: whatever its owner wants to be found by.
     """
 
-    __slots__ = ("began", "is_waiting", "tenant", "turn")
+    __slots__ = ("admission_future", "is_waiting", "queued_at", "tenant")
 
-    def __init__(self, tenant: str, began: float, turn: Any) -> None:
+    def __init__(self, tenant: str, queued_at: float, admission_future: Any) -> None:
         self.tenant = tenant
-        self.began = began
-        self.turn = turn
+        self.queued_at = queued_at
+        self.admission_future = admission_future
         self.is_waiting = True
 
 
-_Queue = OrderedDict[Ticket, None]
+_TenantQueue = OrderedDict[QueuedRequest, None]
 
 
-class Line:
+class FairQueue:
     """The places and the line before them.
 
     Attributes:
         running, waiting: requests that have a place, and that wait for one.
     """
 
-    __slots__ = ("_blocked", "_held", "_most", "_most_per_tenant", "_most_waiting", "_ready", "running", "waiting")
+    __slots__ = (
+        "_blocked_tenants",
+        "_max_running",
+        "_max_running_per_tenant",
+        "_max_waiting",
+        "_ready_tenants",
+        "_running_by_tenant",
+        "running_count",
+        "waiting_count",
+    )
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._most = bounds.places or NO_BOUND
-        self._most_per_tenant = bounds.places_per_tenant or NO_BOUND
-        self._most_waiting = bounds.waiting
-        self._held: dict[str, int] = {}
-        self._ready: OrderedDict[str, _Queue] = OrderedDict()
+    def __init__(self, bounds: AdmissionBounds) -> None:
+        self._max_running = bounds.max_running or UNBOUNDED
+        self._max_running_per_tenant = bounds.max_running_per_tenant or UNBOUNDED
+        self._max_waiting = bounds.max_waiting
+        self._running_by_tenant: dict[str, int] = {}
+        self._ready_tenants: OrderedDict[str, _TenantQueue] = OrderedDict()
         """Tenants that wait for anybody's place, in the order of their turns."""
-        self._blocked: OrderedDict[str, _Queue] = OrderedDict()
+        self._blocked_tenants: OrderedDict[str, _TenantQueue] = OrderedDict()
         """Tenants that wait for a place of their own."""
-        self.running = 0
-        self.waiting = 0
+        self.running_count = 0
+        self.waiting_count = 0
 
-    def take(self, tenant: str) -> bool:
+    def try_acquire_slot(self, tenant: str) -> bool:
         """Begin at once, where that is possible."""
-        held = self._held.get(tenant, 0)
-        if self.running >= self._most or held >= self._most_per_tenant:
+        running = self._running_by_tenant.get(tenant, 0)
+        if self.running_count >= self._max_running or running >= self._max_running_per_tenant:
             return False
-        self.running += 1
-        self._held[tenant] = held + 1
+        self.running_count += 1
+        self._running_by_tenant[tenant] = running + 1
         return True
 
-    def is_at_own_bound(self, tenant: str) -> bool:
+    def is_tenant_full(self, tenant: str) -> bool:
         """Whether what keeps a tenant waiting is its own doing."""
-        return self._held.get(tenant, 0) >= self._most_per_tenant
+        return self._running_by_tenant.get(tenant, 0) >= self._max_running_per_tenant
 
-    def join(self, ticket: Ticket) -> Ticket | None:
+    def enqueue(self, queued_request: QueuedRequest) -> QueuedRequest | None:
         """Wait, behind the tenant's own requests. To be called where `take` said no.
 
         Returns:
             Who is out of the line for it, being the ticket itself where it finds no room. A full line makes room for a
             tenant that has fewer in it than another: the newest of whoever has most has to go.
         """
-        if self.waiting >= self._most_waiting:
-            own = self._queue(ticket.tenant)
-            longest = max((*self._ready.values(), *self._blocked.values()), key=len, default=None)
-            if longest is None or len(longest) <= (len(own) if own else 0) + 1:
-                ticket.is_waiting = False
-                return ticket
-            out = next(reversed(longest))
-            self.leave(out)
+        if self.waiting_count >= self._max_waiting:
+            own_queue = self._find_tenant_queue(queued_request.tenant)
+            longest_queue = max((*self._ready_tenants.values(), *self._blocked_tenants.values()), key=len, default=None)
+            if longest_queue is None or len(longest_queue) <= (len(own_queue) if own_queue else 0) + 1:
+                queued_request.is_waiting = False
+                return queued_request
+            evicted = next(reversed(longest_queue))
+            self.remove(evicted)
         else:
-            out = None
-        tenants = self._blocked if self.is_at_own_bound(ticket.tenant) else self._ready
-        tenants.setdefault(ticket.tenant, OrderedDict())[ticket] = None
-        self.waiting += 1
-        return out
+            evicted = None
+        tenants = self._blocked_tenants if self.is_tenant_full(queued_request.tenant) else self._ready_tenants
+        tenants.setdefault(queued_request.tenant, OrderedDict())[queued_request] = None
+        self.waiting_count += 1
+        return evicted
 
-    def leave(self, ticket: Ticket) -> bool:
+    def remove(self, queued_request: QueuedRequest) -> bool:
         """Wait no longer. False where the ticket waits no more: it has a place, or had to go."""
-        if not ticket.is_waiting:
+        if not queued_request.is_waiting:
             return False
-        tenants = self._ready if ticket.tenant in self._ready else self._blocked
-        self._take_out(tenants, ticket)
+        tenants = self._ready_tenants if queued_request.tenant in self._ready_tenants else self._blocked_tenants
+        self._remove_queued(tenants, queued_request)
         return True
 
-    def give_back(self, tenant: str) -> Ticket | None:
+    def release_slot(self, tenant: str) -> QueuedRequest | None:
         """A request is over.
 
         Returns:
             Whose turn it is: it has the place from now on.
         """
-        held = self._held[tenant] - 1
-        if held:
-            self._held[tenant] = held
+        running = self._running_by_tenant[tenant] - 1
+        if running:
+            self._running_by_tenant[tenant] = running
         else:
-            del self._held[tenant]
-        self.running -= 1
-        if not self.waiting:
+            del self._running_by_tenant[tenant]
+        self.running_count -= 1
+        if not self.waiting_count:
             return None
-        if tenant in self._blocked:
-            self._ready[tenant] = self._blocked.pop(tenant)
-        return self._next()
+        if tenant in self._blocked_tenants:
+            self._ready_tenants[tenant] = self._blocked_tenants.pop(tenant)
+        return self._admit_next()
 
-    def oldest(self, tenant: str) -> Ticket | None:
+    def find_oldest(self, tenant: str) -> QueuedRequest | None:
         """Of a tenant's requests that wait, the one that has waited longest."""
-        queue = self._queue(tenant)
+        queue = self._find_tenant_queue(tenant)
         return next(iter(queue)) if queue else None
 
-    def _next(self) -> Ticket | None:
-        if not self._ready or self.running >= self._most:
+    def _admit_next(self) -> QueuedRequest | None:
+        if not self._ready_tenants or self.running_count >= self._max_running:
             return None
-        tenant, queue = next(iter(self._ready.items()))
-        ticket = next(iter(queue))
-        self._take_out(self._ready, ticket)
-        self.take(tenant)
-        if tenant in self._ready:
-            if self.is_at_own_bound(tenant):
-                self._blocked[tenant] = self._ready.pop(tenant)
+        tenant, queue = next(iter(self._ready_tenants.items()))
+        queued_request = next(iter(queue))
+        self._remove_queued(self._ready_tenants, queued_request)
+        self.try_acquire_slot(tenant)
+        if tenant in self._ready_tenants:
+            if self.is_tenant_full(tenant):
+                self._blocked_tenants[tenant] = self._ready_tenants.pop(tenant)
             else:
-                self._ready.move_to_end(tenant)
-        return ticket
+                self._ready_tenants.move_to_end(tenant)
+        return queued_request
 
-    def _take_out(self, tenants: OrderedDict[str, _Queue], ticket: Ticket) -> None:
-        queue = tenants[ticket.tenant]
-        del queue[ticket]
+    def _remove_queued(self, tenants: OrderedDict[str, _TenantQueue], queued_request: QueuedRequest) -> None:
+        queue = tenants[queued_request.tenant]
+        del queue[queued_request]
         if not queue:
-            del tenants[ticket.tenant]
-        ticket.is_waiting = False
-        self.waiting -= 1
+            del tenants[queued_request.tenant]
+        queued_request.is_waiting = False
+        self.waiting_count -= 1
 
-    def _queue(self, tenant: str) -> _Queue | None:
-        return self._ready.get(tenant) or self._blocked.get(tenant)
+    def _find_tenant_queue(self, tenant: str) -> _TenantQueue | None:
+        return self._ready_tenants.get(tenant) or self._blocked_tenants.get(tenant)

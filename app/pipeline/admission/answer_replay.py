@@ -9,18 +9,18 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.messages import Conversation, LogMessage
-from app.errors import StoreUnavailable, release_frames
+from app.errors import StoreUnavailable, drop_tracebacks
 from app.pipeline.admission.request_digest import digest_request
-from app.pipeline.chat_request import RETRY_SECONDS, ChatRequest
-from app.pipeline.resolve.resent_history import History, split_messages
+from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
+from app.pipeline.resolve.resent_history import ClientHistory, split_instructions
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
 from app.store.contract import Store
 
-REPLAYED: Final = {"idempotent-replayed": "true"}
+REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
 """Sent with an answer that was made for an earlier request, of which this one is the repetition."""
-DIGEST: Final = "request"
+REQUEST_DIGEST: Final = "request"
 """`LogMessage.meta` of an answer: the digest of the request that it answers."""
 
 
@@ -35,58 +35,62 @@ class StoredAnswers:
         self._store = store
         self._now = now
 
-    async def find(self, conversation: Conversation, request: ChatRequest, log: History) -> LogMessage | None:
+    async def find_answer(
+        self, conversation: Conversation, request: ChatRequest, client_history: ClientHistory
+    ) -> LogMessage | None:
         """The last message of a conversation, if it is the whole answer to this request and not too old, and the
         request says that it is a repetition: by its count of retries, or by its key. A conversation that went on has
         been heard: the same words are a new request then."""
         seq = conversation.head_seq
-        is_repetition = request.retry or request.idempotency_key is not None
-        if not is_repetition or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
+        is_retry = request.is_retry or request.idempotency_key is not None
+        if not is_retry or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
             return None
-        (entry,) = await self._store.read(conversation, seq, seq + 1)
+        (entry,) = await self._store.read_log(conversation, seq, seq + 1)
         meta = entry.meta or {}
-        if entry.incomplete or entry.created_at is None or DIGEST not in meta:
+        if entry.incomplete or entry.created_at is None or REQUEST_DIGEST not in meta:
             return None
-        since = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_SECONDS)
-        if entry.created_at < since:
+        oldest_allowed = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+        if entry.created_at < oldest_allowed:
             return None
-        return entry if meta[DIGEST] == await digest_request(request, log) else None
+        return entry if meta[REQUEST_DIGEST] == await digest_request(request, client_history) else None
 
-    async def replay(self, request: ChatRequest, conversation_id: str) -> Answer | None:
+    async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
         """The answer to a request that a conversation ends with, in the form that is asked for now."""
         try:
-            conversation = await self._store.get(tenant=request.caller.tenant, conversation_id=conversation_id)
+            conversation = await self._store.find_conversation(
+                tenant=request.caller.tenant, conversation_id=conversation_id
+            )
             if conversation is None:
                 return None
-            _, log = split_messages(request)
-            answer = await self.find(conversation, request, log)
+            _, client_history = split_instructions(request)
+            stored_answer = await self.find_answer(conversation, request, client_history)
         except StoreUnavailable as error:
-            release_frames(error)
+            drop_tracebacks(error)
             return None
-        return None if answer is None else replayed(answer, conversation.id, request)
+        return None if stored_answer is None else render_stored_answer(stored_answer, conversation.id, request)
 
 
-def replayed(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:
+def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:
     """The answer that was stored as `entry`, in the form that is asked for now."""
     meta = entry.meta or {}
     status = meta.get("context_status", "full")
-    ours = {"context_status": status, "conversation_id": conversation_id}
+    gateway_fields = {"context_status": status, "conversation_id": conversation_id}
     headers = {
         "x-conversation-id": conversation_id,
         "x-context-status": str(status),
         "x-request-id": request.request_id,
-        **REPLAYED,
+        **REPLAY_HEADERS,
     }
     context = meta.get("context", {})
     if "prompt_tokens" in context:
         headers["x-context-tokens"] = f"{context['prompt_tokens']}/{context['limit']}"
     if request.stream:
-        return StreamedAnswer(headers, _frames(list(_chunks(entry, meta, ours, request))))
-    body = {**completion_of(entry, request.model), **ours, "context": context}
+        return StreamedAnswer(headers, _stream_frames(list(_build_stream_chunks(entry, meta, gateway_fields, request))))
+    body = {**build_stored_completion(entry, request.model), **gateway_fields, "context": context}
     return WholeAnswer(orjson.dumps(body), headers)
 
 
-def completion_of(entry: LogMessage, model: str) -> dict[str, Any]:
+def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
     """OpenAI's object of the completion that was stored as `entry`.
 
     Args:
@@ -95,7 +99,7 @@ def completion_of(entry: LogMessage, model: str) -> dict[str, Any]:
     meta = entry.meta or {}
     messages = [entry.message.body, *meta.get("alternatives", ())]
     return {
-        **_identity(entry, meta, model, "chat.completion"),
+        **_build_common_fields(entry, meta, model, "chat.completion"),
         "choices": [
             {"index": index, "message": message, "logprobs": None, "finish_reason": meta.get("finish_reason")}
             for index, message in enumerate(messages)
@@ -104,37 +108,41 @@ def completion_of(entry: LogMessage, model: str) -> dict[str, Any]:
     }
 
 
-def _chunks(
-    entry: LogMessage, meta: Mapping[str, Any], ours: Mapping[str, Any], request: ChatRequest
+def _build_stream_chunks(
+    entry: LogMessage, meta: Mapping[str, Any], gateway_fields: Mapping[str, Any], request: ChatRequest
 ) -> Iterator[dict[str, Any]]:
-    identity = _identity(entry, meta, request.model, "chat.completion.chunk")
+    common_fields = _build_common_fields(entry, meta, request.model, "chat.completion.chunk")
     messages = [entry.message.body, *meta.get("alternatives", ())]
     for index, message in enumerate(messages):
-        yield {**identity, "choices": [_choice(index, _delta(message), None)], **ours}
+        yield {**common_fields, "choices": [_build_chunk_choice(index, _build_delta(message), None)], **gateway_fields}
     for index in range(len(messages)):
-        told = {**ours, "context": meta.get("context", {})}
-        yield {**identity, "choices": [_choice(index, {}, meta.get("finish_reason"))], **told}
+        last_chunk_fields = {**gateway_fields, "context": meta.get("context", {})}
+        yield {
+            **common_fields,
+            "choices": [_build_chunk_choice(index, {}, meta.get("finish_reason"))],
+            **last_chunk_fields,
+        }
     if request.include_usage:
-        yield {**identity, "choices": [], "usage": meta.get("usage"), **ours}
+        yield {**common_fields, "choices": [], "usage": meta.get("usage"), **gateway_fields}
 
 
-def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+def _build_delta(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if not calls:
         return dict(message)
     return {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}
 
 
-def _choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+def _build_chunk_choice(index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
-def _identity(entry: LogMessage, meta: Mapping[str, Any], model: str, kind: str) -> dict[str, Any]:
+def _build_common_fields(entry: LogMessage, meta: Mapping[str, Any], model: str, object_type: str) -> dict[str, Any]:
     created = int(entry.created_at.timestamp()) if entry.created_at else 0
-    return {"id": meta.get("id"), "object": kind, "created": created, "model": meta.get("model") or model}
+    return {"id": meta.get("id"), "object": object_type, "created": created, "model": meta.get("model") or model}
 
 
-async def _frames(chunks: list[dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+async def _stream_frames(chunks: list[dict[str, Any]]) -> AsyncGenerator[bytes, None]:
     for chunk in chunks:
         yield b"data: " + orjson.dumps(chunk) + b"\n\n"
     yield DONE_FRAME

@@ -9,13 +9,13 @@ from typing import Final
 
 from app.conversation.messages import Conversation
 from app.errors import IdempotencyKeyInUse, IdempotencyKeyReused, StoreUnavailable
-from app.pipeline.admission.answer_replay import replayed
+from app.pipeline.admission.answer_replay import render_stored_answer
 from app.pipeline.admission.request_digest import digest_body
-from app.pipeline.background_tasks import Tasks
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resolved_request import REDACTED
 from app.pipeline.respond.answer import Answer
-from app.store.contract import RequestKey, Store
+from app.store.contract import IdempotencyKeyRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +23,15 @@ CLAIM_SECONDS: Final = 30.0
 """How long a claim outlives its process, or the line from there to the store. A store that is away for less does not
 let a second process answer meanwhile."""
 RENEW_SECONDS: Final = CLAIM_SECONDS / 3
-FREE_SECONDS: Final = (0.25, 2.0)
+RELEASE_BACKOFF_SECONDS: Final = (0.25, 2.0)
 """The first and the longest pause between attempts to give up keys that nobody answers, once the store was away."""
-KEPT_SECONDS: Final = 24 * 3600.0
+KEY_RETENTION_SECONDS: Final = 24 * 3600.0
 """How long the answer of a key is given again."""
 POLL_SECONDS: Final = (0.05, 0.25)
 """Bounds of the pause between two looks at a key that another process has claimed."""
 
 
-def key_reused() -> IdempotencyKeyReused:
+def make_key_reused_error() -> IdempotencyKeyReused:
     return IdempotencyKeyReused(
         "This `Idempotency-Key` was sent with another request before.",
         param="Idempotency-Key",
@@ -39,7 +39,7 @@ def key_reused() -> IdempotencyKeyReused:
     )
 
 
-def key_in_use() -> IdempotencyKeyInUse:
+def make_key_in_use_error() -> IdempotencyKeyInUse:
     return IdempotencyKeyInUse(
         "A request with this `Idempotency-Key` is still being answered.",
         param="Idempotency-Key",
@@ -47,29 +47,31 @@ def key_in_use() -> IdempotencyKeyInUse:
     )
 
 
-class Claim:
+class IdempotencyClaim:
     """A key that this process answers. Renewed until it is settled or given up."""
 
-    def __init__(self, keys: RequestKeys, request: ChatRequest, digest: bytes, holder: str) -> None:
-        self._keys = keys
+    def __init__(
+        self, idempotency_keys: IdempotencyKeys, request: ChatRequest, request_digest: bytes, holder: str
+    ) -> None:
+        self._idempotency_keys = idempotency_keys
         self.tenant = request.caller.tenant
-        self.key = str(request.idempotency_key)
-        self.digest = digest
+        self.idempotency_key = str(request.idempotency_key)
+        self.request_digest = request_digest
         self.holder = holder
-        self.timer: asyncio.TimerHandle | None = None
-        self.renewal: asyncio.Task[None] | None = None
+        self.renewal_timer: asyncio.TimerHandle | None = None
+        self.renewal_task: asyncio.Task[None] | None = None
         self.is_open = True
 
-    async def settle(self, conversation: Conversation) -> bool:
+    async def record_answer(self, conversation: Conversation) -> bool:
         """The request was answered: the answer is the last message of the conversation. Whether that is noted."""
-        return await self._keys.settle(self, conversation)
+        return await self._idempotency_keys.record_answer(self, conversation)
 
-    async def give_up(self) -> None:
+    async def release(self) -> None:
         """The request got no answer, unless it was settled: the next may claim its key."""
-        await self._keys.give_up(self)
+        await self._idempotency_keys.release_claim(self)
 
 
-class RequestKeys:
+class IdempotencyKeys:
     """Claims keys in the store and looks for the answers of those that are settled.
 
     Args:
@@ -83,7 +85,7 @@ class RequestKeys:
         self,
         *,
         store: Store,
-        tasks: Tasks,
+        tasks: BackgroundTasks,
         new_holder: Callable[[], str],
         wait_seconds: float,
         clock: Callable[[], float],
@@ -93,15 +95,15 @@ class RequestKeys:
         self._store = store
         self._tasks = tasks
         self._new_holder = new_holder
-        self._wait_seconds = wait_seconds
+        self._max_wait_seconds = wait_seconds
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._unfreed: dict[Claim, float] = {}
+        self._unreleased_claims: dict[IdempotencyClaim, float] = {}
         """Claims that are to be given up, and when each will have ended by itself."""
-        self._freeing: asyncio.Task[None] | None = None
+        self._release_task: asyncio.Task[None] | None = None
 
-    async def claim(self, request: ChatRequest) -> Claim | Answer | None:
+    async def claim_key(self, request: ChatRequest) -> IdempotencyClaim | Answer | None:
         """Claim a request's key, once nobody else has it.
 
         Returns:
@@ -112,37 +114,37 @@ class RequestKeys:
             IdempotencyKeyReused: it was sent with another request.
             IdempotencyKeyInUse: the request with that key still runs elsewhere.
         """
-        claim = Claim(self, request, await digest_body(request), self._new_holder())
-        deadline = self._clock() + self._wait_seconds
+        claim = IdempotencyClaim(self, request, await digest_body(request), self._new_holder())
+        deadline = self._clock() + self._max_wait_seconds
         while True:
             try:
-                found = await self._ask(claim)
+                request_key = await self._claim_in_store(claim)
             except StoreUnavailable as error:
                 log.warning("an idempotency key could not be claimed: %s", error.message)
-                self._free_later(claim)  # only the word of it may have been lost
+                self._schedule_release(claim)  # only the word of it may have been lost
                 return None
             except asyncio.CancelledError:
-                await self._tasks.finish(self.give_up(claim))
+                await self._tasks.run_shielded(self.release_claim(claim))
                 raise
-            if found.state == "claimed":
-                self._renew_later(claim)
+            if request_key.state == "claimed":
+                self._schedule_renewal(claim)
                 return claim
-            if found.state == "differs":
-                raise key_reused()
-            if found.state == "done":
-                return await self._stored(request, found)
+            if request_key.state == "differs":
+                raise make_key_reused_error()
+            if request_key.state == "done":
+                return await self._replay_stored_answer(request, request_key)
             if self._clock() >= deadline:
-                raise key_in_use()
-            least, most = POLL_SECONDS
-            await self._sleep(least + (most - least) * self._random())
+                raise make_key_in_use_error()
+            min_pause, max_pause = POLL_SECONDS
+            await self._sleep(min_pause + (max_pause - min_pause) * self._random())
 
-    async def settle(self, claim: Claim, conversation: Conversation) -> bool:
-        if not await self._close(claim):
+    async def record_answer(self, claim: IdempotencyClaim, conversation: Conversation) -> bool:
+        if not await self._stop_renewal(claim):
             return False
         try:
-            await self._store.settle_request(
+            await self._store.complete_idempotency_key(
                 tenant=claim.tenant,
-                key=claim.key,
+                key=claim.idempotency_key,
                 holder=claim.holder,
                 conversation_id=conversation.id,
                 seq=conversation.head_seq,
@@ -152,79 +154,81 @@ class RequestKeys:
             return False
         return True
 
-    async def give_up(self, claim: Claim) -> None:
-        if not await self._close(claim):
+    async def release_claim(self, claim: IdempotencyClaim) -> None:
+        if not await self._stop_renewal(claim):
             return
         try:
-            await self._free(claim)
+            await self._release_in_store(claim)
         except StoreUnavailable as error:
             log.warning("an idempotency key could not be given up, yet: %s", error.message)
-            self._free_later(claim)
+            self._schedule_release(claim)
 
-    async def _free(self, claim: Claim) -> None:
-        await self._store.give_up_request(tenant=claim.tenant, key=claim.key, holder=claim.holder)
+    async def _release_in_store(self, claim: IdempotencyClaim) -> None:
+        await self._store.release_idempotency_key(tenant=claim.tenant, key=claim.idempotency_key, holder=claim.holder)
 
-    def _free_later(self, claim: Claim) -> None:
+    def _schedule_release(self, claim: IdempotencyClaim) -> None:
         """Give a claim up once the store is back, unless it has ended by then."""
-        self._unfreed[claim] = self._clock() + CLAIM_SECONDS
-        if self._freeing is None or self._freeing.done():
-            self._freeing = self._tasks.spawn(self._free_all())
+        self._unreleased_claims[claim] = self._clock() + CLAIM_SECONDS
+        if self._release_task is None or self._release_task.done():
+            self._release_task = self._tasks.spawn(self._retry_releases())
 
-    async def _free_all(self) -> None:
+    async def _retry_releases(self) -> None:
         """One at a time: a store that is away is asked once for all of them."""
-        pause, longest = FREE_SECONDS
-        while self._unfreed:
+        pause, max_pause = RELEASE_BACKOFF_SECONDS
+        while self._unreleased_claims:
             await self._sleep(pause)
-            pause = min(2 * pause, longest)
-            for claim, ends in list(self._unfreed.items()):
-                if ends > self._clock():
+            pause = min(2 * pause, max_pause)
+            for claim, expires_at in list(self._unreleased_claims.items()):
+                if expires_at > self._clock():
                     try:
-                        await self._free(claim)
+                        await self._release_in_store(claim)
                     except StoreUnavailable:
                         break
-                del self._unfreed[claim]
+                del self._unreleased_claims[claim]
 
-    async def _ask(self, claim: Claim) -> RequestKey:
-        return await self._store.claim_request(
+    async def _claim_in_store(self, claim: IdempotencyClaim) -> IdempotencyKeyRecord:
+        return await self._store.claim_idempotency_key(
             tenant=claim.tenant,
-            key=claim.key,
-            digest=claim.digest,
+            key=claim.idempotency_key,
+            digest=claim.request_digest,
             holder=claim.holder,
             seconds=CLAIM_SECONDS,
-            kept_seconds=KEPT_SECONDS,
+            kept_seconds=KEY_RETENTION_SECONDS,
         )
 
-    async def _close(self, claim: Claim) -> bool:
+    async def _stop_renewal(self, claim: IdempotencyClaim) -> bool:
         """Stop renewing; False if that was done before."""
         was_open, claim.is_open = claim.is_open, False
-        if claim.timer is not None:
-            claim.timer.cancel()
-        if claim.renewal is not None:
-            await asyncio.wait({claim.renewal})
+        if claim.renewal_timer is not None:
+            claim.renewal_timer.cancel()
+        if claim.renewal_task is not None:
+            await asyncio.wait({claim.renewal_task})
         return was_open
 
-    def _renew_later(self, claim: Claim) -> None:
-        claim.timer = asyncio.get_running_loop().call_later(RENEW_SECONDS, self._renew, claim)
+    def _schedule_renewal(self, claim: IdempotencyClaim) -> None:
+        claim.renewal_timer = asyncio.get_running_loop().call_later(RENEW_SECONDS, self._start_renewal, claim)
 
-    def _renew(self, claim: Claim) -> None:
-        claim.renewal = self._tasks.spawn(self._renewed(claim))
+    def _start_renewal(self, claim: IdempotencyClaim) -> None:
+        claim.renewal_task = self._tasks.spawn(self._renew_claim(claim))
 
-    async def _renewed(self, claim: Claim) -> None:
+    async def _renew_claim(self, claim: IdempotencyClaim) -> None:
         try:
-            await self._ask(claim)
+            await self._claim_in_store(claim)
         except StoreUnavailable as error:
             log.warning("an idempotency key could not be renewed: %s", error.message)
         if claim.is_open:
-            self._renew_later(claim)
+            self._schedule_renewal(claim)
 
-    async def _stored(self, request: ChatRequest, found: RequestKey) -> Answer | None:
+    async def _replay_stored_answer(self, request: ChatRequest, request_key: IdempotencyKeyRecord) -> Answer | None:
         """The answer that was given under a key, if it is still there."""
-        assert found.conversation_id is not None
-        assert found.seq is not None
-        conversation = await self._store.get(tenant=request.caller.tenant, conversation_id=found.conversation_id)
-        if conversation is None or conversation.head_seq < found.seq:
+        assert request_key.conversation_id is not None
+        assert request_key.seq is not None
+        conversation = await self._store.find_conversation(
+            tenant=request.caller.tenant, conversation_id=request_key.conversation_id
+        )
+        if conversation is None or conversation.head_seq < request_key.seq:
             return None
-        if found.seq in conversation.marks.get(REDACTED, ()):
+        if request_key.seq in conversation.marks.get(REDACTED, ()):
             return None
-        (entry,) = await self._store.read(conversation, found.seq, found.seq + 1)
-        return None if entry.meta is None else replayed(entry, conversation.id, request)
+        (entry,) = await self._store.read_log(conversation, request_key.seq, request_key.seq + 1)
+        return None if entry.meta is None else render_stored_answer(entry, conversation.id, request)

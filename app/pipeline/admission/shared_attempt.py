@@ -11,81 +11,91 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamUnavailable
-from app.observability.request_facts import note_error
-from app.pipeline.admission.answer_replay import REPLAYED
-from app.pipeline.admission.idempotency_keys import Claim
+from app.observability.request_facts import record_error
+from app.pipeline.admission.answer_replay import REPLAY_HEADERS
+from app.pipeline.admission.idempotency_keys import IdempotencyClaim
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
-from app.pipeline.respond.stream_frames import DONE_FRAME, error_frames
+from app.pipeline.respond.stream_frames import DONE_FRAME, render_error_frames
 
 if TYPE_CHECKING:
-    from app.pipeline.admission.request_coalescing import Retries
+    from app.pipeline.admission.request_coalescing import RequestCoalescing
 
-BLOCK_BYTES: Final = 8192
+FRAME_RESERVATION_BYTES: Final = 8192
 """How much more an attempt asks for at a time to keep its frames in."""
-FRAME_BYTES: Final = 64
+FRAME_OVERHEAD_BYTES: Final = 64
 """What a frame takes beside its text."""
 
 
-class Seat:
+class AttemptWaiter:
     """One client's place at an attempt."""
 
-    __slots__ = ("_attempt", "_has_left", "_is_first", "_request", "has_hung_up", "is_cut", "task")
+    __slots__ = (
+        "_attempt",
+        "_is_disconnected",
+        "_request",
+        "_starts_attempt",
+        "has_disconnected",
+        "is_cut_off",
+        "task",
+    )
 
-    def __init__(self, attempt: Attempt, request: ChatRequest, has_left: Callable[[], bool], *, is_first: bool) -> None:
+    def __init__(
+        self, attempt: SharedAttempt, request: ChatRequest, is_disconnected: Callable[[], bool], *, starts_attempt: bool
+    ) -> None:
         self._attempt = attempt
         self._request = request
-        self._has_left = has_left
-        self._is_first = is_first
-        self.has_hung_up = self.is_cut = False
+        self._is_disconnected = is_disconnected
+        self._starts_attempt = starts_attempt
+        self.has_disconnected = self.is_cut_off = False
         """Known to be gone, and no longer waited for; or alone, and no longer sent to since it did not read: what comes
         of its stream is kept in the store only."""
         self.task = asyncio.current_task() if request.stream else None
         """What ends when its client hangs up: of whole answers none does."""
-        attempt.seats.append(self)
+        attempt.waiters.append(self)
 
     @property
-    def is_left(self) -> bool:
-        return self.has_hung_up or self._has_left()
+    def is_gone(self) -> bool:
+        return self.has_disconnected or self._is_disconnected()
 
-    async def answer(self) -> Answer:
+    async def wait_for_answer(self) -> Answer:
         """The attempt's answer. Whoever has the first seat asks for it.
 
         Raises:
             GatewayError: as the exchange says; to everybody at the attempt.
         """
         attempt = self._attempt
-        if self._is_first:
-            await attempt.open(self)
+        if self._starts_attempt:
+            await attempt.start(self)
         else:
-            await attempt.opened(self)
+            await attempt.wait_until_started(self)
         answer = attempt.answer
         assert answer is not None
         headers = answer.headers
-        if not self._is_first or attempt.replay is not None:
-            headers = {**headers, "x-request-id": self._request.request_id, **REPLAYED}
+        if not self._starts_attempt or attempt.replayed_answer is not None:
+            headers = {**headers, "x-request-id": self._request.request_id, **REPLAY_HEADERS}
         if isinstance(answer, StreamedAnswer):
-            return StreamedAnswer(headers, attempt.frames_for(self))
+            return StreamedAnswer(headers, attempt.stream_frames(self))
         return answer if headers is answer.headers else replace(answer, headers=headers)
 
-    def hand_over(self) -> None:
+    def record_delivery(self) -> None:
         """A whole answer is about to be sent: note whether there is anybody to receive it."""
-        self._attempt.handed_over(self, is_delivered=not self._has_left())
+        self._attempt.record_delivery(self, is_delivered=not self._is_disconnected())
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone. Ends its task, unless that is what brings others their answer."""
-        self._attempt.hung_up(self)
+        self._attempt.disconnect_waiter(self)
 
-    def be_cut(self) -> None:
+    def cut_off_slow_client(self) -> None:
         """The client does not read what it is sent. The answer is finished for the store, unless others wait for it and
         see to that."""
-        if any(one is not self and not one.has_hung_up for one in self._attempt.seats):
-            self.hang_up()
+        if any(other is not self and not other.has_disconnected for other in self._attempt.waiters):
+            self.disconnect()
         else:
-            self.is_cut = True
+            self.is_cut_off = True
 
 
-class Attempt:
+class SharedAttempt:
     """One run of a request through the exchange.
 
     It has no task of its own: who needs the next piece of a stream fetches it, and the others read what has come. So a
@@ -93,244 +103,251 @@ class Attempt:
     together have no room for that list, whoever is there gets the rest, and nobody joins any more.
 
     Attributes:
-        began: when it began, or the first of those that it repeats.
-        kept_bytes: room that its frames have among those of all attempts.
-        has_forgotten: its first frames are no longer there.
-        has_place: it is among the requests that may ask a model.
-        is_alone: no other attempt at the very same ran beside it.
-        replay: the answer, if it was given before.
+        first_attempt_at: when it began, or the first of those that it repeats.
+        reserved_frame_bytes: room that its frames have among those of all attempts.
+        has_discarded_frames: its first frames are no longer there.
+        has_slot: it is among the requests that may ask a model.
+        is_only_attempt: no other attempt at the very same ran beside it.
+        replayed_answer: the answer, if it was given before.
         is_complete: the answer is whole, and here.
-        is_settled: its client's key leads to it in the store.
+        is_recorded_by_key: its client's key leads to it in the store.
         is_delivered: somebody was there to receive it.
     """
 
     __slots__ = (
-        "_driver",
+        "_change_futures",
+        "_coalescing",
         "_failure",
+        "_fetching_waiter",
         "_frames",
         "_has_ended",
-        "_retries",
-        "_source",
-        "_waiting",
+        "_upstream_frames",
         "answer",
-        "began",
         "claim",
-        "has_forgotten",
-        "has_place",
-        "is_alone",
+        "coalescing_key",
+        "first_attempt_at",
+        "has_discarded_frames",
+        "has_slot",
         "is_complete",
         "is_delivered",
-        "is_settled",
-        "kept_bytes",
-        "name",
-        "replay",
+        "is_only_attempt",
+        "is_recorded_by_key",
+        "replayed_answer",
         "request",
-        "seats",
+        "reserved_frame_bytes",
+        "waiters",
     )
 
     def __init__(
-        self, retries: Retries, name: Hashable, request: ChatRequest, replay: Answer | None, began: datetime
+        self,
+        coalescing: RequestCoalescing,
+        coalescing_key: Hashable,
+        request: ChatRequest,
+        replayed_answer: Answer | None,
+        first_attempt_at: datetime,
     ) -> None:
-        self._retries = retries
-        self._driver: Seat | None = None
+        self._coalescing = coalescing
+        self._fetching_waiter: AttemptWaiter | None = None
         self._failure: Exception | None = None
         self._frames: list[bytes] = []
         self._has_ended = False
-        self._source: AsyncGenerator[bytes, None] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._upstream_frames: AsyncGenerator[bytes, None] | None = None
+        self._change_futures: list[asyncio.Future[None]] = []
         self.answer: Answer | None = None
-        self.began = began
-        self.claim: Claim | None = None
-        self.has_forgotten = self.has_place = False
-        self.kept_bytes = 0
-        self.is_alone = True
-        self.is_complete, self.is_delivered, self.is_settled = replay is not None, False, False
-        self.name = name
-        self.replay = replay
+        self.first_attempt_at = first_attempt_at
+        self.claim: IdempotencyClaim | None = None
+        self.has_discarded_frames = self.has_slot = False
+        self.reserved_frame_bytes = 0
+        self.is_only_attempt = True
+        self.is_complete, self.is_delivered, self.is_recorded_by_key = replayed_answer is not None, False, False
+        self.coalescing_key = coalescing_key
+        self.replayed_answer = replayed_answer
         self.request = request
-        self.seats: list[Seat] = []
+        self.waiters: list[AttemptWaiter] = []
 
     @property
     def can_be_joined(self) -> bool:
         """A stream that everybody has left is being closed; a whole answer is finished all the same."""
-        if self._has_ended or self.has_forgotten:
+        if self._has_ended or self.has_discarded_frames:
             return False
-        return not (self.request.stream and all(seat.has_hung_up or seat.is_cut for seat in self.seats))
+        return not (
+            self.request.stream and all(waiter.has_disconnected or waiter.is_cut_off for waiter in self.waiters)
+        )
 
     @property
-    def is_left(self) -> bool:
-        return all(seat.is_left for seat in self.seats)
+    def is_abandoned(self) -> bool:
+        return all(waiter.is_gone for waiter in self.waiters)
 
     @property
-    def is_only_here(self) -> bool:
+    def is_only_in_memory(self) -> bool:
         """Its client's key is to lead to it, and in the store it does not."""
-        return self.request.idempotency_key is not None and not self.is_settled
+        return self.request.idempotency_key is not None and not self.is_recorded_by_key
 
     @property
     def size_bytes(self) -> int:
         body = self.answer.body if isinstance(self.answer, WholeAnswer) else b""
         return len(self.request.body) + len(body) + sum(map(len, self._frames))
 
-    async def open(self, seat: Seat) -> None:
+    async def start(self, waiter: AttemptWaiter) -> None:
         """Ask for the answer; of a stream, until it has begun: only then does closing it clean up behind it."""
-        self._driver = seat
+        self._fetching_waiter = waiter
         try:
-            answer = await self._retries.run(self)
+            answer = await self._coalescing.run_attempt(self)
             if isinstance(answer, StreamedAnswer):
-                self._source = answer.frames
+                self._upstream_frames = answer.frames
                 self._frames.append(await anext(answer.frames))
             else:
                 self.is_complete = True
         except BaseException as error:
-            self.seats.remove(seat)
-            await self._end(error)
+            self.waiters.remove(waiter)
+            await self._finish(error)
             raise
         self.answer = answer
-        if self._source is None:
-            await self._end()
-        elif self._waiting:
-            self._let_go()
+        if self._upstream_frames is None:
+            await self._finish()
+        elif self._change_futures:
+            self._wake_waiters()
         else:
-            self._driver = None
+            self._fetching_waiter = None
 
-    async def opened(self, seat: Seat) -> None:
+    async def wait_until_started(self, waiter: AttemptWaiter) -> None:
         """Wait for the answer that another asks for."""
         try:
             while self.answer is None:
                 if self._failure is not None:
                     raise self._failure
-                await self._changed()
+                await self._wait_for_change()
         except BaseException:
-            self.seats.remove(seat)
+            self.waiters.remove(waiter)
             raise
 
-    async def answered(self, conversation: Conversation | None) -> None:
+    async def record_answer(self, conversation: Conversation | None) -> None:
         """The answer is whole, and if it is stored, is the last message of this conversation."""
         self.is_complete = True
         if conversation is not None and self.claim is not None:
-            self.is_settled = await self.claim.settle(conversation)
+            self.is_recorded_by_key = await self.claim.record_answer(conversation)
 
-    async def frames_for(self, seat: Seat) -> AsyncGenerator[bytes, None]:
+    async def stream_frames(self, waiter: AttemptWaiter) -> AsyncGenerator[bytes, None]:
         """All frames of a stream, those that came before this seat was taken included."""
-        frames, sent, size_bytes = self._frames, 0, 0
+        frames, sent_count, size_bytes = self._frames, 0, 0
         try:
-            while not seat.has_hung_up:
-                if sent < len(frames):
-                    frame = frames[sent]
+            while not waiter.has_disconnected:
+                if sent_count < len(frames):
+                    frame = frames[sent_count]
                 elif self._failure is not None:
-                    failure = _told(self._failure)
-                    note_error(failure)
-                    yield error_frames(failure)
+                    failure = _to_gateway_error(self._failure)
+                    record_error(failure)
+                    yield render_error_frames(failure)
                     return
                 elif self._has_ended:
                     if self.is_complete and not frames[-1].endswith(DONE_FRAME):
                         yield DONE_FRAME
                     return
-                elif self._driver is not None:
-                    await self._changed()
+                elif self._fetching_waiter is not None:
+                    await self._wait_for_change()
                     continue
                 else:
                     # Here rather than in a method: each piece of each stream comes by.
-                    self._driver = seat
+                    self._fetching_waiter = waiter
                     try:
-                        frame = await anext(self._source)  # type: ignore[arg-type]  # has not ended
+                        frame = await anext(self._upstream_frames)  # type: ignore[arg-type]  # has not ended
                     except StopAsyncIteration:
-                        await self._end()
+                        await self._finish()
                         continue
                     except BaseException as error:
-                        await self._end(error)
+                        await self._finish(error)
                         raise
                     frames.append(frame)
-                    self._driver = None
-                    if self._waiting:
-                        self._let_go()
+                    self._fetching_waiter = None
+                    if self._change_futures:
+                        self._wake_waiters()
                 yield frame
-                sent += 1
-                size_bytes += len(frame) + FRAME_BYTES
-                if seat.is_cut or (size_bytes > self.kept_bytes and not self._has_room()):
-                    sent = self._forget(sent)
+                sent_count += 1
+                size_bytes += len(frame) + FRAME_OVERHEAD_BYTES
+                if waiter.is_cut_off or (size_bytes > self.reserved_frame_bytes and not self._reserve_frame_bytes()):
+                    sent_count = self._discard_sent_frames(sent_count)
         finally:
-            self.has_forgotten = self.has_forgotten or seat.is_cut
-            self.is_delivered = self.is_delivered or (self.is_complete and sent == len(frames))
-            await self._leave(seat)
+            self.has_discarded_frames = self.has_discarded_frames or waiter.is_cut_off
+            self.is_delivered = self.is_delivered or (self.is_complete and sent_count == len(frames))
+            await self._remove_waiter(waiter)
 
-    def _has_room(self) -> bool:
+    def _reserve_frame_bytes(self) -> bool:
         """Whether more frames may be kept, for who may yet join."""
-        if self.has_forgotten or not self._retries.may_keep(BLOCK_BYTES):
+        if self.has_discarded_frames or not self._coalescing.reserve_frame_bytes(FRAME_RESERVATION_BYTES):
             return False
-        self.kept_bytes += BLOCK_BYTES
+        self.reserved_frame_bytes += FRAME_RESERVATION_BYTES
         return True
 
-    def _forget(self, sent: int) -> int:
+    def _discard_sent_frames(self, sent_count: int) -> int:
         """Let go of what was sent, if there is nobody who has not got it; how many of the frames there are were sent
         then. The last one stays: it tells how the stream ended."""
-        if len(self.seats) > 1 or sent < len(self._frames):
-            return sent
-        self.has_forgotten = True
+        if len(self.waiters) > 1 or sent_count < len(self._frames):
+            return sent_count
+        self.has_discarded_frames = True
         del self._frames[:-1]
         return 1
 
-    def handed_over(self, seat: Seat, *, is_delivered: bool) -> None:
+    def record_delivery(self, waiter: AttemptWaiter, *, is_delivered: bool) -> None:
         self.is_delivered = self.is_delivered or is_delivered
-        self.seats.remove(seat)
-        if not self.seats:
-            self._retries.left_behind(self)
+        self.waiters.remove(waiter)
+        if not self.waiters:
+            self._coalescing.cache_outcome(self)
 
-    def hung_up(self, seat: Seat) -> None:
+    def disconnect_waiter(self, waiter: AttemptWaiter) -> None:
         """Let a client's task end; if others are there and it fetches for them, when it has fetched."""
-        seat.has_hung_up = True
-        for one in self._leaving(seat):
-            if one.task is not None:
-                one.task.cancel()
+        waiter.has_disconnected = True
+        for leaving in self._find_waiters_to_cancel(waiter):
+            if leaving.task is not None:
+                leaving.task.cancel()
 
-    def _leaving(self, seat: Seat) -> list[Seat]:
-        """Whose tasks end now that the client of `seat` is gone."""
-        if all(one.has_hung_up for one in self.seats):
-            return self.seats
-        return [] if self._driver is seat else [seat]
+    def _find_waiters_to_cancel(self, waiter: AttemptWaiter) -> list[AttemptWaiter]:
+        """Whose tasks end now that the client of `waiter` is gone."""
+        if all(other.has_disconnected for other in self.waiters):
+            return self.waiters
+        return [] if self._fetching_waiter is waiter else [waiter]
 
-    async def _leave(self, seat: Seat) -> None:
-        self.seats.remove(seat)
-        if self.seats:
+    async def _remove_waiter(self, waiter: AttemptWaiter) -> None:
+        self.waiters.remove(waiter)
+        if self.waiters:
             return
         try:
-            if self._source is not None:
-                await self._source.aclose()
+            if self._upstream_frames is not None:
+                await self._upstream_frames.aclose()
         finally:
-            await self._end()
-        self._retries.left_behind(self)
+            await self._finish()
+        self._coalescing.cache_outcome(self)
 
-    async def _end(self, error: BaseException | None = None) -> None:
+    async def _finish(self, error: BaseException | None = None) -> None:
         """Nothing more comes: all is there, or this error."""
         if self._has_ended:
             return
         self._has_ended = True
         if error is not None and not (self.is_complete and self.answer is not None):
-            self._failure = error if isinstance(error, Exception) else _stopped()
-        self._source = None
-        self._let_go()
-        self._retries.ended(self)
+            self._failure = error if isinstance(error, Exception) else _make_attempt_ended_error()
+        self._upstream_frames = None
+        self._wake_waiters()
+        self._coalescing.finish_attempt(self)
         if self.claim is not None:
-            await self._retries.give_up(self.claim)
+            await self._coalescing.release_claim(self.claim)
 
-    def _let_go(self) -> None:
+    def _wake_waiters(self) -> None:
         """The next may fetch, and whoever waits has something to see."""
-        self._driver = None
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                if not one.done():
-                    one.set_result(None)
+        self._fetching_waiter = None
+        if self._change_futures:
+            futures, self._change_futures = self._change_futures, []
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
 
-    async def _changed(self) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        await waiting
+    async def _wait_for_change(self) -> None:
+        change_future = asyncio.get_running_loop().create_future()
+        self._change_futures.append(change_future)
+        await change_future
 
 
-def _stopped() -> GatewayError:
+def _make_attempt_ended_error() -> GatewayError:
     return UpstreamUnavailable("The attempt that this request had joined was ended.", status=503)
 
 
-def _told(error: Exception) -> GatewayError:
-    return error if isinstance(error, GatewayError) else _stopped()
+def _to_gateway_error(error: Exception) -> GatewayError:
+    return error if isinstance(error, GatewayError) else _make_attempt_ended_error()

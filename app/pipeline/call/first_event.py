@@ -6,21 +6,21 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.sse import Event, EventDecoder
-from app.upstream.provider import Deployment, Reply
-from app.upstream.routing.router import ReadReply
+from app.upstream.protocols.sse import SseDecoder, SseEvent
+from app.upstream.provider import ModelDeployment, UpstreamReply
+from app.upstream.routing.router import BufferedReply
 
-STREAM_TYPE: Final = "text/event-stream"
-CHOICES: Final = b'"choices"'
+STREAM_CONTENT_TYPE: Final = "text/event-stream"
+CHOICES_KEY: Final = b'"choices"'
 """What holds this is an answer, whatever else it says: a text may well speak of context windows."""
 
 
-def is_answer(reply: Reply | Begun, *, stream: bool) -> bool:
+def is_expected_reply(reply: UpstreamReply | StreamReply, *, stream: bool) -> bool:
     """Whether it is what was asked for: success, and a stream where one was asked for and only there."""
-    return 200 <= reply.status < 300 and reply.headers.get("content-type", "").startswith(STREAM_TYPE) == stream
+    return 200 <= reply.status < 300 and reply.headers.get("content-type", "").startswith(STREAM_CONTENT_TYPE) == stream
 
 
-def no_answer(deployment: Deployment, reason: str) -> UpstreamUnavailable:
+def build_bad_answer_error(deployment: ModelDeployment, reason: str) -> UpstreamUnavailable:
     """The error for an answer that is none. Mostly the address is to blame: behind it is something else.
 
     Args:
@@ -30,7 +30,9 @@ def no_answer(deployment: Deployment, reason: str) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"{deployment.key!r} {reason}.", hint=f"Check {setting}.")
 
 
-async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | ReadReply, bytes | None]:
+async def read_first_event(
+    reply: UpstreamReply, *, stream: bool, source: str
+) -> tuple[StreamReply | BufferedReply, bytes | None]:
     """An answer as far as its first event, or read whole where it is not a stream.
 
     Returns:
@@ -40,9 +42,9 @@ async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | Rea
     Raises:
         UpstreamUnavailable: it ended or broke off before that.
     """
-    if stream and is_answer(reply, stream=True):
+    if stream and is_expected_reply(reply, stream=True):
         try:
-            return await _until_first_event(reply, source)
+            return await _read_until_first_event(reply, source)
         except BaseException:
             await reply.aclose()
             raise
@@ -50,39 +52,45 @@ async def begun(reply: Reply, *, stream: bool, source: str) -> tuple[Begun | Rea
         body = await reply.read()
     finally:
         await reply.aclose()
-    whole = ReadReply(reply.status, reply.headers, body)
-    return whole, None if is_answer(whole, stream=stream) and CHOICES in body else body
+    whole_reply = BufferedReply(reply.status, reply.headers, body)
+    return whole_reply, None if is_expected_reply(whole_reply, stream=stream) and CHOICES_KEY in body else body
 
 
-async def _until_first_event(reply: Reply, source: str) -> tuple[Begun, bytes | None]:
-    decoder = EventDecoder(source)
-    pieces = reply.chunks()
-    seen: list[Event] = []
-    async for piece in pieces:
+async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[StreamReply, bytes | None]:
+    decoder = SseDecoder(source)
+    remaining_bytes = reply.iter_bytes()
+    first_events: list[SseEvent] = []
+    async for piece in remaining_bytes:
         events = decoder.feed(piece)
-        seen += events
+        first_events += events
         data = next((event.data for event in events if event.data and event.data.strip()), None)
         if data is not None:
-            return Begun(reply, seen, pieces, decoder), None if CHOICES in data else data
-    events = decoder.finish()
+            return StreamReply(reply, first_events, remaining_bytes, decoder), None if CHOICES_KEY in data else data
+    events = decoder.flush()
     data = next((event.data for event in events if event.data), None)
     if data is None:
         raise UpstreamUnavailable(f"The stream of {source!r} ended before its answer began.")
-    return Begun(reply, seen + events, pieces, decoder), None if CHOICES in data else data
+    return StreamReply(reply, first_events + events, remaining_bytes, decoder), None if CHOICES_KEY in data else data
 
 
-class Begun:
+class StreamReply:
     """A stream whose first event has come; `upstream.provider.Reply`, once its rest has been read.
 
     Attributes:
-        events: those that have come.
-        pieces: what is still to come, for `decoder`, which may hold the beginning of an event.
+        first_events: those that have come.
+        remaining_bytes: what is still to come, for `decoder`, which may hold the beginning of an event.
     """
 
-    def __init__(self, reply: Reply, events: list[Event], pieces: AsyncIterator[bytes], decoder: EventDecoder) -> None:
+    def __init__(
+        self,
+        reply: UpstreamReply,
+        first_events: list[SseEvent],
+        remaining_bytes: AsyncIterator[bytes],
+        decoder: SseDecoder,
+    ) -> None:
         self._reply = reply
-        self.events = events
-        self.pieces = pieces
+        self.first_events = first_events
+        self.remaining_bytes = remaining_bytes
         self.decoder = decoder
         self.status = reply.status
         self.headers: Mapping[str, str] = reply.headers

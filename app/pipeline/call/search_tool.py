@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from app.pipeline.chat_request import ChatRequest
 
-RECALL: Final = "recall_conversation"
-TOOL: Final[Mapping[str, Any]] = {
+TOOL_NAME: Final = "recall_conversation"
+TOOL_DEFINITION: Final[Mapping[str, Any]] = {
     "type": "function",
     "function": {
-        "name": RECALL,
+        "name": TOOL_NAME,
         "description": (
             "Searches the earlier messages of this conversation that are no longer shown word for word, and returns "
             "those that hold words of the query, each with its number. Use it when an exact detail, wording, name, "
@@ -32,41 +32,41 @@ TOOL: Final[Mapping[str, Any]] = {
         },
     },
 }
-MAX_ROUNDS: Final = 8
+MAX_SEARCH_ROUNDS: Final = 8
 """How often one answer may be gone on with after a search; then the model has to answer."""
-MAX_CALLS: Final = 8
+MAX_CALLS_PER_ROUND: Final = 8
 """How many searches one message may ask for."""
 MAX_QUERY_CHARS: Final = 2_000
-_DECLARED: Final = orjson.dumps(TOOL)
+_TOOL_JSON: Final = orjson.dumps(TOOL_DEFINITION)
 _CHOICES_WITHOUT_TOOLS: Final = (None, "auto", "none")
 
 
-class Recalled:
+class SearchToolOffer:
     """What the tool came to in one answer; filled while that is given.
 
     Attributes:
-        asked: the request without the tool.
+        request_without_tool: the request without the tool.
         instructions_tokens: of the request without the tool.
         searches: what was looked for and the seqs of the messages that the model was shown: `{query, found}`.
         first_usage: what the upstream reported of the first round, where there were several.
         rounds: how often the answer was gone on with.
     """
 
-    __slots__ = ("asked", "first_usage", "instructions_tokens", "rounds", "searches")
+    __slots__ = ("first_usage", "instructions_tokens", "request_without_tool", "rounds", "searches")
 
-    def __init__(self, asked: ChatRequest, instructions_tokens: int) -> None:
-        self.asked = asked
+    def __init__(self, request_without_tool: ChatRequest, instructions_tokens: int) -> None:
+        self.request_without_tool = request_without_tool
         self.instructions_tokens = instructions_tokens
         self.searches: list[dict[str, Any]] = []
         self.first_usage: Mapping[str, Any] | None = None
         self.rounds = 0
 
-    def usage_of_view(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def select_view_usage(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """What was reported of the prompt that was planned: `usage`, unless that is a sum over several prompts."""
         return self.first_usage if self.rounds else usage
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class SearchToolQuery(msgspec.Struct, frozen=True):
     """What a call asks for: messages with `after` < seq < `before`."""
 
     query: str
@@ -74,108 +74,109 @@ class Wanted(msgspec.Struct, frozen=True):
     before: int | None = None
 
 
-class Unusable(msgspec.Struct, frozen=True):
+class InvalidArguments(msgspec.Struct, frozen=True):
     """Arguments that cannot be used, and what the model is told of them."""
 
     reason: str
 
 
-def may_be_offered(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
+def may_offer_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
     """Whether the tool can stand beside the client's own.
 
     Not where there are several choices, deprecated functions, a tool of the same name, a provider that takes no tools,
     or a `tool_choice` that without tools is the provider's to refuse.
     """
-    if request.choices != 1 or "tools" in strip_fields:
+    if request.choice_count != 1 or "tools" in strip_fields:
         return False
-    if request.value("functions") is not None or request.value("function_call") is not None:
+    if request.decode_field("functions") is not None or request.decode_field("function_call") is not None:
         return False
-    tools = request.value("tools")
+    tools = request.decode_field("tools")
     if tools is not None and not isinstance(tools, list):
         return False
     if not tools:
-        choice = request.value("tool_choice")
+        choice = request.decode_field("tool_choice")
         return any(choice == allowed for allowed in _CHOICES_WITHOUT_TOOLS)
-    return all(_name_of(tool) != RECALL for tool in tools)
+    return all(_read_function_name(tool) != TOOL_NAME for tool in tools)
 
 
-def offering(request: ChatRequest) -> ChatRequest:
+def add_search_tool(request: ChatRequest) -> ChatRequest:
     """The request with the tool as the last of its tools; the client's own keep their bytes."""
-    own = bytes(request.fields.get("tools", b"[]")).strip()
-    listed = own[1:-1].strip() if own.startswith(b"[") else b""
-    tools = b"[%b%b%b]" % (listed, b"," if listed else b"", _DECLARED)
-    return replace(request, fields={**request.fields, "tools": tools})
+    tools_json = bytes(request.raw_fields.get("tools", b"[]")).strip()
+    client_tools = tools_json[1:-1].strip() if tools_json.startswith(b"[") else b""
+    tools = b"[%b%b%b]" % (client_tools, b"," if client_tools else b"", _TOOL_JSON)
+    return replace(request, raw_fields={**request.raw_fields, "tools": tools})
 
 
-def going_on(request: ChatRequest, asked: ChatRequest, *, last: bool) -> ChatRequest:
+def build_next_request(request: ChatRequest, request_without_tool: ChatRequest, *, is_last_round: bool) -> ChatRequest:
     """The request for a further round.
 
     Args:
         request: with the tool.
-        asked: without it.
-        last: the model may not search again: the tool is gone, or, where the client has none, no tool may be called.
+        request_without_tool: without it.
+        is_last_round: the model may not search again: the tool is gone, or, where the client has none, no tool may be
+        called.
     """
-    fields = dict(request.fields)
-    if _name_of(request.value("tool_choice")) == RECALL:
+    fields = dict(request.raw_fields)
+    if _read_function_name(request.decode_field("tool_choice")) == TOOL_NAME:
         fields.pop("tool_choice")
-    if last and asked.value("tools"):
-        fields["tools"] = asked.fields["tools"]
-    elif last:
+    if is_last_round and request_without_tool.decode_field("tools"):
+        fields["tools"] = request_without_tool.raw_fields["tools"]
+    elif is_last_round:
         fields["tool_choice"] = b'"none"'
-    return replace(request, fields=fields)
+    return replace(request, raw_fields=fields)
 
 
-def is_recall(call: Mapping[str, Any]) -> bool:
+def is_search_call(call: Mapping[str, Any]) -> bool:
     """Whether a tool call of a message is one of this tool."""
-    return _name_of(call) == RECALL
+    return _read_function_name(call) == TOOL_NAME
 
 
-def wanted(arguments: object) -> Wanted | Unusable:
+def parse_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
     """What the arguments of a call ask for."""
     try:
-        given = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        decoded = orjson.loads(arguments) if isinstance(arguments, str) else arguments
     except orjson.JSONDecodeError:
-        return Unusable("The arguments are not valid JSON.")
-    if not isinstance(given, dict):
-        return Unusable("The arguments must be a JSON object.")
-    query = given.get("query")
+        return InvalidArguments("The arguments are not valid JSON.")
+    if not isinstance(decoded, dict):
+        return InvalidArguments("The arguments must be a JSON object.")
+    query = decoded.get("query")
     if not isinstance(query, str) or not query.strip():
-        return Unusable("`query` must be a string of words to look for.")
-    limits = []
+        return InvalidArguments("`query` must be a string of words to look for.")
+    seq_limits = []
     for name in ("after", "before"):
-        limit = _number(given.get(name))
-        if isinstance(limit, Unusable):
-            return Unusable(f"`{name}` must be the number of a message.")
-        limits.append(limit)
-    return Wanted(query.strip()[:MAX_QUERY_CHARS], *limits)
+        seq_limit = _parse_number(decoded.get(name))
+        if isinstance(seq_limit, InvalidArguments):
+            return InvalidArguments(f"`{name}` must be the number of a message.")
+        seq_limits.append(seq_limit)
+    return SearchToolQuery(query.strip()[:MAX_QUERY_CHARS], *seq_limits)
 
 
-def repeated(call: Mapping[str, Any]) -> dict[str, Any]:
+def shorten_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call as the model is shown it again: some servers parse arguments, so they must be an object, and short."""
-    called = call.get("function")
-    function = called if isinstance(called, dict) else {}
+    raw_function = call.get("function")
+    function = raw_function if isinstance(raw_function, dict) else {}
     arguments = function.get("arguments")
-    asked = wanted(arguments)
-    if isinstance(asked, Unusable):
+    tool_query = parse_arguments(arguments)
+    if isinstance(tool_query, InvalidArguments):
         arguments = "{}"
     elif not isinstance(arguments, str) or len(arguments) > MAX_QUERY_CHARS:
-        arguments = orjson.dumps({"query": asked.query}).decode()
+        arguments = orjson.dumps({"query": tool_query.query}).decode()
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _number(value: object) -> int | Unusable | None:
+def _parse_number(value: object) -> int | InvalidArguments | None:
     """A whole number, however it is written."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return Unusable("not a number")
+        return InvalidArguments("not a number")
     try:
         return int(value)
     except (ValueError, OverflowError):
-        return Unusable("not a number")
+        return InvalidArguments("not a number")
 
 
-def _name_of(tool: object) -> object:
+def _read_function_name(tool: object) -> object:
     """The name of a declared, chosen or called function."""
     function = tool.get("function") if isinstance(tool, dict) else None
     return function.get("name") if isinstance(function, dict) else None

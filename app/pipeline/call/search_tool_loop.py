@@ -10,201 +10,250 @@ from typing import Any, Final, Protocol
 from msgspec.structs import replace
 
 from app.context.plan.budget import Budget
-from app.context.plan.outline import Plan, Summarize
+from app.context.plan.outline import Plan, SummarizeMode
 from app.conversation.messages import Conversation, Message
 from app.errors import GatewayError, StoreUnavailable, UpstreamRefused, UpstreamUnavailable
-from app.pipeline.call.first_event import Begun
+from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_tool import (
-    MAX_CALLS,
-    MAX_ROUNDS,
-    Recalled,
-    Unusable,
-    Wanted,
-    going_on,
-    may_be_offered,
-    offering,
-    repeated,
-    wanted,
+    MAX_CALLS_PER_ROUND,
+    MAX_SEARCH_ROUNDS,
+    InvalidArguments,
+    SearchToolOffer,
+    SearchToolQuery,
+    add_search_tool,
+    build_next_request,
+    may_offer_tool,
+    parse_arguments,
+    shorten_call,
 )
-from app.pipeline.call.search_tool_results import LEAST_TOKENS, NO_ROOM, TOO_MANY, UNAVAILABLE, Shown, shown
-from app.pipeline.call.search_tool_rounds import StreamedRounds, WholeRounds
-from app.pipeline.call.upstream_call import Ask, Asked, Compacts
-from app.pipeline.respond.stream_frames import error_frames
-from app.pipeline.respond.stream_relay import ERROR_EVENT, await_end, finished_whole
-from app.pipeline.token_counting import Counting
-from app.pipeline.view.view_builder import Turn, View, Views
-from app.pipeline.view.view_state import last_view_of
-from app.store.contract import Found
-from app.upstream.protocols.sse import DONE, Event, EventDecoder
-from app.upstream.provider import Deployment
-from app.upstream.routing.router import ReadReply
+from app.pipeline.call.search_tool_results import (
+    MIN_RESULT_TOKENS,
+    NO_ROOM_LEFT,
+    SEARCH_UNAVAILABLE,
+    TOO_MANY_SEARCHES,
+    SearchToolResult,
+    render_search_result,
+)
+from app.pipeline.call.search_tool_rounds import StreamRoundMerger, WholeRoundMerger
+from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller, ViewCompactor
+from app.pipeline.respond.stream_frames import render_error_frames
+from app.pipeline.respond.stream_relay import ERROR_EVENT, collect_whole_answer, drain_stream
+from app.pipeline.token_counting import MessageCounter
+from app.pipeline.view.view_builder import Turn, View, ViewBuilder
+from app.pipeline.view.view_state import read_last_view
+from app.store.contract import SearchHit
+from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
+from app.upstream.provider import ModelDeployment
+from app.upstream.routing.router import BufferedReply
 
 log = logging.getLogger(__name__)
 
-FOUND_MESSAGES: Final = 12
+MAX_FOUND_MESSAGES: Final = 12
 """How many messages one search looks at, neighbours included."""
 MAX_RESULT_TOKENS: Final = 4_096
 """The most that one result takes, however large the window."""
-SHORTEST_RESULT_TOKENS: Final = 32
+EMPTY_RESULT_TOKENS: Final = 32
 """What a result that only says that there is no room takes, its message included."""
-CLOSING_TOKENS: Final = 96
+LAST_CALL_RESERVE_TOKENS: Final = 96
 """Kept for one more call, so that its result can say that there is no room."""
 
-TOOL_WORD: Final = b"tool"
+REFUSAL_TOOL_WORD: Final = b"tool"
 """In a refusal that may be about the tool."""
-MAX_TOOLLESS: Final = 1_000
+MAX_MODELS_WITHOUT_TOOLS: Final = 1_000
 
 
-class Finds(Protocol):
+class MessageFinder(Protocol):
     """Searches a conversation's stored messages."""
 
-    async def find(
-        self, conversation: Conversation, text: str, /, *, from_seq: int, before_seq: int, limit: int
-    ) -> Sequence[Found]:
-        """Messages with `from_seq` <= seq < `before_seq` that hold words of `text`: best first, then neighbours.
+    async def find_messages(
+        self, conversation: Conversation, query: str, /, *, from_seq: int, before_seq: int, limit: int
+    ) -> Sequence[SearchHit]:
+        """Messages with `from_seq` <= seq < `before_seq` that hold words of `query`: best first, then neighbours.
 
         Raises:
             StoreUnavailable: they cannot be searched.
         """
 
 
-class Recalling:
+class SearchToolLoop:
     """Offers the recall tool and answers its calls."""
 
-    def __init__(self, *, ask: Ask, views: Views, finding: Finds, counting: Counting) -> None:
-        self._ask = ask
-        self._views = views
-        self._finding = finding
-        self._counting = counting
-        self._toolless: set[str] = set()
+    def __init__(
+        self,
+        *,
+        upstream_caller: UpstreamCaller,
+        view_builder: ViewBuilder,
+        message_finder: MessageFinder,
+        message_counter: MessageCounter,
+    ) -> None:
+        self._upstream_caller = upstream_caller
+        self._view_builder = view_builder
+        self._message_finder = message_finder
+        self._message_counter = message_counter
+        self._models_without_tools: set[str] = set()
         """`provider/model` of those that refused the tool and then answered without it."""
 
-    async def plan(self, turn: Turn, budget: Budget, summarize: Summarize) -> tuple[Turn, View]:
+    async def plan_view(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
         """A view, planned with the tool among the tools where part of the log is not shown.
 
         Whether the last view left something out says which to try first, so that most turns are planned once.
 
         Raises:
-            GatewayError: as `Views.make`.
+            GatewayError: as `ViewBuilder.make`.
         """
-        if not self._may_offer(turn):
-            return turn, await self._views.make(turn, budget, summarize=summarize)
-        with_tool = await self._offered(turn)
-        first, other = (with_tool, turn) if _was_cut(turn, budget) else (turn, with_tool)
-        view = await self._views.make(first, budget, summarize=summarize)
-        if _leaves_out(view.plan) == (first is with_tool):
-            return first, view
-        return other, await self._views.make(other, budget, summarize=summarize)
+        if not self._may_offer_tool(turn):
+            return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
+        turn_with_tool = await self._add_tool(turn)
+        first_turn, other_turn = (turn_with_tool, turn) if _has_omitted_before(turn, budget) else (turn, turn_with_tool)
+        view = await self._view_builder.build_view(first_turn, budget, summarize=summarize)
+        if _has_hidden_messages(view.plan) == (first_turn is turn_with_tool):
+            return first_turn, view
+        return other_turn, await self._view_builder.build_view(other_turn, budget, summarize=summarize)
 
-    def settled(self, turn: Turn, view: View) -> Turn:
+    def remove_unneeded_tool(self, turn: Turn, view: View) -> Turn:
         """The turn as it is sent: without the tool where the view turned out to show everything."""
-        if turn.recalled is None or view.plan.boundary_seq > 0:
+        if turn.search_tool_state is None or view.plan.boundary_seq > 0:
             return turn
-        return _without_tool(turn, turn.recalled)
+        return _remove_tool(turn, turn.search_tool_state)
 
-    async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, Turn, View]:
+    async def call_upstream(
+        self, turn: Turn, view: View, compactor: ViewCompactor
+    ) -> tuple[UpstreamAnswer, Turn, View]:
         """Ask for an answer; once more without the tool where that is what the upstream refuses.
 
         Raises:
-            GatewayError: as `Ask.put`.
+            GatewayError: as `UpstreamCaller.put`.
         """
         try:
-            asked, sent = await self._ask.put(turn, view, compacts)
-            return asked, turn, sent
+            upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(turn, view, compactor)
+            return upstream_answer, turn, sent_view
         except UpstreamRefused as refused:
-            if turn.recalled is None or turn.recalled.asked.value("tools") or TOOL_WORD not in refused.raw_body.lower():
+            if (
+                turn.search_tool_state is None
+                or turn.search_tool_state.request_without_tool.decode_field("tools")
+                or REFUSAL_TOOL_WORD not in refused.raw_body.lower()
+            ):
                 raise
-        plain = _without_tool(turn, turn.recalled)
-        asked, sent = await self._ask.put(plain, view, compacts)
+        turn_without_tool = _remove_tool(turn, turn.search_tool_state)
+        upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(
+            turn_without_tool, view, compactor
+        )
         log.info("%s takes no tools", turn.model_key)
-        if len(self._toolless) < MAX_TOOLLESS:
-            self._toolless.add(turn.model_key)
-        return asked, plain, sent
+        if len(self._models_without_tools) < MAX_MODELS_WITHOUT_TOOLS:
+            self._models_without_tools.add(turn.model_key)
+        return upstream_answer, turn_without_tool, sent_view
 
-    async def begun(self, turn: Turn, asked: Asked) -> Asked:
+    async def start_stream(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """A stream that goes on through the searches its model asks for. Returns once there is something to show.
 
         Raises:
             GatewayError: the upstream failed before that.
         """
-        if turn.recalled is None:
-            return asked
-        assert isinstance(asked.reply, Begun)
-        current = _Current(asked.reply)
+        if turn.search_tool_state is None:
+            return upstream_answer
+        assert isinstance(upstream_answer.reply, StreamReply)
+        current_reply = _CurrentReply(upstream_answer.reply)
         try:
-            rounds = self._rounds(turn, asked)
-            frames = _frames(rounds, current, asked.deployment.key)
-            decoder = EventDecoder(asked.deployment.key)
-            first = await anext(frames, b"")
-            return replace(asked, reply=Begun(current, decoder.feed(first), _told_errors(frames), decoder))
+            rounds = self._build_rounds(turn, upstream_answer)
+            frames = _stream_frames(rounds, current_reply, upstream_answer.deployment.key)
+            decoder = SseDecoder(upstream_answer.deployment.key)
+            first_frames = await anext(frames, b"")
+            return replace(
+                upstream_answer,
+                reply=StreamReply(current_reply, decoder.feed(first_frames), _stream_with_error_event(frames), decoder),
+            )
         except BaseException:
-            await current.aclose()
+            await current_reply.aclose()
             raise
 
-    async def whole(self, turn: Turn, asked: Asked) -> Asked:
+    async def read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
         """An answer that is not streamed, gone on with until its model searches no more.
 
         Raises:
             GatewayError: the upstream failed, or answered with something else.
         """
-        if turn.recalled is None:
-            return asked
-        rounds = self._rounds(turn, asked)
-        told = WholeRounds()
+        if turn.search_tool_state is None:
+            return upstream_answer
+        rounds = self._build_rounds(turn, upstream_answer)
+        merger = WholeRoundMerger()
         while True:
-            assert isinstance(asked.reply, ReadReply)
-            body = asked.reply.body
-            told.add(body, finished_whole(body, asked.deployment), last=rounds.is_last)
-            if not told.recalls:
-                return _with_body(asked, told.body())
-            next_asked = await rounds.next(told.message, told.reported)
-            if next_asked is None:
-                return _with_body(asked, told.body(finish_reason="length"))
-            asked = next_asked
+            assert isinstance(upstream_answer.reply, BufferedReply)
+            body = upstream_answer.reply.body
+            merger.add_round(
+                body, collect_whole_answer(body, upstream_answer.deployment), is_last_round=rounds.is_last_round
+            )
+            if not merger.search_calls:
+                return _replace_body(upstream_answer, merger.render_body())
+            next_answer = await rounds.run_round(merger.message, merger.reported_usages)
+            if next_answer is None:
+                return _replace_body(upstream_answer, merger.render_body(finish_reason="length"))
+            upstream_answer = next_answer
 
-    def _may_offer(self, turn: Turn) -> bool:
-        if (turn.request.recall or turn.policy.recalls) != "tool" or not turn.place.keeps:
+    def _may_offer_tool(self, turn: Turn) -> bool:
+        if (turn.request.recall or turn.policy.recall_mode) != "tool" or not turn.resolved_request.is_stored:
             return False
-        if turn.model_key in self._toolless:
+        if turn.model_key in self._models_without_tools:
             return False
-        return may_be_offered(turn.request, turn.target.deployments[0].quirks.strip_fields)
+        return may_offer_tool(turn.request, turn.target.deployments[0].quirks.strip_fields)
 
-    async def _offered(self, turn: Turn) -> Turn:
-        place, request = turn.place, offering(turn.request)
-        tokens = await self._counting.instructions(place.instructions, request, place.conversation.counter)
-        recalled = Recalled(turn.request, place.instructions_tokens)
-        return replace(turn, request=request, recalled=recalled, place=replace(place, instructions_tokens=tokens))
+    async def _add_tool(self, turn: Turn) -> Turn:
+        resolved_request, request = turn.resolved_request, add_search_tool(turn.request)
+        tokens = await self._message_counter.count_instructions(
+            resolved_request.instructions, request, resolved_request.conversation.counter_name
+        )
+        search_tool_offer = SearchToolOffer(turn.request, resolved_request.instructions_tokens)
+        return replace(
+            turn,
+            request=request,
+            search_tool_state=search_tool_offer,
+            resolved_request=replace(resolved_request, instructions_tokens=tokens),
+        )
 
-    def _rounds(self, turn: Turn, asked: Asked) -> _Rounds:
-        return _Rounds(self._ask, self._finding, self._counting, turn, asked.shown, asked.deployment)
+    def _build_rounds(self, turn: Turn, upstream_answer: UpstreamAnswer) -> _SearchRounds:
+        return _SearchRounds(
+            self._upstream_caller,
+            self._message_finder,
+            self._message_counter,
+            turn,
+            upstream_answer.sent_view,
+            upstream_answer.deployment,
+        )
 
 
-class _Rounds:
+class _SearchRounds:
     """The rounds of one answer: what was added to its prompt, and what there is room for."""
 
     def __init__(
-        self, ask: Ask, finding: Finds, counting: Counting, turn: Turn, sent: View, deployment: Deployment
+        self,
+        upstream_caller: UpstreamCaller,
+        message_finder: MessageFinder,
+        message_counter: MessageCounter,
+        turn: Turn,
+        sent_view: View,
+        deployment: ModelDeployment,
     ) -> None:
-        assert turn.recalled is not None
-        self._ask = ask
-        self._finding = finding
-        self._counting = counting
+        assert turn.search_tool_state is not None
+        self._upstream_caller = upstream_caller
+        self._message_finder = message_finder
+        self._message_counter = message_counter
         self._turn = turn
-        self._recalled = turn.recalled
-        self._sent = sent
+        self._search_tool_offer = turn.search_tool_state
+        self._sent_view = sent_view
         self._deployment = deployment
-        self._encoding = turn.place.conversation.counter
-        self._added: list[bytes] = []
-        self._tokens = sent.plan.prompt_tokens
-        self._is_full = False
+        self._encoding = turn.resolved_request.conversation.counter_name
+        self._added_messages: list[bytes] = []
+        self._prompt_tokens = sent_view.plan.prompt_tokens
+        self._is_out_of_room = False
         """A search found no room for its result."""
 
     @property
-    def is_last(self) -> bool:
+    def is_last_round(self) -> bool:
         """Whether the model may not search any more."""
-        return self._is_full or self._recalled.rounds >= MAX_ROUNDS
+        return self._is_out_of_room or self._search_tool_offer.rounds >= MAX_SEARCH_ROUNDS
 
-    async def next(self, message: Mapping[str, Any], usages: Sequence[Mapping[str, Any]]) -> Asked | None:
+    async def run_round(
+        self, call_message: Mapping[str, Any], usages: Sequence[Mapping[str, Any]]
+    ) -> UpstreamAnswer | None:
         """Run the calls that a message consists of and ask again; None where there is no room even for that.
 
         Args:
@@ -213,141 +262,153 @@ class _Rounds:
         Raises:
             GatewayError: the upstream failed.
         """
-        calls = message["tool_calls"]
-        asking = Message.of({**message, "tool_calls": [repeated(call) for call in calls]})
-        (asking_tokens,) = await self._counting.messages([asking], self._encoding)
-        budget = self._sent.budget
-        tokens = self._tokens + asking_tokens
-        if budget.calibrated(tokens + len(calls) * SHORTEST_RESULT_TOKENS) > budget.hard + budget.output:
+        calls = call_message["tool_calls"]
+        shortened_message = Message.from_body({**call_message, "tool_calls": [shorten_call(call) for call in calls]})
+        (message_tokens,) = await self._message_counter.count_messages([shortened_message], self._encoding)
+        budget = self._sent_view.budget
+        tokens = self._prompt_tokens + message_tokens
+        if budget.calibrate_tokens(tokens + len(calls) * EMPTY_RESULT_TOKENS) > budget.limit + budget.output:
             return None
         results = []
         for number, call in enumerate(calls):
-            later = (len(calls) - number - 1) * SHORTEST_RESULT_TOKENS
-            room = budget.raw(budget.hard) - tokens - later
-            text = TOO_MANY if number >= MAX_CALLS else await self._result(call, room)
-            result = Message.of({"role": "tool", "tool_call_id": call["id"], "content": text})
+            reserved_tokens = (len(calls) - number - 1) * EMPTY_RESULT_TOKENS
+            room_tokens = budget.compute_raw_tokens(budget.limit) - tokens - reserved_tokens
+            text = (
+                TOO_MANY_SEARCHES if number >= MAX_CALLS_PER_ROUND else await self._run_search_call(call, room_tokens)
+            )
+            result = Message.from_body({"role": "tool", "tool_call_id": call["id"], "content": text})
             results.append(result)
-            tokens += sum(await self._counting.messages([result], self._encoding))
-        self._added += [asking.raw, *(result.raw for result in results)]
-        self._tokens = tokens
-        if self._recalled.rounds == 0:
-            self._recalled.first_usage = usages[0] if usages else None
-        self._recalled.rounds += 1
-        request = going_on(self._turn.request, self._recalled.asked, last=self.is_last)
-        turn, added_tokens = replace(self._turn, request=request), tokens - self._sent.plan.prompt_tokens
-        return await self._ask.again(self._deployment, turn, self._sent, self._added, added_tokens)
+            tokens += sum(await self._message_counter.count_messages([result], self._encoding))
+        self._added_messages += [shortened_message.raw, *(result.raw for result in results)]
+        self._prompt_tokens = tokens
+        if self._search_tool_offer.rounds == 0:
+            self._search_tool_offer.first_usage = usages[0] if usages else None
+        self._search_tool_offer.rounds += 1
+        request = build_next_request(
+            self._turn.request, self._search_tool_offer.request_without_tool, is_last_round=self.is_last_round
+        )
+        turn, added_tokens = replace(self._turn, request=request), tokens - self._sent_view.plan.prompt_tokens
+        return await self._upstream_caller.continue_answer(
+            self._deployment, turn, self._sent_view, self._added_messages, added_tokens
+        )
 
-    async def _result(self, call: Mapping[str, Any], room_tokens: int) -> str:
+    async def _run_search_call(self, call: Mapping[str, Any], room_tokens: int) -> str:
         """What the model is told of one search."""
-        asked = wanted(call["function"].get("arguments"))
-        if isinstance(asked, Unusable):
-            return asked.reason
-        result = await self._search(asked, room_tokens - CLOSING_TOKENS)
-        self._is_full = self._is_full or result.text == NO_ROOM
-        self._recalled.searches.append({"query": asked.query, "found": list(result.seqs)})
+        tool_query = parse_arguments(call["function"].get("arguments"))
+        if isinstance(tool_query, InvalidArguments):
+            return tool_query.reason
+        result = await self._search_messages(tool_query, room_tokens - LAST_CALL_RESERVE_TOKENS)
+        self._is_out_of_room = self._is_out_of_room or result.text == NO_ROOM_LEFT
+        self._search_tool_offer.searches.append({"query": tool_query.query, "found": list(result.seqs)})
         return result.text
 
-    async def _search(self, asked: Wanted, room_tokens: int) -> Shown:
-        budget, plan, policy = self._sent.budget, self._sent.plan, self._turn.policy
-        limit = min(room_tokens, budget.raw(min(MAX_RESULT_TOKENS, int(budget.window * policy.recall_ratio))))
-        if limit < LEAST_TOKENS:
-            return Shown(NO_ROOM)
-        from_seq = 0 if asked.after is None else max(0, asked.after + 1)
-        before_seq = plan.boundary_seq if asked.before is None else min(asked.before, plan.boundary_seq)
-        found: Sequence[Found] = ()
+    async def _search_messages(self, tool_query: SearchToolQuery, room_tokens: int) -> SearchToolResult:
+        budget, plan, policy = self._sent_view.budget, self._sent_view.plan, self._turn.policy
+        limit = min(
+            room_tokens, budget.compute_raw_tokens(min(MAX_RESULT_TOKENS, int(budget.window * policy.recall_ratio)))
+        )
+        if limit < MIN_RESULT_TOKENS:
+            return SearchToolResult(NO_ROOM_LEFT)
+        from_seq = 0 if tool_query.after is None else max(0, tool_query.after + 1)
+        before_seq = plan.boundary_seq if tool_query.before is None else min(tool_query.before, plan.boundary_seq)
+        matches: Sequence[SearchHit] = ()
         if from_seq < before_seq:
             try:
-                found = await self._finding.find(
-                    self._turn.place.conversation,
-                    asked.query,
+                matches = await self._message_finder.find_messages(
+                    self._turn.resolved_request.conversation,
+                    tool_query.query,
                     from_seq=from_seq,
                     before_seq=before_seq,
-                    limit=FOUND_MESSAGES,
+                    limit=MAX_FOUND_MESSAGES,
                 )
             except StoreUnavailable:
-                return Shown(UNAVAILABLE)
-        hidden = [one for one in found if not _is_shown(one.message.seq, plan)]
-        count = self._counting.counter(self._encoding).count
-        return await asyncio.to_thread(shown, hidden, asked.query, limit, count)
+                return SearchToolResult(SEARCH_UNAVAILABLE)
+        hidden_matches = [match for match in matches if not _is_in_view(match.message.seq, plan)]
+        count_tokens = self._message_counter.find_token_counter(self._encoding).count
+        return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)
 
 
-class _Current:
+class _CurrentReply:
     """The reply of the round that is under way; `upstream.provider.Reply` for whoever closes the stream."""
 
-    def __init__(self, begun: Begun) -> None:
-        self.begun = begun
-        self.status = begun.status
-        self.headers = begun.headers
+    def __init__(self, stream_reply: StreamReply) -> None:
+        self.stream_reply = stream_reply
+        self.status = stream_reply.status
+        self.headers = stream_reply.headers
 
     async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.begun.pieces])
+        return b"".join([piece async for piece in self.stream_reply.remaining_bytes])
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self.begun.pieces
+    def iter_bytes(self) -> AsyncIterator[bytes]:
+        return self.stream_reply.remaining_bytes
 
     async def aclose(self) -> None:
-        await self.begun.aclose()
+        await self.stream_reply.aclose()
 
 
-async def _frames(rounds: _Rounds, current: _Current, source: str) -> AsyncGenerator[bytes, None]:
+async def _stream_frames(
+    rounds: _SearchRounds, current_reply: _CurrentReply, source: str
+) -> AsyncGenerator[bytes, None]:
     """The client's part of each round's frames, several at a time when they come so, as one stream."""
-    told = StreamedRounds(source)
+    merger = StreamRoundMerger(source)
     while True:
-        async for events in _batches(current.begun, told):
-            if frames := b"".join(_frame(event, told) for event in events):
+        async for events in _stream_event_batches(current_reply.stream_reply, merger):
+            if frames := b"".join(_render_frame(event, merger) for event in events):
                 yield frames
-        if not told.recalls:
+        if not merger.search_calls:
             return
-        await current.aclose()
-        asked = await rounds.next(told.message, told.reported)
-        if asked is None:
-            for data in told.closing("length"):
-                yield _data_frame(data)
+        await current_reply.aclose()
+        upstream_answer = await rounds.run_round(merger.message, merger.reported_usages)
+        if upstream_answer is None:
+            for data in merger.render_closing_chunks("length"):
+                yield _render_data_frame(data)
             return
-        assert isinstance(asked.reply, Begun)
-        current.begun = asked.reply
-        told.begin(last=rounds.is_last)
+        assert isinstance(upstream_answer.reply, StreamReply)
+        current_reply.stream_reply = upstream_answer.reply
+        merger.begin_round(is_last_round=rounds.is_last_round)
 
 
-async def _batches(begun: Begun, told: StreamedRounds) -> AsyncGenerator[list[Event], None]:
+async def _stream_event_batches(
+    stream_reply: StreamReply, merger: StreamRoundMerger
+) -> AsyncGenerator[list[SseEvent], None]:
     """A round's events as they come; one that is gone on from is over at its `[DONE]`, however it ends."""
     try:
-        yield begun.events
-        if told.recalls and any(map(_is_done, begun.events)):
+        yield stream_reply.first_events
+        if merger.search_calls and any(map(_is_done_event, stream_reply.first_events)):
             return
-        async for piece in begun.pieces:
-            events = begun.decoder.feed(piece)
+        async for piece in stream_reply.remaining_bytes:
+            events = stream_reply.decoder.feed(piece)
             yield events
-            if told.recalls and any(map(_is_done, events)):
-                await await_end(begun.pieces)
+            if merger.search_calls and any(map(_is_done_event, events)):
+                await drain_stream(stream_reply.remaining_bytes)
                 return
-        yield begun.decoder.finish()
+        yield stream_reply.decoder.flush()
     except UpstreamUnavailable:
-        if not told.recalls:
+        if not merger.search_calls:
             raise
 
 
-def _is_done(event: Event) -> bool:
-    return event.data is not None and event.data.strip() == DONE
+def _is_done_event(event: SseEvent) -> bool:
+    return event.data is not None and event.data.strip() == DONE_DATA
 
 
-def _frame(event: Event, told: StreamedRounds) -> bytes:
+def _render_frame(event: SseEvent, merger: StreamRoundMerger) -> bytes:
     data = event.data.strip() if event.data else b""
     if not data:
         return b""
-    if _is_done(event):
-        return b"" if told.recalls else _data_frame(DONE)
+    if _is_done_event(event):
+        return b"" if merger.search_calls else _render_data_frame(DONE_DATA)
     if event.name == ERROR_EVENT:
-        return b"event: error\n" + _data_frame(data)
-    shown_data = told.told(data)
-    return b"" if shown_data is None else _data_frame(shown_data)
+        return b"event: error\n" + _render_data_frame(data)
+    chunk = merger.rewrite_chunk(data)
+    return b"" if chunk is None else _render_data_frame(chunk)
 
 
-def _data_frame(data: bytes) -> bytes:
+def _render_data_frame(data: bytes) -> bytes:
     return b"data: " + data.replace(b"\n", b" ") + b"\n\n"
 
 
-async def _told_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The frames, and an upstream's refusal to go on as the error event that other upstreams would send."""
     try:
         async for frame in frames:
@@ -355,28 +416,32 @@ async def _told_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[by
     except UpstreamUnavailable:
         raise
     except GatewayError as error:
-        yield error_frames(error)
+        yield render_error_frames(error)
 
 
-def _without_tool(turn: Turn, recalled: Recalled) -> Turn:
-    place = replace(turn.place, instructions_tokens=recalled.instructions_tokens)
-    return replace(turn, request=recalled.asked, recalled=None, place=place)
+def _remove_tool(turn: Turn, search_tool_offer: SearchToolOffer) -> Turn:
+    resolved_request = replace(turn.resolved_request, instructions_tokens=search_tool_offer.instructions_tokens)
+    return replace(
+        turn, request=search_tool_offer.request_without_tool, search_tool_state=None, resolved_request=resolved_request
+    )
 
 
-def _was_cut(turn: Turn, budget: Budget) -> bool:
+def _has_omitted_before(turn: Turn, budget: Budget) -> bool:
     """Whether the last view for this window left something out."""
-    return last_view_of(turn.place.conversation.state, turn.policy, budget.window).boundary.to_seq > 0
+    return read_last_view(turn.resolved_request.conversation.state, turn.policy, budget.window).boundary.to_seq > 0
 
 
-def _is_shown(seq: int, plan: Plan) -> bool:
+def _is_in_view(seq: int, plan: Plan) -> bool:
     """Whether a message from before the boundary stands in the view all the same."""
     return seq == plan.anchor_seq or any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins)
 
 
-def _leaves_out(plan: Plan) -> bool:
+def _has_hidden_messages(plan: Plan) -> bool:
     """Whether there is something to search, or will be once it is summarized."""
     return plan.boundary_seq > 0 or bool(plan.to_summarize)
 
 
-def _with_body(asked: Asked, body: bytes) -> Asked:
-    return replace(asked, reply=ReadReply(asked.reply.status, asked.reply.headers, body))
+def _replace_body(upstream_answer: UpstreamAnswer, body: bytes) -> UpstreamAnswer:
+    return replace(
+        upstream_answer, reply=BufferedReply(upstream_answer.reply.status, upstream_answer.reply.headers, body)
+    )

@@ -13,268 +13,293 @@ from msgspec.structs import replace
 from app.context.calibration import Calibration
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamRefused
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.call.first_event import Begun, begun, is_answer, no_answer
-from app.pipeline.call.restored_fields import Restoring
-from app.pipeline.call.upstream_request import upstream_body
-from app.pipeline.persist.stored_completion import NUL
-from app.pipeline.resolve.model_context import Slopes
-from app.pipeline.respond.context_status import passed_on
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.call.first_event import StreamReply, build_bad_answer_error, is_expected_reply, read_first_event
+from app.pipeline.call.restored_fields import FieldRestorer
+from app.pipeline.call.upstream_request import build_upstream_body
+from app.pipeline.persist.stored_completion import NUL_CHARACTER
+from app.pipeline.resolve.model_context import CalibrationSlopes
+from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
-from app.pipeline.view.view_builder import Turn, View, Views, too_long
-from app.pipeline.view.view_state import calibration_of
+from app.pipeline.view.view_builder import Turn, View, ViewBuilder, make_context_length_error
+from app.pipeline.view.view_state import read_calibration
 from app.store.contract import Store
-from app.upstream.protocols.overflow import Overflow, recognise
-from app.upstream.provider import Deployment
-from app.upstream.routing.router import OK, ReadReply, Router
-from app.upstream.routing.windows import Windows
+from app.upstream.protocols.overflow import ContextOverflow, detect_overflow
+from app.upstream.provider import ModelDeployment
+from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
+from app.upstream.routing.windows import ContextWindows
 
 log = logging.getLogger(__name__)
 
-RECOVERIES: Final = 2
+MAX_OVERFLOW_RECOVERIES: Final = 2
 """After an overflow: once without any model call, once more with compaction."""
-UNSTATED_LIMIT_SHARE: Final = 0.75
+UNSTATED_OVERFLOW_SHARE: Final = 0.75
 """Where an overflow does not state its limit, the next view is this share of the one that was refused."""
-DOUBTFUL_SHARE: Final = 0.5
+DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
 """An answer that may mean an overflow is taken for one if the prompt is above this share of the window."""
 OUTPUT_MARGIN_TOKENS: Final = 64
-REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
+REDIRECT_STATUSES: Final = frozenset({300, 301, 302, 303, 307, 308})
 
 
-class Asked(msgspec.Struct, frozen=True):
+class UpstreamAnswer(msgspec.Struct, frozen=True):
     """An upstream that has begun to answer with success: with a stream, or whole."""
 
-    reply: Begun | ReadReply
-    deployment: Deployment
-    shown: View
+    reply: StreamReply | BufferedReply
+    deployment: ModelDeployment
+    sent_view: View
     """What the deployment got: a smaller view than was planned, where its window is smaller."""
 
 
-class Compacts(Protocol):
+class ViewCompactor(Protocol):
     """Makes room by summarizing (the exchange)."""
 
     async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View: ...
 
 
-class Ask:
+class UpstreamCaller:
     """Sends a view to the first deployment that answers, and learns from what it answers."""
 
     def __init__(
         self,
         *,
         router: Router,
-        windows: Windows,
-        views: Views,
+        windows: ContextWindows,
+        view_builder: ViewBuilder,
         store: Store,
-        tasks: Tasks,
-        slopes: Slopes,
+        tasks: BackgroundTasks,
+        calibration_slopes: CalibrationSlopes,
     ) -> None:
         self._router = router
         self._windows = windows
-        self._views = views
+        self._view_builder = view_builder
         self._store = store
         self._tasks = tasks
-        self._slopes = slopes
-        self._restoring = Restoring(store=store)
+        self._calibration_slopes = calibration_slopes
+        self._field_restorer = FieldRestorer(store=store)
 
-    async def put(self, turn: Turn, view: View, compacts: Compacts) -> tuple[Asked, View]:
+    async def call_with_overflow_recovery(
+        self, turn: Turn, view: View, compactor: ViewCompactor
+    ) -> tuple[UpstreamAnswer, View]:
         """Ask; on an overflow answer learn its limit, plan again and ask again, at most twice.
 
         Raises:
             UpstreamRefused: the upstream's own error, as it came.
             UpstreamUnavailable: no deployment answered.
         """
-        for attempt in range(RECOVERIES + 1):
-            shown: dict[str, View] = {}
-            opened = await self._router.open(
+        for attempt in range(MAX_OVERFLOW_RECOVERIES + 1):
+            sent_views: dict[str, View] = {}
+            opened = await self._router.send(
                 turn.target,
-                self._body_for(turn, view, shown),
+                self._make_body_builder(turn, view, sent_views),
                 client_key=turn.client_key,
-                headers=turn.request.forwarded,
+                headers=turn.request.forwarded_headers,
             )
-            reply, said = await begun(opened.reply, stream=turn.request.stream, source=opened.deployment.key)
-            if said is None:
-                return Asked(reply, opened.deployment, shown[opened.deployment.key]), view
-            overflow = _overflow(reply.status, said, view)
-            if overflow is None or attempt == RECOVERIES:
-                shown_view = shown[opened.deployment.key]
-                return await _accept(reply, said, opened.deployment, shown_view, stream=turn.request.stream), view
+            reply, error_body = await read_first_event(
+                opened.reply, stream=turn.request.stream, source=opened.deployment.key
+            )
+            if error_body is None:
+                return UpstreamAnswer(reply, opened.deployment, sent_views[opened.deployment.key]), view
+            overflow = _recognise_overflow(reply.status, error_body, view)
+            if overflow is None or attempt == MAX_OVERFLOW_RECOVERIES:
+                sent_view = sent_views[opened.deployment.key]
+                return await _accept_reply(
+                    reply, error_body, opened.deployment, sent_view, stream=turn.request.stream
+                ), view
             await reply.aclose()
-            view = await self._recovered(turn, view, overflow, opened.deployment, compacts, attempt)
+            view = await self._shrink_after_overflow(turn, view, overflow, opened.deployment, compactor, attempt)
         raise AssertionError("unreachable")
 
-    async def again(
-        self, deployment: Deployment, turn: Turn, sent: View, added: Sequence[bytes], added_tokens: int
-    ) -> Asked:
+    async def continue_answer(
+        self,
+        deployment: ModelDeployment,
+        turn: Turn,
+        sent_view: View,
+        added_messages: Sequence[bytes],
+        added_tokens: int,
+    ) -> UpstreamAnswer:
         """Ask the deployment that has begun an answer to go on with it.
 
         Args:
             turn: whose request may differ in anything but its messages.
-            sent: the view that was sent.
-            added: JSON text of each message after it.
+            sent_view: the view that was sent.
+            added_messages: JSON text of each message after it.
             added_tokens: their raw count.
 
         Raises:
             UpstreamRefused: the upstream's own error, as it came.
             UpstreamUnavailable: it did not answer.
         """
-        filled = await self._filled(deployment, turn, sent)
-        messages = [*(turn.request.raws if filled is None else filled), *added]
-        body = upstream_body(turn.request, messages, deployment, sent.output_limit(added_tokens))
+        restored_messages = await self._restore_messages(deployment, turn, sent_view)
+        messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
+        body = build_upstream_body(turn.request, messages, deployment, sent_view.compute_output_limit(added_tokens))
 
-        async def body_for(_: Deployment) -> bytes:
+        async def body_for(_: ModelDeployment) -> bytes:
             return body
 
-        opened = await self._router.open(
+        opened = await self._router.send(
             dataclasses.replace(turn.target, deployments=(deployment,)),
             body_for,
             client_key=turn.client_key,
-            headers=turn.request.forwarded,
+            headers=turn.request.forwarded_headers,
         )
-        reply, said = await begun(opened.reply, stream=turn.request.stream, source=deployment.key)
-        if said is None:
-            return Asked(reply, deployment, sent)
-        return await _accept(reply, said, deployment, sent, stream=turn.request.stream)
+        reply, error_body = await read_first_event(opened.reply, stream=turn.request.stream, source=deployment.key)
+        if error_body is None:
+            return UpstreamAnswer(reply, deployment, sent_view)
+        return await _accept_reply(reply, error_body, deployment, sent_view, stream=turn.request.stream)
 
-    async def _shown_to(self, deployment: Deployment, turn: Turn, view: View) -> View:
+    async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
         """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
         if deployment is turn.target.deployments[0]:
             return view
-        window = await self._windows.of(deployment, turn.client_key)
+        window = await self._windows.find_window(deployment, turn.client_key)
         if window.tokens >= view.budget.window:
             return view
-        turn = replace(turn, window=window, calibration=self.calibration_for(deployment, turn))
-        smaller = await self._views.make(turn, self._views.budget(turn), summarize="never")
-        return replace(smaller, compaction=view.compaction, recovered=view.recovered)
+        turn = replace(turn, window=window, calibration=self.find_calibration(deployment, turn))
+        smaller = await self._view_builder.build_view(turn, self._view_builder.compute_budget(turn), summarize="never")
+        return replace(smaller, compaction=view.compaction, is_overflow_recovered=view.is_overflow_recovered)
 
-    def calibration_for(self, deployment: Deployment, turn: Turn) -> Calibration:
+    def find_calibration(self, deployment: ModelDeployment, turn: Turn) -> Calibration:
         """What the turn's conversation has learned of a deployment, with the attachments that the turn shows."""
         if deployment.key == turn.model_key:
             return turn.calibration
-        conversation = turn.place.conversation
-        start_slope = self._slopes.start(deployment.key, conversation.tenant)
-        known = calibration_of(conversation.state, deployment.key, start_slope)
-        costs = {one.seq: one for one in known.attachments}
+        conversation = turn.resolved_request.conversation
+        start_slope = self._calibration_slopes.find_start_slope(deployment.key, conversation.tenant)
+        learned = read_calibration(conversation.state, deployment.key, start_slope)
+        costs = {attachment.seq: attachment for attachment in learned.attachments}
         attachments = (costs.get(one.seq, replace(one, cost_tokens=None)) for one in turn.calibration.attachments)
-        return replace(known, attachments=tuple(attachments))
+        return replace(learned, attachments=tuple(attachments))
 
     def learn_slope(self, model_key: str, conversation: Conversation, calibration: Calibration) -> None:
         """Take note of how a model counts; new conversations start with it, here and on other replicas."""
-        facts = self._slopes.learn(model_key, conversation.tenant, conversation.id, calibration)
+        facts = self._calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
         if facts is not None:
-            self._learn(model_key, facts)
+            self._start_fact_write(model_key, facts)
 
     def learn_window(self, model_key: str, tokens: int) -> None:
         """Take note of a window that a provider has shown."""
-        if self._windows.learned(model_key, tokens):
-            self._learn(model_key, {"window": tokens})
+        if self._windows.learn_limit(model_key, tokens):
+            self._start_fact_write(model_key, {"window": tokens})
 
-    def _body_for(self, turn: Turn, view: View, shown_by: dict[str, View]) -> Callable[[Deployment], Awaitable[bytes]]:
-        async def body_for(deployment: Deployment) -> bytes:
+    def _make_body_builder(
+        self, turn: Turn, view: View, sent_views: dict[str, View]
+    ) -> Callable[[ModelDeployment], Awaitable[bytes]]:
+        async def body_for(deployment: ModelDeployment) -> bytes:
             is_planned_for = deployment is turn.target.deployments[0]
-            shown = view if is_planned_for else await self._shown_to(deployment, turn, view)
-            shown_by[deployment.key] = shown
-            messages = shown.messages
+            sent_view = view if is_planned_for else await self._fit_view_to_deployment(deployment, turn, view)
+            sent_views[deployment.key] = sent_view
+            messages = sent_view.messages
             if deployment.quirks.restore_fields:
-                messages = await self._filled(deployment, turn, shown)
-            return upstream_body(turn.request, messages, deployment, shown.output_limit())
+                messages = await self._restore_messages(deployment, turn, sent_view)
+            return build_upstream_body(turn.request, messages, deployment, sent_view.compute_output_limit())
 
         return body_for
 
-    async def _filled(self, deployment: Deployment, turn: Turn, shown: View) -> Sequence[bytes] | None:
+    async def _restore_messages(
+        self, deployment: ModelDeployment, turn: Turn, sent_view: View
+    ) -> Sequence[bytes] | None:
         """The messages of a view with what this deployment wants back of them."""
-        return await self._restoring.fill(deployment.quirks, turn.place, shown.messages, turn.request.raws)
+        return await self._field_restorer.restore_fields(
+            deployment.quirks, turn.resolved_request, sent_view.messages, turn.request.raw_messages
+        )
 
-    async def _recovered(
+    async def _shrink_after_overflow(
         self,
         turn: Turn,
         view: View,
-        overflow: Overflow,
-        deployment: Deployment,
-        compacts: Compacts,
+        overflow: ContextOverflow,
+        deployment: ModelDeployment,
+        compactor: ViewCompactor,
         attempt: int,
     ) -> View:
         """A smaller view, or a lower limit for its answer, after an upstream said that this one is too long."""
-        refused, limit = view.prompt_tokens, overflow.limit_tokens
+        refused_tokens, limit = view.prompt_tokens, overflow.limit_tokens
         if limit is not None and limit < view.budget.window:
-            self._windows.learned(deployment.key, limit)
-            self._learn(deployment.key, {"window": limit})
-        if overflow.only_output and (lowered := self._with_lower_output(turn, view, overflow)) is not None:
-            return lowered
+            self._windows.learn_limit(deployment.key, limit)
+            self._start_fact_write(deployment.key, {"window": limit})
+        if overflow.is_output_too_long and (lowered_view := self._lower_output_limit(turn, view, overflow)) is not None:
+            return lowered_view
         window = min(limit or view.budget.window, view.budget.window)
-        ratio = view.budget.ratio
-        if overflow.prompt_tokens is not None and not overflow.at_least and view.plan.prompt_tokens:
+        ratio = view.budget.calibration_ratio
+        if overflow.prompt_tokens is not None and not overflow.is_lower_bound and view.plan.prompt_tokens:
             ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
-        elif limit is None or refused < limit:
-            window = max(1, int(min(window, refused) * UNSTATED_LIMIT_SHARE))
-        budget = self._views.budget(turn, window=window, ratio=ratio)
-        smaller = await self._views.make(turn, budget, summarize="never" if attempt == 0 else "auto")
+        elif limit is None or refused_tokens < limit:
+            window = max(1, int(min(window, refused_tokens) * UNSTATED_OVERFLOW_SHARE))
+        budget = self._view_builder.compute_budget(turn, window=window, slope=ratio)
+        smaller = await self._view_builder.build_view(turn, budget, summarize="never" if attempt == 0 else "auto")
         if not smaller.plan.fits:
-            raise too_long(smaller)
-        if smaller.plan.to_summarize and attempt > 0 and turn.place.keeps:
-            smaller = await compacts.compact(turn, smaller)
+            raise make_context_length_error(smaller)
+        if smaller.plan.to_summarize and attempt > 0 and turn.resolved_request.is_stored:
+            smaller = await compactor.compact(turn, smaller)
         log.info("recovering from an overflow: window %d, view of %d tokens", window, smaller.plan.prompt_tokens)
-        return replace(smaller, recovered=True, compaction=smaller.compaction if attempt else view.compaction)
+        return replace(
+            smaller, is_overflow_recovered=True, compaction=smaller.compaction if attempt else view.compaction
+        )
 
-    def _with_lower_output(self, turn: Turn, view: View, overflow: Overflow) -> View | None:
+    def _lower_output_limit(self, turn: Turn, view: View, overflow: ContextOverflow) -> View | None:
         """The same messages with a lower limit for the answer; None where that would leave less room than is kept free
         for an answer, or did not help before."""
         limit, prompt = overflow.limit_tokens, overflow.prompt_tokens
         assert limit is not None
         assert prompt is not None
-        if overflow.at_least and view.provider_output_limit is not None:
+        if overflow.is_lower_bound and view.provider_output_limit is not None:
             return None
-        ratio = max(view.budget.ratio, prompt / max(1, view.plan.prompt_tokens))
-        budget = self._views.budget(turn, window=min(limit, view.budget.window), ratio=ratio)
-        if overflow.at_least:
-            room = limit - max(prompt, view.prompt_tokens) - budget.reserve
+        ratio = max(view.budget.calibration_ratio, prompt / max(1, view.plan.prompt_tokens))
+        budget = self._view_builder.compute_budget(turn, window=min(limit, view.budget.window), slope=ratio)
+        if overflow.is_lower_bound:
+            output_room = limit - max(prompt, view.prompt_tokens) - budget.reserve_tokens
         else:
-            room = limit - prompt - OUTPUT_MARGIN_TOKENS
-        if room < max(1, budget.output):
+            output_room = limit - prompt - OUTPUT_MARGIN_TOKENS
+        if output_room < max(1, budget.output):
             return None
-        return replace(view, budget=budget, provider_output_limit=room, recovered=True)
+        return replace(view, budget=budget, provider_output_limit=output_room, is_overflow_recovered=True)
 
-    def _learn(self, model_key: str, facts: dict[str, object]) -> None:
-        if NUL not in model_key:  # which no database can keep
-            self._tasks.spawn(self._keep(model_key, facts))
+    def _start_fact_write(self, model_key: str, facts: dict[str, object]) -> None:
+        if NUL_CHARACTER not in model_key:  # which no database can keep
+            self._tasks.spawn(self._write_learned_facts(model_key, facts))
 
-    async def _keep(self, model_key: str, facts: dict[str, object]) -> None:
+    async def _write_learned_facts(self, model_key: str, facts: dict[str, object]) -> None:
         try:
-            await self._store.learn(model=model_key, facts=facts)
+            await self._store.merge_model_facts(model=model_key, facts=facts)
         except GatewayError as error:
             log.warning("what was learned of %s could not be stored: %s", model_key, error.message)
 
 
-def _overflow(status: int, body: bytes, view: View) -> Overflow | None:
-    found = recognise(status, body)
-    if found is None or found.certain:
-        return found
-    return found if view.budget.calibrated(view.plan.prompt_tokens) > DOUBTFUL_SHARE * view.budget.window else None
+def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow | None:
+    overflow = detect_overflow(status, body)
+    if overflow is None or overflow.is_certain:
+        return overflow
+    return (
+        overflow
+        if view.budget.calibrate_tokens(view.plan.prompt_tokens) > DOUBTFUL_OVERFLOW_SHARE * view.budget.window
+        else None
+    )
 
 
-async def _accept(reply: Begun | ReadReply, said: bytes, deployment: Deployment, shown: View, *, stream: bool) -> Asked:
+async def _accept_reply(
+    reply: StreamReply | BufferedReply, body: bytes, deployment: ModelDeployment, sent_view: View, *, stream: bool
+) -> UpstreamAnswer:
     """Take an answer that says something else than a completion, if its client is to see that all the same.
 
     Raises:
         UpstreamRefused: it is the upstream's own error.
         UpstreamUnavailable: it is of no use.
     """
-    if reply.status == OK and is_answer(reply, stream=stream):
-        return Asked(reply, deployment, shown)
+    if reply.status == STATUS_OK and is_expected_reply(reply, stream=stream):
+        return UpstreamAnswer(reply, deployment, sent_view)
     await reply.aclose()
-    raise _refusal(reply, said, deployment)
+    raise _build_refusal_error(reply, body, deployment)
 
 
-def _refusal(reply: Begun | ReadReply, body: bytes, deployment: Deployment) -> GatewayError:
+def _build_refusal_error(reply: StreamReply | BufferedReply, body: bytes, deployment: ModelDeployment) -> GatewayError:
     """What the client gets for an answer that is of no use."""
     status = reply.status
     if 400 <= status < 600:
         content_type = reply.headers.get("content-type", "application/json")
-        return UpstreamRefused(status, body, {"content-type": content_type, **passed_on(reply.headers)})
+        return UpstreamRefused(status, body, {"content-type": content_type, **select_forwarded_headers(reply.headers)})
     if 200 <= status < 300 and body.lstrip()[:1] == b"{" and b'"error"' in body:
         return UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
-    if status in REDIRECTS:
-        return no_answer(deployment, f"answered with status {status}. Redirects are not followed")
-    if status != OK:
-        return no_answer(deployment, f"answered with status {status}, which no chat completion has")
-    return no_answer(deployment, "did not answer in the form that was asked for")
+    if status in REDIRECT_STATUSES:
+        return build_bad_answer_error(deployment, f"answered with status {status}. Redirects are not followed")
+    if status != STATUS_OK:
+        return build_bad_answer_error(deployment, f"answered with status {status}, which no chat completion has")
+    return build_bad_answer_error(deployment, "did not answer in the form that was asked for")

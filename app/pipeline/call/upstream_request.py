@@ -8,17 +8,17 @@ from typing import Final
 import orjson
 
 from app.pipeline.chat_request import ChatRequest, decode_field
-from app.upstream.provider import NO_QUIRKS, Deployment
+from app.upstream.provider import NO_QUIRKS, ModelDeployment
 from app.upstream.quirks import apply_quirks
 
-OWN_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
-OUTPUT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
+GATEWAY_FIELDS: Final = frozenset({"conversation_id", "conversation", "context", "store"})
+OUTPUT_LIMIT_FIELDS: Final = ("max_completion_tokens", "max_tokens")
 
 
-def upstream_body(
+def build_upstream_body(
     request: ChatRequest,
     messages: Sequence[bytes] | None,
-    deployment: Deployment,
+    deployment: ModelDeployment,
     max_output_tokens: int | None = None,
 ) -> bytes:
     """The request as a provider is to see it.
@@ -30,37 +30,39 @@ def upstream_body(
     Raises:
         InvalidRequest: a field that has to be changed cannot be read (`decode_field`).
     """
-    fields = _changed_fields(request, deployment, max_output_tokens)
+    fields = _change_fields(request, deployment, max_output_tokens)
     quirks = deployment.quirks
     if quirks is not NO_QUIRKS and quirks != NO_QUIRKS:
-        asked = [bytes(raw) for raw in (request.raws if messages is None else messages)]
-        shown, fields = apply_quirks(quirks, asked, fields)
-        messages = messages if shown is asked else shown
-    if messages is None and fields == request.fields:
+        original_messages = [bytes(raw) for raw in (request.raw_messages if messages is None else messages)]
+        adapted_messages, fields = apply_quirks(quirks, original_messages, fields)
+        messages = messages if adapted_messages is original_messages else adapted_messages
+    if messages is None and fields == request.raw_fields:
         return request.body
     if messages is not None:
         fields["messages"] = b"[" + b",".join(messages) + b"]"
-    return rebuilt(fields)
+    return encode_fields(fields)
 
 
-def rebuilt(fields: Mapping[str, bytes]) -> bytes:
+def encode_fields(fields: Mapping[str, bytes]) -> bytes:
     """A JSON object of these fields, each once."""
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(name), raw) for name, raw in fields.items()]) + b"}"
 
 
-def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tokens: int | None) -> dict[str, bytes]:
-    fields = dict(request.fields)
-    if not OWN_FIELDS.isdisjoint(fields):
-        fields = {name: raw for name, raw in fields.items() if name not in OWN_FIELDS}
+def _change_fields(
+    request: ChatRequest, deployment: ModelDeployment, max_output_tokens: int | None
+) -> dict[str, bytes]:
+    fields = dict(request.raw_fields)
+    if not GATEWAY_FIELDS.isdisjoint(fields):
+        fields = {name: raw for name, raw in fields.items() if name not in GATEWAY_FIELDS}
     if deployment.upstream_model != request.model:
         fields["model"] = orjson.dumps(deployment.upstream_model)
-    if request.keeps_completion:
+    if request.stores_completion:
         # They are the stored completion's, and OpenAI refuses them without `store`.
         fields.pop("metadata", None)
     elif "metadata" in fields:
-        _strip_metadata(fields)
+        _strip_conversation_id(fields)
     if request.stream and not request.include_usage and deployment.quirks.stream_usage:
-        options = request.value("stream_options") or {}
+        options = request.decode_field("stream_options") or {}
         fields["stream_options"] = orjson.dumps({**options, "include_usage": True})
     if max_output_tokens is not None:
         fields |= _lower_output_fields(request, max_output_tokens)
@@ -69,12 +71,12 @@ def _changed_fields(request: ChatRequest, deployment: Deployment, max_output_tok
 
 def _lower_output_fields(request: ChatRequest, limit: int) -> dict[str, bytes]:
     """The fields of the answer's limit that are above `limit`; `max_tokens` where the client set none of them."""
-    values = {name: value for name in OUTPUT_FIELDS if (value := request.value(name)) is not None}
+    values = {name: value for name in OUTPUT_LIMIT_FIELDS if (value := request.decode_field(name)) is not None}
     too_high = [name for name, value in values.items() if value > limit or value <= 0]
     return dict.fromkeys(too_high if values else ["max_tokens"], b"%d" % limit)
 
 
-def _strip_metadata(fields: dict[str, bytes]) -> None:
+def _strip_conversation_id(fields: dict[str, bytes]) -> None:
     """Take our conversation id out of `metadata`."""
     metadata = decode_field(fields, "metadata")
     if isinstance(metadata, dict) and "conversation_id" in metadata:

@@ -16,191 +16,217 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.plan.summary_chain import active_chain, find_omitted
+from app.context.plan.summary_chain import find_active_chain, find_omitted_seqs
 from app.context.view.client_versions import ClientVersions
-from app.conversation.messages import Chunk, Conversation
-from app.pipeline.resolve.resolved_request import Recollection, has_versions
+from app.conversation.messages import Conversation, Summary
+from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_versions
 from app.store.contract import Store
 
-MOST_WATCHED: Final = 64
+MAX_RECHECKED: Final = 64
 """Where more than so many are looked at in each turn, all are read instead."""
-REMEMBERED_CHARS: Final = 16 * 1024 * 1024
+MAX_CACHED_CHARS: Final = 16 * 1024 * 1024
 """What the summaries of all remembered conversations may take, each with `CHUNK_CHARS` for what is not its text."""
-CHUNK_CHARS: Final = 1_000
-MOST_STEPS: Final = 8
+SUMMARY_OVERHEAD_CHARS: Final = 1_000
+MAX_RECHECK_STEPS: Final = 8
 """So many summaries, one behind the other, may have come since the last look; more are read with all others."""
 
 
-class Chain(msgspec.Struct, frozen=True):
+class SummaryChain(msgspec.Struct, frozen=True):
     """The chunks that stand for a log, and their folds (`context.plan.summary_chain`)."""
 
-    chunks: tuple[Chunk, ...] = ()
-    folds: tuple[Chunk, ...] = ()
-    read: frozenset[str] | None = None
+    summaries: tuple[Summary, ...] = ()
+    folds: tuple[Summary, ...] = ()
+    verified_ids: frozenset[str] | None = None
     """Ids of those that are as they are stored now; None where all are."""
 
-    def has_read(self, shown: Iterable[Chunk]) -> bool:
+    def is_current(self, summaries: Iterable[Summary]) -> bool:
         """Whether what a view shows is as it is stored now."""
-        return self.read is None or all(chunk.id in self.read for chunk in shown)
+        return self.verified_ids is None or all(summary.id in self.verified_ids for summary in summaries)
 
 
-NO_CHAIN: Final = Chain()
+EMPTY_CHAIN: Final = SummaryChain()
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedChain:
     """What is remembered of a conversation."""
 
-    stored: Sequence[Chunk]
-    chain: Chain
-    ends: Mapping[bytes, int]
+    stored_summaries: Sequence[Summary]
+    chain: SummaryChain
+    recheck_ends: Mapping[bytes, int]
     """Where what is looked at again ends: link and `to_seq`."""
-    watched: Sequence[Chunk]
+    recheck_summaries: Sequence[Summary]
     """All that ends there."""
-    unfolds: bool
+    rechecks_folded: bool
     """Whether what is folded is looked at, too."""
     chars: int
 
 
-class Chains:
+class SummaryChainCache:
     """Reads the chunks of conversations. One for each process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._chars = 0
+        self._cached_chains: OrderedDict[str, _CachedChain] = OrderedDict()
+        self._cached_chars = 0
 
-    async def of(
+    async def read_chain(
         self,
-        place: Recollection,
+        resolved_request: ResolvedRequest,
         *,
-        replacing: bool,
-        made: Sequence[Chunk] = (),
+        is_replacing: bool,
+        new_summaries: Sequence[Summary] = (),
         omitted: Set[int] = frozenset(),
-        anew: bool = False,
-    ) -> Chain:
+        bypass_cache: bool = False,
+    ) -> SummaryChain:
         """The chain of a conversation.
 
         Args:
-            replacing: as of `active_chain`.
-            made: chunks made for this request, whether or not the store could keep them.
-            omitted: as of `active_chain`; where there are any, all chunks are read.
-            anew: read all there are.
+            is_replacing: as of `find_active_chain`.
+            new_summaries: chunks made for this request, whether or not the store could keep them.
+            omitted: as of `find_active_chain`; where there are any, all chunks are read.
+            bypass_cache: read all there are.
 
         Raises:
             StoreUnavailable: they cannot be read.
         """
-        if place.is_fresh:
-            return chain_of(await self._among_the_new(place), replacing=replacing, made=made)
-        conversation = place.conversation
-        if replacing or omitted:
-            return chain_of(await self._all(conversation), replacing=replacing, made=made, omitted=omitted)
-        known = None if anew else await self._looked_at_again(conversation)
-        if known is not None:
-            stored, chain = known.stored, known.chain
+        if resolved_request.is_log_empty:
+            return build_chain(
+                await self._read_new_log_summaries(resolved_request),
+                is_replacing=is_replacing,
+                new_summaries=new_summaries,
+            )
+        conversation = resolved_request.conversation
+        if is_replacing or omitted:
+            return build_chain(
+                await self._read_all(conversation),
+                is_replacing=is_replacing,
+                new_summaries=new_summaries,
+                omitted=omitted,
+            )
+        cached = None if bypass_cache else await self._recheck_cached(conversation)
+        if cached is not None:
+            stored, chain = cached.stored_summaries, cached.chain
         else:
-            stored = await self._all(conversation)
-            known = _known_of(stored, unfolds=anew)
-            chain = replace(known.chain, read=None)
-        self._remember(conversation.id, known)
-        if not made:
+            stored = await self._read_all(conversation)
+            cached = _build_cached_chain(stored, rechecks_folded=bypass_cache)
+            chain = replace(cached.chain, verified_ids=None)
+        self._cache_chain(conversation.id, cached)
+        if not new_summaries:
             return chain
-        read = None if chain.read is None else chain.read.union(chunk.id for chunk in made)
-        return replace(chain_of(stored, made=made), read=read)
+        verified_ids = (
+            None if chain.verified_ids is None else chain.verified_ids.union(summary.id for summary in new_summaries)
+        )
+        return replace(build_chain(stored, new_summaries=new_summaries), verified_ids=verified_ids)
 
-    async def _among_the_new(self, place: Recollection) -> list[Chunk]:
+    async def _read_new_log_summaries(self, resolved_request: ResolvedRequest) -> list[Summary]:
         """Chunks that end at a message of a log that is not stored yet."""
-        conversation = place.conversation
+        conversation = resolved_request.conversation
         first_seq = conversation.head_seq + 1
-        chunks = await self._store.chunks(
-            tenant=conversation.tenant, root=conversation.root, links=[entry.link for entry in place.new]
+        summaries = await self._store.find_summaries(
+            tenant=conversation.tenant,
+            root=conversation.root,
+            links=[entry.link for entry in resolved_request.new_messages],
         )
 
-        def is_in_place(chunk: Chunk) -> bool:
+        def is_in_place(chunk: Summary) -> bool:
             index = chunk.to_seq - 1 - first_seq
-            return 0 <= index < len(place.new) and place.new[index].link == chunk.to_link
+            return (
+                0 <= index < len(resolved_request.new_messages)
+                and resolved_request.new_messages[index].link == chunk.to_link
+            )
 
         # Logs that differ in system messages share links; a chunk counts in its own log only.
-        return [chunk for chunk in chunks if is_in_place(chunk)]
+        return [summary for summary in summaries if is_in_place(summary)]
 
-    async def _all(self, conversation: Conversation) -> list[Chunk]:
-        return await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
+    async def _read_all(self, conversation: Conversation) -> list[Summary]:
+        return await self._store.find_summaries(
+            tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+        )
 
-    async def _looked_at_again(self, conversation: Conversation) -> _Known | None:
+    async def _recheck_cached(self, conversation: Conversation) -> _CachedChain | None:
         """What is remembered, with what has come since; None where nothing is, or any of it is not what it was."""
-        known = self._known.get(conversation.id)
-        for _ in range(MOST_STEPS):
-            if known is None or len(known.ends) > MOST_WATCHED:
+        cached = self._cached_chains.get(conversation.id)
+        for _ in range(MAX_RECHECK_STEPS):
+            if cached is None or len(cached.recheck_ends) > MAX_RECHECKED:
                 return None
-            end = known.chain.chunks[-1]
-            found = await self._store.chunks(
+            end = cached.chain.summaries[-1]
+            current_summaries = await self._store.find_summaries(
                 tenant=conversation.tenant,
                 root=conversation.root,
-                path=conversation.path,
-                links=list(known.ends),
-                after=end.to_link,
+                path=conversation.lineage_with_self,
+                links=list(cached.recheck_ends),
+                from_link=end.to_link,
             )
             # Logs that differ in system messages share links.
-            found = [one for one in found if one.to_seq > end.to_seq or known.ends.get(one.to_link) == one.to_seq]
-            if found == known.watched:
-                return known
-            by_id = {chunk.id: chunk for chunk in found}
-            if any(by_id.pop(chunk.id, None) != chunk for chunk in known.watched):
+            current_summaries = [
+                summary
+                for summary in current_summaries
+                if summary.to_seq > end.to_seq or cached.recheck_ends.get(summary.to_link) == summary.to_seq
+            ]
+            if current_summaries == cached.recheck_summaries:
+                return cached
+            by_id = {watched_summary.id: watched_summary for watched_summary in current_summaries}
+            if any(by_id.pop(chunk.id, None) != chunk for chunk in cached.recheck_summaries):
                 return None
-            known = _known_of([*known.stored, *by_id.values()], unfolds=known.unfolds)
+            cached = _build_cached_chain(
+                [*cached.stored_summaries, *by_id.values()], rechecks_folded=cached.rechecks_folded
+            )
         return None
 
-    def _remember(self, conversation_id: str, known: _Known) -> None:
-        before = self._known.pop(conversation_id, None)
-        if before is not None:
-            self._chars -= before.chars
+    def _cache_chain(self, conversation_id: str, cached: _CachedChain) -> None:
+        replaced = self._cached_chains.pop(conversation_id, None)
+        if replaced is not None:
+            self._cached_chars -= replaced.chars
         # Where all are looked at again, nothing would be gained.
-        gains = len(known.watched) < len(known.stored)
-        if known.chain.chunks and gains and len(known.ends) <= MOST_WATCHED:
-            self._known[conversation_id] = known
-            self._chars += known.chars
-        while self._chars > REMEMBERED_CHARS:
-            _, oldest = self._known.popitem(last=False)
-            self._chars -= oldest.chars
+        saves_reads = len(cached.recheck_summaries) < len(cached.stored_summaries)
+        if cached.chain.summaries and saves_reads and len(cached.recheck_ends) <= MAX_RECHECKED:
+            self._cached_chains[conversation_id] = cached
+            self._cached_chars += cached.chars
+        while self._cached_chars > MAX_CACHED_CHARS:
+            _, oldest = self._cached_chains.popitem(last=False)
+            self._cached_chars -= oldest.chars
 
 
-async def read_omitted(store: Store, conversation: Conversation) -> Set[int]:
+async def read_omitted_seqs(store: Store, conversation: Conversation) -> Set[int]:
     """Seqs of the messages that the client of a conversation leaves out.
 
     Raises:
         StoreUnavailable: the client's versions cannot be read.
     """
-    if not has_versions(conversation):
+    if not has_client_versions(conversation):
         return frozenset()
-    return find_omitted(ClientVersions.from_stored(await store.versions(conversation), conversation.redacted))
+    return find_omitted_seqs(
+        ClientVersions.from_stored(await store.read_client_versions(conversation), conversation.redacted_seqs)
+    )
 
 
-def chain_of(
-    stored: Sequence[Chunk] = (),
+def build_chain(
+    stored: Sequence[Summary] = (),
     *,
-    made: Sequence[Chunk] = (),
-    replacing: bool = False,
+    new_summaries: Sequence[Summary] = (),
+    is_replacing: bool = False,
     omitted: Set[int] = frozenset(),
-) -> Chain:
+) -> SummaryChain:
     """The chain that all of these make up, none of them remembered."""
-    known = {chunk.id for chunk in stored}
-    made = [chunk for chunk in made if chunk.id not in known]
-    return Chain(*active_chain([*stored, *made], replacing=replacing, omitted=omitted))
+    stored_ids = {summary.id for summary in stored}
+    new_summaries = [chunk for chunk in new_summaries if chunk.id not in stored_ids]
+    return SummaryChain(*find_active_chain([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted))
 
 
-def _known_of(stored: Sequence[Chunk], *, unfolds: bool) -> _Known:
-    chunks, folds = active_chain(stored)
-    unfolds = unfolds and len(chunks) <= MOST_WATCHED
-    fold = folds[-1] if folds and not unfolds else None
-    looked_at = [chunk for chunk in chunks if fold is None or chunk.from_seq >= fold.to_seq]
-    ends = {chunk.to_link: chunk.to_seq for chunk in ([fold] if fold else []) + looked_at}
-    watched = [chunk for chunk in stored if ends.get(chunk.to_link) == chunk.to_seq]
-    watched.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
-    return _Known(
-        stored=stored,
-        chain=Chain(chunks, folds, frozenset(chunk.id for chunk in watched)),
-        ends=ends,
-        watched=watched,
-        unfolds=unfolds,
-        chars=sum(CHUNK_CHARS + len(chunk.text) for chunk in stored),
+def _build_cached_chain(stored: Sequence[Summary], *, rechecks_folded: bool) -> _CachedChain:
+    summaries, folds = find_active_chain(stored)
+    rechecks_folded = rechecks_folded and len(summaries) <= MAX_RECHECKED
+    fold = folds[-1] if folds and not rechecks_folded else None
+    rechecked = [summary for summary in summaries if fold is None or summary.from_seq >= fold.to_seq]
+    recheck_ends = {chunk.to_link: chunk.to_seq for chunk in ([fold] if fold else []) + rechecked}
+    recheck_summaries = [chunk for chunk in stored if recheck_ends.get(chunk.to_link) == chunk.to_seq]
+    recheck_summaries.sort(key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
+    return _CachedChain(
+        stored_summaries=stored,
+        chain=SummaryChain(summaries, folds, frozenset(chunk.id for chunk in recheck_summaries)),
+        recheck_ends=recheck_ends,
+        recheck_summaries=recheck_summaries,
+        rechecks_folded=rechecks_folded,
+        chars=sum(SUMMARY_OVERHEAD_CHARS + len(chunk.text) for chunk in stored),
     )

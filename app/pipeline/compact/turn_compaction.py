@@ -9,89 +9,95 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.compaction.compaction_job import CompactionJob, CompactionResult, Spot, summed
+from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource, sum_usages
 from app.compaction.compactor import Compactor
-from app.context.plan.log_cuts import Tail, boundary_after, tail_of, tail_start
-from app.context.plan.outline import START, Outline, Range, Style
-from app.context.plan.policy import Policy
+from app.context.plan.log_cuts import LogTail, build_boundary_after, build_log_tail, find_tail_start
+from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
+from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions
-from app.conversation.identity import start_of
+from app.conversation.identity import compute_start_position
 from app.conversation.message_checks import INSTRUCTION_ROLES
-from app.conversation.messages import Chunk, LogMessage, Message
+from app.conversation.messages import LogMessage, Message, Summary
 from app.errors import StoreUnavailable
-from app.observability.tracing import current_span, traced
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.resolve.conversation_resolver import Recall
-from app.pipeline.view.view_builder import Turn, View, Views
+from app.observability.tracing import current_span, trace_span
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.resolve.conversation_resolver import ConversationResolver
+from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 
-MAX_ROUNDS: Final = 3
+MAX_PASSES: Final = 3
 """For one request: the first, and two for what that left too long."""
 MAX_FOLDS: Final = 32
 """For one request. A very long history that a small window meets for the first time leaves hundreds of summaries, and
 one call folds about a dozen; what is left unfolded would not be shown, and make every later turn wait."""
-FAILURES: Final = ("mechanical", "none")
+FAILED_OUTCOMES: Final = ("mechanical", "none")
 
 
-class Compacting:
+class TurnCompactor:
     """Compacts for requests. The work for a range is shared with whoever else needs it (`compaction.compactor`)."""
 
     def __init__(
-        self, *, views: Views, compactor: Compactor, recall: Recall, tasks: Tasks, wait_seconds: float
+        self,
+        *,
+        view_builder: ViewBuilder,
+        compactor: Compactor,
+        resolver: ConversationResolver,
+        tasks: BackgroundTasks,
+        wait_seconds: float,
     ) -> None:
-        self._views = views
+        self._view_builder = view_builder
         self._compactor = compactor
-        self._recall = recall
+        self._resolver = resolver
         self._tasks = tasks
         self._wait_seconds = wait_seconds
 
-    def start(self, turn: Turn, view: View) -> Running:
+    def start_compaction(self, turn: Turn, view: View) -> TurnCompactionTask:
         """Begin to summarize what a view's plan asks for."""
-        return Running(self, turn, view, self._tasks)
+        return TurnCompactionTask(self, turn, view, self._tasks)
 
-    @traced("compact")
+    @trace_span("compact")
     async def compact(
         self,
         turn: Turn,
         view: View,
         *,
         on_start: Callable[[], None] | None = None,
-        on_chunk: Callable[[Chunk], None] | None = None,
+        on_summary: Callable[[Summary], None] | None = None,
     ) -> View:
         """Summarize what the plan asks for and plan again, until it asks for nothing more. A summary that is being made
         ahead is waited for, and may be enough.
 
         Args:
             on_start: called once before a model is asked.
-            on_chunk: called with each summary once it is there.
+            on_summary: called with each summary once it is there.
 
         Raises:
             StoreUnavailable: and the request needs the store.
         """
         results: list[CompactionResult] = []
-        made: list[Chunk] = []
-        prepared = await self._compactor.wait_for_prepared(turn.place.conversation.id, on_start)
-        if prepared is not None and prepared.chunks:
-            results.append(prepared)
-            made.extend(prepared.chunks)
-            turn, view = await self._planned_with(made, turn, view)
-        rounds = folds = 0
-        while (wanted := view.plan.to_summarize) and rounds < MAX_ROUNDS and folds < MAX_FOLDS:
-            if all(one.folds for one in wanted):
+        new_summaries: list[Summary] = []
+        precompacted = await self._compactor.wait_for_precompaction(turn.resolved_request.conversation.id, on_start)
+        if precompacted is not None and precompacted.summaries:
+            results.append(precompacted)
+            new_summaries.extend(precompacted.summaries)
+            turn, view = await self._replan_with_summaries(new_summaries, turn, view)
+        passes = folds = 0
+        while (ranges := view.plan.to_summarize) and passes < MAX_PASSES and folds < MAX_FOLDS:
+            if all(summary_range.folds for summary_range in ranges):
                 folds += 1
             else:
-                rounds += 1
-            job = await self.job(turn, view)
-            result = await self._compactor.compact(job, on_start=on_start, on_chunk=on_chunk)
+                passes += 1
+            job = await self.build_job(turn, view)
+            result = await self._compactor.compact(job, on_start=on_start, on_summary=on_summary)
             results.append(result)
-            if not result.chunks:
+            if not result.summaries:
                 break
-            made.extend(result.chunks)
-            turn, view = await self._planned_with(made, turn, view)
-        facts = _compaction_facts(results)
+            new_summaries.extend(result.summaries)
+            turn, view = await self._replan_with_summaries(new_summaries, turn, view)
+        facts = _build_compaction_status(results)
         current_span().set(
             {
                 "concertina.compaction.outcome": facts.get("outcome", "none"),
-                "concertina.compaction.summaries": len(made),
+                "concertina.compaction.summaries": len(new_summaries),
             }
         )
         return replace(
@@ -100,124 +106,157 @@ class Compacting:
             warnings=(*view.warnings, *(warning for result in results for warning in result.warnings)),
         )
 
-    async def _planned_with(self, made: Sequence[Chunk], turn: Turn, view: View) -> tuple[Turn, View]:
+    async def _replan_with_summaries(
+        self, new_summaries: Sequence[Summary], turn: Turn, view: View
+    ) -> tuple[Turn, View]:
         """The view once more, with chunks that were made for it; from what the client sent where the store is away."""
         try:
-            return turn, await self._views.make(turn, view.budget, summarize=turn.request.summarize, more_chunks=made)
+            return turn, await self._view_builder.build_view(
+                turn, view.budget, summarize=turn.request.summarize, new_summaries=new_summaries
+            )
         except StoreUnavailable:
-            if turn.place.needs_store:
+            if turn.resolved_request.needs_store:
                 raise
-        turn = await without_store(self._recall, turn)
-        return turn, await self._views.make(turn, view.budget, summarize="never", more_chunks=made)
+        turn = await resolve_without_store(self._resolver, turn)
+        return turn, await self._view_builder.build_view(
+            turn, view.budget, summarize="never", new_summaries=new_summaries
+        )
 
-    async def job_again(self, turn: Turn, view: View, chunk: Chunk) -> CompactionJob | None:
+    async def build_remake_job(self, turn: Turn, view: View, summary: Summary) -> CompactionJob | None:
         """To make the summary of a stored chunk once more; None where that stands on what is no longer known."""
-        place, outline = turn.place, view.outline
-        if chunk.folds:
-            wanted, tail = Range(chunk.from_seq, chunk.to_seq, chunk.folds), Tail([], after=None)
-            start_link = chunk.from_link
-            known = {one.id for one in outline.chunks}
-            if not known.issuperset(chunk.folds):
+        resolved_request, outline = turn.resolved_request, view.outline
+        if summary.folds:
+            summary_range, tail = SummaryRange(summary.from_seq, summary.to_seq, summary.folds), LogTail([], after=None)
+            start_link = summary.from_link
+            known_ids = {outline_summary.id for outline_summary in outline.summaries}
+            if not known_ids.issuperset(summary.folds):
                 return None
         else:
             # Behind what the client leaves out, a chunk begins where no other ends.
-            before = [one for one in outline.chunks if one.to_seq <= chunk.from_seq]
-            start = place.versions.restore_boundary(boundary_after(before[-1])) if before else START
-            start_link = before[-1].to_link if before else start_of(place.conversation.tenant).link
-            wanted = Range(chunk.from_seq, chunk.to_seq, style=_style(turn.policy))
-            tail = Tail(await self._views.log(place, start.to_seq), after=start)
-        return dataclasses.replace(self._bare_job(turn, view), tail=tail, start_link=start_link, ranges=(wanted,))
+            earlier_summaries = [one for one in outline.summaries if one.to_seq <= summary.from_seq]
+            start = (
+                resolved_request.client_versions.restore_boundary(build_boundary_after(earlier_summaries[-1]))
+                if earlier_summaries
+                else LOG_START
+            )
+            start_link = (
+                earlier_summaries[-1].to_link
+                if earlier_summaries
+                else compute_start_position(resolved_request.conversation.tenant).link
+            )
+            summary_range = SummaryRange(summary.from_seq, summary.to_seq, style=_choose_rewrite_style(turn.policy))
+            tail = LogTail(await self._view_builder.read_log_tail(resolved_request, start.to_seq), after=start)
+        return dataclasses.replace(
+            self._build_empty_job(turn, view), log_tail=tail, start_link=start_link, ranges=(summary_range,)
+        )
 
-    async def again(self, turn: Turn, view: View, chunk: Chunk, folded: Sequence[Chunk]) -> Chunk:
+    async def rewrite_summary(
+        self, turn: Turn, view: View, summary: Summary, folded_summaries: Sequence[Summary]
+    ) -> Summary:
         """Have a stored summary written once more, by a model that reads what it stands for.
 
         Args:
-            folded: the summaries that it folds, if it is a fold.
+            folded_summaries: the summaries that it folds, if it is a fold.
 
         Raises:
             GatewayError, HeadMoved: as `Compactor.rewrite`.
         """
-        conversation = turn.place.conversation
-        entries = [] if folded else await self._views.log_between(conversation, chunk.from_seq, chunk.to_seq)
+        conversation = turn.resolved_request.conversation
+        entries = (
+            []
+            if folded_summaries
+            else await self._view_builder.read_log_range(conversation, summary.from_seq, summary.to_seq)
+        )
         log_tokens = sum(entry.tokens for entry in entries)
-        spot = Spot(
-            from_seq=chunk.from_seq,
-            from_link=chunk.from_link,
-            to_link=chunk.to_link,
-            to_skeleton=chunk.to_skeleton,
-            boundary=boundary_after(chunk),
-            replaced_tokens=log_tokens + sum(one.tokens for one in folded),
+        source = SummarySource(
+            from_seq=summary.from_seq,
+            from_link=summary.from_link,
+            to_link=summary.to_link,
+            to_skeleton=summary.to_skeleton,
+            boundary=build_boundary_after(summary),
+            replaced_tokens=log_tokens + sum(folded_summary.tokens for folded_summary in folded_summaries),
             messages=tuple(entries),
-            folded=tuple(folded),
-            style=_style(turn.policy) if chunk.from_seq == 0 else "additive",
+            folded_summaries=tuple(folded_summaries),
+            style=_choose_rewrite_style(turn.policy) if summary.from_seq == 0 else "additive",
         )
-        return await self._compactor.rewrite(self._bare_job(turn, view), spot, chunk)
+        return await self._compactor.rewrite_summary(self._build_empty_job(turn, view), source, summary)
 
-    async def job(self, turn: Turn, view: View) -> CompactionJob:
+    async def build_job(self, turn: Turn, view: View) -> CompactionJob:
         """The ranges that a view's plan asks for, with what is to be read for them."""
-        outline, wanted = await self._originals(turn, view), view.plan.to_summarize
-        reads_all = any(one.style == "checkpoint" for one in wanted)
+        outline, ranges = await self._restore_original_outline(turn, view), view.plan.to_summarize
+        reads_all = any(one.style == "checkpoint" for one in ranges)
         if reads_all:
-            outline = replace(outline, tail=await self._views.log(turn.place, 0), tail_start=START)
-        bare = self._bare_job(turn, view)
-        prefixes = {one.to_seq: await self._views.prefix(turn, view, one) for one in wanted}
+            outline = replace(
+                outline, tail=await self._view_builder.read_log_tail(turn.resolved_request, 0), tail_start=LOG_START
+            )
+        empty_job = self._build_empty_job(turn, view)
+        prefixes = {
+            summary_range.to_seq: await self._view_builder.build_cached_prefix(turn, view, summary_range)
+            for summary_range in ranges
+        }
         return dataclasses.replace(
-            bare,
-            tail=await asyncio.to_thread(tail_of, outline),
-            start_link=start_of(bare.tenant).link if reads_all or not outline.chunks else outline.chunks[-1].to_link,
-            ranges=wanted,
-            prefixes={to_seq: prefix for to_seq, (prefix, _) in prefixes.items() if prefix},
-            meant={to_seq: meant for to_seq, (_, meant) in prefixes.items()},
+            empty_job,
+            log_tail=await asyncio.to_thread(build_log_tail, outline),
+            start_link=compute_start_position(empty_job.tenant).link
+            if reads_all or not outline.summaries
+            else outline.summaries[-1].to_link,
+            ranges=ranges,
+            view_prefixes={to_seq: prefix for to_seq, (prefix, _) in prefixes.items() if prefix},
+            prefix_message_counts={to_seq: message_count for to_seq, (_, message_count) in prefixes.items()},
         )
 
-    async def _originals(self, turn: Turn, view: View) -> Outline:
+    async def _restore_original_outline(self, turn: Turn, view: View) -> Outline:
         """What the planner knew, with the log as it was said: summaries are made of that, not of what a client made of
         it later."""
-        outline, versions = view.outline, turn.place.versions
+        outline, versions = view.outline, turn.resolved_request.client_versions
         if not versions:
             return outline
-        start = versions.restore_boundary(tail_start(outline))
-        log = () if outline.tail is None else await self._views.log(turn.place, start.to_seq)
-        entries = [_without_text(entry) if _is_taken_back(entry, versions) else entry for entry in log]
+        start = versions.restore_boundary(find_tail_start(outline))
+        log = (
+            () if outline.tail is None else await self._view_builder.read_log_tail(turn.resolved_request, start.to_seq)
+        )
+        entries = [_blank_text(entry) if _is_retracted_instruction(entry, versions) else entry for entry in log]
         return replace(
             outline,
-            chunks=tuple(map(versions.restore_chunk, outline.chunks)),
-            folds=tuple(map(versions.restore_chunk, outline.folds)),
+            summaries=tuple(map(versions.restore_summary, outline.summaries)),
+            folds=tuple(map(versions.restore_summary, outline.folds)),
             tail=entries,
             tail_start=start,
         )
 
-    def _bare_job(self, turn: Turn, view: View) -> CompactionJob:
+    def _build_empty_job(self, turn: Turn, view: View) -> CompactionJob:
         """A job without ranges."""
-        place, request = turn.place, turn.request
+        resolved_request, request = turn.resolved_request, turn.request
         return CompactionJob(
             tenant=request.caller.tenant,
-            root=place.conversation.root,
-            conversation_id=place.conversation.id,
-            conversation=place.conversation,
-            tail=Tail([], after=None),
+            root=resolved_request.conversation.root,
+            conversation_id=resolved_request.conversation.id,
+            conversation=resolved_request.conversation,
+            log_tail=LogTail([], after=None),
             start_link=b"",
             ranges=(),
-            fields=request.fields,
+            fields=request.raw_fields,
             policy=turn.policy,
             window=view.budget.window,
             model=request.model,
-            encoding=place.conversation.counter,
-            folded=tuple(map(place.versions.restore_chunk, (*view.outline.chunks, *view.outline.folds))),
+            encoding=resolved_request.conversation.counter_name,
+            available_summaries=tuple(
+                map(resolved_request.client_versions.restore_summary, (*view.outline.summaries, *view.outline.folds))
+            ),
             client_key=turn.client_key,
-            focus=request.instructions,
+            focus=request.summary_instructions,
             wait_seconds=self._wait_seconds,
         )
 
 
-class Running:
+class TurnCompactionTask:
     """A compaction that runs for one request, in a task that its client's hanging up does not end."""
 
-    def __init__(self, compacting: Compacting, turn: Turn, view: View, tasks: Tasks) -> None:
+    def __init__(self, turn_compactor: TurnCompactor, turn: Turn, view: View, tasks: BackgroundTasks) -> None:
         self._started = asyncio.Event()
-        self._task = tasks.spawn(compacting.compact(turn, view, on_start=self._started.set))
+        self._task = tasks.spawn(turn_compactor.compact(turn, view, on_start=self._started.set))
 
-    async def really_runs(self) -> bool:
+    async def wait_for_start(self) -> bool:
         """Wait until a summary call is made, or there turns out to be nothing to wait for."""
         started = asyncio.create_task(self._started.wait())  # noqa: TID251 - ended below
         try:
@@ -226,46 +265,51 @@ class Running:
             started.cancel()
         return self._started.is_set() and not self._task.done()
 
-    async def done_within(self, seconds: float) -> bool:
+    async def finishes_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return bool(done)
 
-    async def view(self) -> View:
+    async def wait_for_view(self) -> View:
         return await asyncio.shield(self._task)
 
 
-def _is_taken_back(entry: LogMessage, versions: ClientVersions) -> bool:
+def _is_retracted_instruction(entry: LogMessage, versions: ClientVersions) -> bool:
     return versions.is_omitted(entry.seq) and entry.message.role in INSTRUCTION_ROLES
 
 
-def _without_text(entry: LogMessage) -> LogMessage:
+def _blank_text(entry: LogMessage) -> LogMessage:
     """A note that the client has taken back: no summary is to tell of it."""
-    return replace(entry, message=Message.of({"role": entry.message.role, "content": ""}))
+    return replace(entry, message=Message.from_body({"role": entry.message.role, "content": ""}))
 
 
-def _style(policy: Policy) -> Style:
+def _choose_rewrite_style(policy: ContextPolicy) -> SummaryStyle:
     """How a summary that there is already is written anew."""
     return "checkpoint" if policy.kind == "checkpoint" else "additive"
 
 
 def may_compact(turn: Turn) -> bool:
     """Summaries are kept: without the store there is nothing to keep them in."""
-    return turn.place.keeps and turn.request.summarize != "never"
+    return turn.resolved_request.is_stored and turn.request.summarize != "never"
 
 
-async def without_store(recall: Recall, turn: Turn) -> Turn:
+async def resolve_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
     """The same turn from what the client sent alone, after the store went away."""
-    return replace(turn, place=await recall.without_store(turn.request, turn.place.conversation.counter))
+    return replace(
+        turn,
+        resolved_request=await resolver.resolve_without_store(
+            turn.request, turn.resolved_request.conversation.counter_name
+        ),
+    )
 
 
-def _compaction_facts(results: list[CompactionResult]) -> dict[str, Any]:
+def _build_compaction_status(results: list[CompactionResult]) -> dict[str, Any]:
     """`context.compaction` over all rounds of one request."""
-    if not any(result.ran for result in results):
+    if not any(result.has_run for result in results):
         return {"ran": False, "duration_ms": 0}
     return {
         "ran": True,
-        "outcome": "failed" if any(result.outcome in FAILURES for result in results) else "completed",
+        "outcome": "failed" if any(result.outcome in FAILED_OUTCOMES for result in results) else "completed",
         "duration_ms": sum(result.duration_ms for result in results),
         "model": next((result.model for result in results if result.model), None),
-        "usage": summed([result.usage for result in results if result.usage]),
+        "usage": sum_usages([result.usage for result in results if result.usage]),
     }

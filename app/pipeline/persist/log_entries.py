@@ -9,50 +9,63 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from app.context.count.token_counter import is_long
-from app.conversation.identity import Position, start_of, walk
-from app.conversation.messages import IMAGE_RULE, RULE_MARK, Conversation, LogMessage, Message, Mode, size_of
-from app.pipeline.resolve.resolved_request import BROUGHT, lineage_through, marks_through, state_through
-from app.pipeline.token_counting import Counting
+from app.context.count.token_counter import must_count_off_event_loop
+from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
+from app.conversation.messages import (
+    COUNTER_NAME_SEPARATOR,
+    IMAGE_RULE_STATE_KEY,
+    Conversation,
+    HistoryMode,
+    LogMessage,
+    Message,
+    count_message_bytes,
+)
+from app.pipeline.resolve.resolved_request import (
+    FIRST_REQUEST_MESSAGES,
+    build_branch_lineage,
+    build_branch_marks,
+    build_branch_state,
+)
+from app.pipeline.token_counting import MessageCounter
 
-NOTHING_BROUGHT: Final[Mapping[str, Any]] = MappingProxyType({BROUGHT: 0})
+STATE_WITHOUT_REQUEST: Final[Mapping[str, Any]] = MappingProxyType({FIRST_REQUEST_MESSAGES: 0})
 """The state of a conversation that no request began."""
 
 
-def empty_log(
+def build_empty_conversation(
     tenant: str,
     counter: str,
     *,
     conversation_id: str = "",
     root: str = "",
     external_id: str | None = None,
-    mode: Mode = "unknown",
-    state: Mapping[str, Any] = NOTHING_BROUGHT,
+    mode: HistoryMode = "unknown",
+    state: Mapping[str, Any] = STATE_WITHOUT_REQUEST,
 ) -> Conversation:
     """A conversation before its first message; without an id and a root where they are not known yet.
 
     Args:
         counter: the name of its token counter.
     """
-    start = start_of(tenant)
-    encoding, _, rule = counter.partition(RULE_MARK)
+    start = compute_start_position(tenant)
+    encoding, _, rule = counter.partition(COUNTER_NAME_SEPARATOR)
     return Conversation(
         id=conversation_id,
         root=root,
         tenant=tenant,
         head_seq=-1,
         head_link=start.link,
-        head_skeleton=start.skeleton,
+        head_skeleton=start.skeleton_link,
         head_tokens_total=0,
         answered=False,
         encoding=encoding,
         external_id=external_id,
         mode=mode,
-        state={**state, IMAGE_RULE: rule} if rule else state,
+        state={**state, IMAGE_RULE_STATE_KEY: rule} if rule else state,
     )
 
 
-def branch_of(parent: Conversation, last: LogMessage, branch_id: str) -> Conversation:
+def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conversation:
     """A new conversation that shares its parent's log through `last`."""
     return Conversation(
         id=branch_id,
@@ -64,23 +77,23 @@ def branch_of(parent: Conversation, last: LogMessage, branch_id: str) -> Convers
         head_tokens_total=last.tokens_total,
         answered=last.answered,
         encoding=parent.encoding,
-        lineage=lineage_through(parent, last.seq),
+        lineage=build_branch_lineage(parent, last.seq),
         chunk_count=parent.chunk_count,
-        state=state_through(parent.state, last.seq),
-        marks=marks_through(parent.marks, last.seq),
+        state=build_branch_state(parent.state, last.seq),
+        marks=build_branch_marks(parent.marks, last.seq),
         indexed_before=min(parent.indexed_before, last.seq + 1),
     )
 
 
-async def entries_behind(
-    before: Conversation,
+async def build_log_entries(
+    conversation: Conversation,
     messages: Sequence[Message],
-    counting: Counting,
+    message_counter: MessageCounter,
     *,
-    positions: Sequence[Position] | None = None,
+    positions: Sequence[LinkPosition] | None = None,
     answers_from_seq: int = 0,
 ) -> list[LogMessage]:
-    """Messages in their places behind the last one of `before`, counted; off the event loop when that takes long.
+    """Messages in their places behind the last one of `conversation`, counted; off the event loop when that takes long.
 
     Args:
         positions: where the chains stand after each message, if that is known already.
@@ -88,24 +101,26 @@ async def entries_behind(
     """
     if not messages:
         return []
-    count = counting.counter(before.counter).message
-    if is_long(size_of(messages)):
-        return await asyncio.to_thread(_placed, before, messages, positions, count, answers_from_seq)
-    return _placed(before, messages, positions, count, answers_from_seq)
+    count = message_counter.find_token_counter(conversation.counter_name).count_message
+    if must_count_off_event_loop(count_message_bytes(messages)):
+        return await asyncio.to_thread(_build_entries, conversation, messages, positions, count, answers_from_seq)
+    return _build_entries(conversation, messages, positions, count, answers_from_seq)
 
 
-def _placed(
-    before: Conversation,
+def _build_entries(
+    conversation: Conversation,
     messages: Sequence[Message],
-    positions: Sequence[Position] | None,
+    positions: Sequence[LinkPosition] | None,
     count: Callable[[Mapping[str, Any]], int],
     answers_from_seq: int,
 ) -> list[LogMessage]:
     if positions is None:
-        positions = list(walk(messages, Position(before.head_link, before.head_skeleton, False)))
+        positions = list(
+            iterate_link_positions(messages, LinkPosition(conversation.head_link, conversation.head_skeleton, False))
+        )
     entries: list[LogMessage] = []
-    link, total, answered = before.head_link, before.head_tokens_total, before.answered
-    seq = before.head_seq
+    link, total, answered = conversation.head_link, conversation.head_tokens_total, conversation.answered
+    seq = conversation.head_seq
     for message, position in zip(messages, positions, strict=True):
         seq += 1
         body = message.body
@@ -120,8 +135,8 @@ def _placed(
                 seq=seq,
                 message=message,
                 link=link,
-                skeleton=position.skeleton,
-                in_skeleton=position.in_skeleton,
+                skeleton=position.skeleton_link,
+                in_skeleton=position.is_in_skeleton,
                 tokens=tokens,
                 tokens_total=total,
                 answered=answered,
@@ -130,11 +145,11 @@ def _placed(
     return entries
 
 
-def ending_with(before: Conversation, entries: Sequence[LogMessage]) -> Conversation:
+def advance_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
     """A conversation whose log ends with the last of these entries."""
     last = entries[-1]
     return replace(
-        before,
+        conversation,
         head_seq=last.seq,
         head_link=last.link,
         head_skeleton=last.skeleton,

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeGuard
 
 from app.conversation.messages import Conversation, StoredCompletion
 from app.errors import InvalidRequest
-from app.observability.tracing import traced
+from app.observability.tracing import trace_span
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.resolve.resolved_request import Recollection
+from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract import Store
 
-REPEATED_FIELDS: Final = (
+ECHOED_FIELDS: Final = (
     "temperature",
     "top_p",
     "tools",
@@ -26,67 +26,71 @@ REPEATED_FIELDS: Final = (
     "user",
 )
 """Fields of a request that OpenAI's object of a stored completion repeats."""
-NUL: Final = "\0"
+NUL_CHARACTER: Final = "\0"
 """PostgreSQL keeps no text with it."""
 MAX_ID_CHARS: Final = 256
 
 
-class Storing:
+class CompletionWriter:
     """Keeps completions, once their answers are in the log."""
 
-    def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], datetime]) -> None:
         self._store = store
-        self._now = now
+        self._clock = clock
 
-    @traced("store completion")
-    async def keep(
-        self, request: ChatRequest, place: Recollection, conversation: Conversation, completion_id: str | None
+    @trace_span("store completion")
+    async def write_completion(
+        self,
+        request: ChatRequest,
+        resolved_request: ResolvedRequest,
+        conversation: Conversation,
+        completion_id: str | None,
     ) -> None:
         """Keep the completion whose answer is the last message of `conversation`.
 
         Raises:
             StoreUnavailable: it was not kept.
         """
-        await self._store.keep_completion(
+        await self._store.save_completion(
             StoredCompletion(
-                id=completion_id if _can_be_kept(completion_id) else _id_for(conversation),
+                id=completion_id if _is_storable_id(completion_id) else _build_completion_id(conversation),
                 tenant=conversation.tenant,
                 root=conversation.root,
                 conversation_id=conversation.id,
                 seq=conversation.head_seq,
-                model=request.model.replace(NUL, ""),
-                created_at=self._now(),
-                metadata=_metadata(request),
-                parameters=_parameters(request),
-                instructions=tuple(message.raw.decode() for message in place.instructions),
+                model=request.model.replace(NUL_CHARACTER, ""),
+                created_at=self._clock(),
+                metadata=_read_metadata(request),
+                parameters=_read_parameters(request),
+                instructions=tuple(message.raw.decode() for message in resolved_request.instructions),
             )
         )
 
 
-def _can_be_kept(completion_id: str | None) -> TypeGuard[str]:
-    return bool(completion_id) and NUL not in str(completion_id) and len(str(completion_id)) <= MAX_ID_CHARS
+def _is_storable_id(completion_id: str | None) -> TypeGuard[str]:
+    return bool(completion_id) and NUL_CHARACTER not in str(completion_id) and len(str(completion_id)) <= MAX_ID_CHARS
 
 
-def _id_for(conversation: Conversation) -> str:
+def _build_completion_id(conversation: Conversation) -> str:
     """The id of a completion whose provider gave it none that can be kept: its place."""
     return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
 
 
-def _metadata(request: ChatRequest) -> dict[str, str]:
-    pairs = _value(request, "metadata")
+def _read_metadata(request: ChatRequest) -> dict[str, str]:
+    pairs = _read_field(request, "metadata")
     if not isinstance(pairs, dict):
         return {}
     return {name: value for name, value in pairs.items() if isinstance(value, str)}
 
 
-def _parameters(request: ChatRequest) -> dict[str, Any]:
-    found = {name: _value(request, name) for name in REPEATED_FIELDS}
-    return {"request_id": request.request_id, **{name: value for name, value in found.items() if value is not None}}
+def _read_parameters(request: ChatRequest) -> dict[str, Any]:
+    values = {name: _read_field(request, name) for name in ECHOED_FIELDS}
+    return {"request_id": request.request_id, **{name: value for name, value in values.items() if value is not None}}
 
 
-def _value(request: ChatRequest, name: str) -> Any:
+def _read_field(request: ChatRequest, name: str) -> Any:
     """A field of a request that was answered; nothing of one that only the provider could read."""
     try:
-        return request.value(name)
+        return request.decode_field(name)
     except InvalidRequest:
         return None

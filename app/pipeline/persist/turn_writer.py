@@ -11,42 +11,42 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.context.count.token_counter import is_long
-from app.conversation.alignment import element_from
-from app.conversation.identity import Position, PrefixMemory, new_conversation_id, walk
-from app.conversation.message_checks import leaves_calls_open
+from app.context.count.token_counter import must_count_off_event_loop
+from app.conversation.alignment import build_alignment_element
+from app.conversation.identity import LinkPosition, PrefixCache, iterate_link_positions, make_conversation_id
+from app.conversation.message_checks import may_precede_tool_result
 from app.conversation.messages import Conversation, Message
 from app.errors import ConversationBusy, StoreUnavailable
-from app.observability.tracing import CANCELLED, Span, current_span, error_type_of
-from app.pipeline.background_tasks import Tasks, ended
-from app.pipeline.persist.log_entries import ending_with, entries_behind
-from app.pipeline.resolve.answer_anchors import Anchors
-from app.pipeline.resolve.client_history import ClientHistories, join_prefill
-from app.pipeline.resolve.resent_history import Remembered
+from app.observability.tracing import CANCELLED, Span, current_span, error_type_name
+from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
+from app.pipeline.persist.log_entries import advance_head, build_log_entries
+from app.pipeline.resolve.answer_anchors import AnswerAnchors
+from app.pipeline.resolve.client_history import HistoryAligner, join_prefill
+from app.pipeline.resolve.resent_history import RememberedPrefix
 from app.pipeline.resolve.resolved_request import (
-    CALLS_OPEN,
-    INSTRUCTIONS,
-    PENDING,
+    OPEN_TOOL_CALLS,
     PINS,
-    REWRITTEN,
-    Recollection,
-    Writing,
-    lineage_through,
+    REWRITE_MARK,
+    STORED_INSTRUCTIONS,
+    UNANSWERED_MESSAGES,
+    PendingWrite,
+    ResolvedRequest,
+    build_branch_lineage,
 )
-from app.pipeline.token_counting import Counting
-from app.store.contract import Append, HeadMoved, LeaseLost, Store
+from app.pipeline.token_counting import MessageCounter
+from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
-PIN_TRIES: Final = 5
+MAX_PIN_TRIES: Final = 5
 """Others may mark messages of the same conversation at the same time; pins are not worth an answer's failing."""
 
-KEPT_BACK_SECONDS: Final = 0.01
+QUESTION_DELAY_SECONDS: Final = 0.01
 """Models take longer to answer as a rule; simulated ones and caches do not."""
 
-QUESTION, ANSWER = "store question", "store answer"
+QUESTION_SPAN, ANSWER_SPAN = "store question", "store answer"
 
 
-class Given(msgspec.Struct, frozen=True):
+class AnswerToStore(msgspec.Struct, frozen=True):
     """An answer to be stored: the assistant message, whether it is whole, facts about it, and state that changes."""
 
     message: Message
@@ -56,13 +56,14 @@ class Given(msgspec.Struct, frozen=True):
     chunk_count: int = 0
 
 
-class Remember:
+class TurnWriter:
     """Appends turns. Never called while a database transaction or connection is held.
 
     A write begins at once, so that other things can be done meanwhile; what came of it is asked for in a second step,
     which can be repeated by whoever comes after one that was cancelled.
 
-    A question that nobody is told about before its answer has come whole may be kept back for `KEPT_BACK_SECONDS`, at
+    A question that nobody is told about before its answer has come whole may be kept back for
+    `QUESTION_DELAY_SECONDS`, at
     most twice that: an answer that is as quick takes it along, and a turn is one write. Until then a crash forgets it,
     as it would a request that had come a moment later.
     """
@@ -72,243 +73,295 @@ class Remember:
         *,
         store: Store,
         leases: LeaseKeeper,
-        counting: Counting,
-        prefixes: PrefixMemory[Remembered],
-        histories: ClientHistories,
-        anchors: Anchors,
+        message_counter: MessageCounter,
+        prefix_memory: PrefixCache[RememberedPrefix],
+        client_histories: HistoryAligner,
+        anchors: AnswerAnchors,
         random_bytes: Callable[[int], bytes],
-        tasks: Tasks,
+        tasks: BackgroundTasks,
     ) -> None:
         self._store = store
         self._leases = leases
-        self._counting = counting
-        self._prefixes = prefixes
-        self._histories = histories
+        self._message_counter = message_counter
+        self._prefix_memory = prefix_memory
+        self._client_histories = client_histories
         self._anchors = anchors
         self._random_bytes = random_bytes
         self._tasks = tasks
-        self._kept_back: list[Writing] = []
-        self._due: list[Writing] = []
+        self._delayed_writes: list[PendingWrite] = []
+        self._due_writes: list[PendingWrite] = []
         """Kept back for longer than those."""
-        self._sweep: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
 
-    def question(self, turn: Recollection, *, may_be_kept_back: bool = False) -> Writing:
+    def start_question_write(self, resolved_request: ResolvedRequest, *, may_delay: bool = False) -> PendingWrite:
         """Begin to store the new messages of a request, at once or soon."""
-        if not turn.keeps or not (turn.new or turn.creates or turn.changes):
-            return Writing(turn, QUESTION)
-        write = Append(
-            conversation=_after_question(turn),
-            after_seq=turn.conversation.head_seq,
-            messages=turn.new,
-            creates=turn.creates,
-            fence=turn.lease,
-            versions=turn.changes,
+        if not resolved_request.is_stored or not (
+            resolved_request.new_messages or resolved_request.creates_conversation or resolved_request.new_versions
+        ):
+            return PendingWrite(resolved_request, QUESTION_SPAN)
+        write = LogAppend(
+            conversation=_build_conversation_after_question(resolved_request),
+            after_seq=resolved_request.conversation.head_seq,
+            messages=resolved_request.new_messages,
+            creates_conversation=resolved_request.creates_conversation,
+            fence=resolved_request.lease,
+            versions=resolved_request.new_versions,
         )
         # A trace shows when each of the two was stored.
-        if may_be_kept_back and turn.new and turn.pins is None and not current_span().is_recording:
-            return self._keep_back(Writing(turn, QUESTION, write, is_kept_back=True))
-        return Writing(turn, QUESTION, write, self._begun(write, QUESTION))
+        if (
+            may_delay
+            and resolved_request.new_messages
+            and resolved_request.changed_pins is None
+            and not current_span().is_recording
+        ):
+            return self._delay_write(PendingWrite(resolved_request, QUESTION_SPAN, write, is_delayed=True))
+        return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
 
-    def to_be_taken_along(self, question: Writing) -> Recollection | None:
+    def join_delayed_question(self, question: PendingWrite) -> ResolvedRequest | None:
         """The turn as `asked` would give it, whose answer is stored together with its question; None where that is
         under way or done."""
-        if not question.is_kept_back:
+        if not question.is_delayed:
             return None
-        assert question.write is not None
-        return replace(_stored(question.turn, question.write.conversation), unwritten=question)
+        assert question.append is not None
+        return replace(
+            _build_stored_request(question.resolved_request, question.append.conversation), pending_write=question
+        )
 
-    async def asked(self, question: Writing) -> Recollection:
+    async def finish_question_write(self, question: PendingWrite) -> ResolvedRequest:
         """The turn with its conversation as it stands once the question is stored.
 
         Raises:
             ConversationBusy: an append's lease was lost to another request.
             StoreUnavailable: nothing was stored.
         """
-        turn = question.turn
-        if not turn.keeps:
-            return turn
-        if question.write is None:
-            await self._pin(turn)
-            return replace(turn, pins=None) if turn.pins is not None else turn
-        self._begin(question)
-        after = await self._written(question, question.write)
-        if not turn.creates and not question.is_elsewhere:
-            await self._pin(turn)
-        self._recognise(turn, after)
-        return _stored(turn, after)
+        resolved_request = question.resolved_request
+        if not resolved_request.is_stored:
+            return resolved_request
+        if question.append is None:
+            await self._store_pins(resolved_request)
+            return (
+                replace(resolved_request, changed_pins=None)
+                if resolved_request.changed_pins is not None
+                else resolved_request
+            )
+        self._start_delayed_write(question)
+        stored_conversation = await self._wait_for_write(question, question.append)
+        if not resolved_request.creates_conversation and not question.is_on_branch:
+            await self._store_pins(resolved_request)
+        self._remember_client_history(resolved_request, stored_conversation)
+        return _build_stored_request(resolved_request, stored_conversation)
 
-    async def answer(self, turn: Recollection, given: Given) -> Writing:
+    async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
         """Begin to store an answer after its question, or together with it."""
-        if not turn.keeps:
-            return Writing(turn, ANSWER)
-        message = given.message
-        (entry,) = await entries_behind(turn.conversation, [message], self._counting)
-        question = turn.unwritten
-        if question is not None and not question.is_kept_back:  # its time was up meanwhile
-            turn, question = await self.asked(question), None
+        if not resolved_request.is_stored:
+            return PendingWrite(resolved_request, ANSWER_SPAN)
+        message = answer.message
+        (entry,) = await build_log_entries(resolved_request.conversation, [message], self._message_counter)
+        question = resolved_request.pending_write
+        if question is not None and not question.is_delayed:  # its time was up meanwhile
+            resolved_request, question = await self.finish_question_write(question), None
         # Nothing is awaited from here on: a question's time may be up whenever other tasks run.
-        conversation = turn.conversation
-        entry = replace(entry, incomplete=given.incomplete, meta=given.meta)
-        state = {**conversation.state, **given.state, CALLS_OPEN: leaves_calls_open(message)}
-        state.pop(PENDING, None)
-        chunk_count = max(conversation.chunk_count, given.chunk_count)
-        write = Append(
-            conversation=replace(ending_with(conversation, [entry]), state=state, chunk_count=chunk_count),
+        conversation = resolved_request.conversation
+        entry = replace(entry, incomplete=answer.incomplete, meta=answer.meta)
+        state = {**conversation.state, **answer.state, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
+        state.pop(UNANSWERED_MESSAGES, None)
+        chunk_count = max(conversation.chunk_count, answer.chunk_count)
+        write = LogAppend(
+            conversation=replace(advance_head(conversation, [entry]), state=state, chunk_count=chunk_count),
             after_seq=conversation.head_seq,
             messages=[entry],
-            fence=turn.lease,
-            releases=turn.lease is not None,
+            fence=resolved_request.lease,
+            releases_lease=resolved_request.lease is not None,
         )
-        alternatives = list(map(Message.of, given.meta.get("alternatives", ())))
-        before = Position(conversation.head_link, conversation.head_skeleton, False)
-        others = tuple(next(walk([alternative], before)) for alternative in alternatives)
+        alternatives = list(map(Message.from_body, answer.meta.get("alternatives", ())))
+        position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
+        other_positions = tuple(next(iterate_link_positions([alternative], position)) for alternative in alternatives)
         choices = [message, *alternatives]
-        if (joined := join_prefill(turn.asked, message)) is not None:
-            choices.append(joined)
-        asked = None if turn.asked is None or is_long(len(turn.asked.raw)) else element_from(turn.asked)
+        if (joined_prefill := join_prefill(resolved_request.last_new_message, message)) is not None:
+            choices.append(joined_prefill)
+        asked_element = (
+            None
+            if resolved_request.last_new_message is None
+            or must_count_off_event_loop(len(resolved_request.last_new_message.raw))
+            else build_alignment_element(resolved_request.last_new_message)
+        )
         if question is not None:
-            turn, write = question.turn, _together(question, write)
-        forms = tuple(map(element_from, choices))
-        work = self._begun(write, ANSWER)
-        return Writing(turn, ANSWER, write, work, choices=forms, others=others, asked=asked)
+            resolved_request, write = question.resolved_request, _merge_writes(question, write)
+        choice_elements = tuple(map(build_alignment_element, choices))
+        work = self._start_append(write, ANSWER_SPAN)
+        return PendingWrite(
+            resolved_request,
+            ANSWER_SPAN,
+            write,
+            work,
+            answer_forms=choice_elements,
+            choice_positions=other_positions,
+            question=asked_element,
+        )
 
-    async def answered(self, answer: Writing) -> Conversation:
+    async def finish_answer_write(self, answer: PendingWrite) -> Conversation:
         """The conversation that holds an answer, once it is stored.
 
         Raises:
             ConversationBusy: an append's lease was lost meanwhile.
             StoreUnavailable: the answer was not stored.
         """
-        turn = answer.turn
-        if answer.write is None:
-            return turn.conversation
-        after = await self._written(answer, answer.write)
-        if turn.new and turn.remembers is not None:
-            self._recognise(turn, ending_with(after, turn.new))
-        if turn.lease is not None:
-            self._leases.released(turn.lease)
-        if not turn.appends:  # who appends names the conversation, and sends no history to be recognised
-            self._anchors.note(after, answer.choices, turn.hints, answer.others, answer.asked)
-        if turn.points and turn.external_id is not None:
-            await self._store.point(tenant=after.tenant, external_id=turn.external_id, conversation=after)
-        return after
+        resolved_request = answer.resolved_request
+        if answer.append is None:
+            return resolved_request.conversation
+        stored_conversation = await self._wait_for_write(answer, answer.append)
+        if resolved_request.new_messages and resolved_request.history_digest is not None:
+            self._remember_client_history(
+                resolved_request, advance_head(stored_conversation, resolved_request.new_messages)
+            )
+        if resolved_request.lease is not None:
+            self._leases.forget_released_lease(resolved_request.lease)
+        if not resolved_request.is_append:  # who appends names the conversation, and sends no history to be recognised
+            self._anchors.add_anchors(
+                stored_conversation,
+                answer.answer_forms,
+                resolved_request.conversation_hints,
+                answer.choice_positions,
+                answer.question,
+            )
+        if resolved_request.assigns_external_id and resolved_request.external_id is not None:
+            await self._store.assign_external_id(
+                tenant=stored_conversation.tenant,
+                external_id=resolved_request.external_id,
+                conversation=stored_conversation,
+            )
+        return stored_conversation
 
-    def _keep_back(self, question: Writing) -> Writing:
-        self._kept_back.append(question)
-        if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEPT_BACK_SECONDS, self._begin_due)
+    def _delay_write(self, question: PendingWrite) -> PendingWrite:
+        self._delayed_writes.append(question)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(QUESTION_DELAY_SECONDS, self._start_due_writes)
         return question
 
-    def _begin_due(self) -> None:
+    def _start_due_writes(self) -> None:
         """Begin those that have been kept back for long enough. One timer looks after all of them."""
-        due, self._due, self._kept_back = self._due, self._kept_back, []
-        self._sweep = None
-        if self._due:
-            self._sweep = asyncio.get_running_loop().call_later(KEPT_BACK_SECONDS, self._begin_due)
-        for question in due:
-            self._begin(question)
+        due_writes, self._due_writes, self._delayed_writes = self._due_writes, self._delayed_writes, []
+        self._flush_timer = None
+        if self._due_writes:
+            self._flush_timer = asyncio.get_running_loop().call_later(QUESTION_DELAY_SECONDS, self._start_due_writes)
+        for question in due_writes:
+            self._start_delayed_write(question)
 
-    def _begin(self, writing: Writing) -> None:
-        if not writing.is_kept_back:
+    def _start_delayed_write(self, pending_write: PendingWrite) -> None:
+        if not pending_write.is_delayed:
             return
-        assert writing.write is not None
-        writing.is_kept_back = False
+        assert pending_write.append is not None
+        pending_write.is_delayed = False
         try:
-            writing.work = self._begun(writing.write, writing.step)
+            pending_write.write_future = self._start_append(pending_write.append, pending_write.span_name)
         except StoreUnavailable as error:
             # It is closed; told to whoever asks what came of this.
-            writing.work = asyncio.get_running_loop().create_future()
-            writing.work.set_exception(error)
+            pending_write.write_future = asyncio.get_running_loop().create_future()
+            pending_write.write_future.set_exception(error)
 
-    def _recognise(self, turn: Recollection, after_question: Conversation) -> None:
+    def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
         """Remember a client's log that is stored now, so that it is recognised by its bytes, and what it shows."""
-        if turn.versions:
-            self._histories.note_versions(after_question, turn.versions)
-        if turn.remembers is None or (turn.seqs is not None and turn.seqs[-1] != after_question.head_seq):
+        if resolved_request.client_versions:
+            self._client_histories.remember_versions(conversation, resolved_request.client_versions)
+        if resolved_request.history_digest is None or (
+            resolved_request.log_seqs is not None and resolved_request.log_seqs[-1] != conversation.head_seq
+        ):
             return
-        position = Position(after_question.head_link, after_question.head_skeleton, False)
-        rewritten = int(after_question.state.get(REWRITTEN, 0))
-        remembered = Remembered(after_question.root, position, turn.seqs, rewritten, turn.lacks_results)
-        self._prefixes.remember(turn.remembers, remembered)
+        position = LinkPosition(conversation.head_link, conversation.head_skeleton, False)
+        rewritten = int(conversation.state.get(REWRITE_MARK, 0))
+        remembered = RememberedPrefix(
+            conversation.root, position, resolved_request.log_seqs, rewritten, resolved_request.has_missing_results
+        )
+        self._prefix_memory.put(resolved_request.history_digest, remembered)
 
-    def _begun(self, write: Append, step: str) -> asyncio.Future[None]:
+    def _start_append(self, write: LogAppend, step: str) -> asyncio.Future[None]:
         """The write under way, and its time as a span of this name."""
-        may_be_stale = write.fence is None and bool(write.conversation.state.get(INSTRUCTIONS))
-        appended = self._append_without_erased(write) if may_be_stale else self._store.append(write)
-        work = self._tasks.begun(appended)
+        may_be_stale = write.fence is None and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
+        append = self._append_without_erased_instructions(write) if may_be_stale else self._store.append(write)
+        work = self._tasks.ensure_future(append)
         if (span := current_span()).is_recording:
-            work.add_done_callback(functools.partial(_end_span, span.child(step)))
+            work.add_done_callback(functools.partial(_end_span, span.start_child(step)))
         return work
 
-    async def _append_without_erased(self, write: Append) -> None:
+    async def _append_without_erased_instructions(self, write: LogAppend) -> None:
         """Append without a lease, which would keep instructions from being erased: those that were erased since the
         conversation was read must not be written back."""
-        after = write.conversation
-        source = after.id
-        if write.creates and after.lineage:
-            source = after.lineage[-1][0]
-        stored = await self._store.get(tenant=after.tenant, conversation_id=source)
+        conversation = write.conversation
+        source_id = conversation.id
+        if write.creates_conversation and conversation.lineage:
+            source_id = conversation.lineage[-1][0]
+        stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=source_id)
         if stored is not None:
-            known = stored.state.get(INSTRUCTIONS, ())
-            kept = [raw for raw in after.state[INSTRUCTIONS] if raw in known]
-            write = replace(write, conversation=replace(after, state={**after.state, INSTRUCTIONS: kept}))
+            stored_instructions = stored.state.get(STORED_INSTRUCTIONS, ())
+            instructions = [raw for raw in conversation.state[STORED_INSTRUCTIONS] if raw in stored_instructions]
+            write = replace(
+                write,
+                conversation=replace(conversation, state={**conversation.state, STORED_INSTRUCTIONS: instructions}),
+            )
         await self._store.append(write)
 
-    async def _written(self, writing: Writing, write: Append) -> Conversation:
+    async def _wait_for_write(self, pending_write: PendingWrite, write: LogAppend) -> Conversation:
         """Wait for a write; where somebody else was first, for that of a branch, or of a conversation beside one that
         took the client's id."""
-        assert writing.work is not None
-        await ended(writing.work)
+        assert pending_write.write_future is not None
+        await wait_until_done(pending_write.write_future)
         try:
-            writing.work.result()
-        except HeadMoved as moved:
-            if writing.turn.appends:
-                raise _lost() from moved
-            if writing.is_elsewhere:
+            pending_write.write_future.result()
+        except WriteConflict as moved:
+            if pending_write.resolved_request.is_append:
+                raise _build_lease_lost_error() from moved
+            if pending_write.is_on_branch:
                 raise StoreUnavailable(
                     "The conversation was erased while it was being answered.", retry_after_seconds=1
                 ) from moved
-            branch = self._branch(writing.turn.conversation, write.conversation)
-            write = replace(write, conversation=branch, creates=True, fence=None, releases=False)
-            writing.write, writing.is_elsewhere = write, True
-            writing.work = self._begun(write, writing.step)
-            return await self._written(writing, write)
+            branch = self._build_branch_conversation(pending_write.resolved_request.conversation, write.conversation)
+            write = replace(write, conversation=branch, creates_conversation=True, fence=None, releases_lease=False)
+            pending_write.append, pending_write.is_on_branch = write, True
+            pending_write.write_future = self._start_append(write, pending_write.span_name)
+            return await self._wait_for_write(pending_write, write)
         except LeaseLost as lost:
-            raise _lost() from lost
+            raise _build_lease_lost_error() from lost
         return write.conversation
 
-    async def _pin(self, turn: Recollection) -> None:
+    async def _store_pins(self, resolved_request: ResolvedRequest) -> None:
         """Store what a request pins, beside what others have marked meanwhile."""
-        for _ in range(PIN_TRIES if turn.pins is not None else 0):
-            conversation = turn.conversation
-            stored = await self._store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+        for _ in range(MAX_PIN_TRIES if resolved_request.changed_pins is not None else 0):
+            conversation = resolved_request.conversation
+            stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
             if stored is None:
                 return
             try:
-                await self._store.mark(stored, {**stored.marks, PINS: turn.pins})
-            except HeadMoved:
+                await self._store.replace_marks(stored, {**stored.marks, PINS: resolved_request.changed_pins})
+            except WriteConflict:
                 continue
             return
 
-    async def nothing(self, turn: Recollection) -> None:
+    async def remove_unanswered_question(self, resolved_request: ResolvedRequest) -> None:
         """A question got no answer. A conversation that began with it, and whose id its client does not know, is
         taken back: the retry would begin another. One that has summaries stays, so that the retry finds them."""
-        if turn.unwritten is not None:
-            turn = await self.asked(turn.unwritten)
-        conversation = turn.conversation
-        if not turn.keeps or not turn.is_first_attempt or conversation.external_id is not None:
+        if resolved_request.pending_write is not None:
+            resolved_request = await self.finish_question_write(resolved_request.pending_write)
+        conversation = resolved_request.conversation
+        if (
+            not resolved_request.is_stored
+            or not resolved_request.is_first_request
+            or conversation.external_id is not None
+        ):
             return
-        chunks = await self._store.chunks(tenant=conversation.tenant, root=conversation.root, path=conversation.path)
+        chunks = await self._store.find_summaries(
+            tenant=conversation.tenant, root=conversation.root, path=conversation.lineage_with_self
+        )
         if all(chunk.conversation_id != conversation.id for chunk in chunks):
-            await self._store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+            await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
 
-    def _branch(self, base: Conversation, after: Conversation) -> Conversation:
-        """`after` in a branch off the place where `base` was seen to end; in another beginning where it was still to
+    def _build_branch_conversation(self, base: Conversation, conversation: Conversation) -> Conversation:
+        """`conversation` in a branch off the place where `base` was seen to end; in another beginning where it was
+        still to
         begin."""
         return replace(
-            after,
-            id=new_conversation_id(base.root, self._random_bytes),
-            lineage=lineage_through(base, base.head_seq) if base.head_seq >= 0 else (),
+            conversation,
+            id=make_conversation_id(base.root, self._random_bytes),
+            lineage=build_branch_lineage(base, base.head_seq) if base.head_seq >= 0 else (),
             external_id=None,
         )
 
@@ -317,60 +370,60 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
     if work.cancelled():
         span.fail(CANCELLED)
     elif (error := work.exception()) is not None:
-        span.fail(error_type_of(error))
+        span.fail(error_type_name(error))
     span.end()
 
 
-def _stored(turn: Recollection, after: Conversation) -> Recollection:
+def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation: Conversation) -> ResolvedRequest:
     """A turn whose question is in the log."""
-    asked_tokens = sum([entry.tokens for entry in turn.new])
+    asked_tokens = sum([entry.tokens for entry in resolved_request.new_messages])
     return replace(
-        turn,
-        conversation=after,
-        creates=False,
-        new=(),
-        changes=(),
-        pins=None,
-        asked_tokens=asked_tokens,
-        asked=turn.new[-1].message if turn.new else None,
+        resolved_request,
+        conversation=stored_conversation,
+        creates_conversation=False,
+        new_messages=(),
+        new_versions=(),
+        changed_pins=None,
+        new_messages_tokens=asked_tokens,
+        last_new_message=resolved_request.new_messages[-1].message if resolved_request.new_messages else None,
     )
 
 
-def _together(question: Writing, answer: Append) -> Append:
+def _merge_writes(question: PendingWrite, answer_write: LogAppend) -> LogAppend:
     """A question that is still kept back, and its answer. It need not begin by itself any more."""
-    asked = question.write
-    assert asked is not None
-    question.is_kept_back = False
-    return Append(
-        conversation=answer.conversation,
-        after_seq=asked.after_seq,
-        messages=[*asked.messages, *answer.messages],
-        creates=asked.creates,
-        fence=answer.fence,
-        releases=answer.releases,
-        versions=asked.versions,
+    question_write = question.append
+    assert question_write is not None
+    question.is_delayed = False
+    return LogAppend(
+        conversation=answer_write.conversation,
+        after_seq=question_write.after_seq,
+        messages=[*question_write.messages, *answer_write.messages],
+        creates_conversation=question_write.creates_conversation,
+        fence=answer_write.fence,
+        releases_lease=answer_write.releases_lease,
+        versions=question_write.versions,
     )
 
 
-def _after_question(turn: Recollection) -> Conversation:
-    conversation = turn.conversation
-    if turn.changes:
-        state = {**conversation.state, REWRITTEN: conversation.head_seq + 2}
+def _build_conversation_after_question(resolved_request: ResolvedRequest) -> Conversation:
+    conversation = resolved_request.conversation
+    if resolved_request.new_versions:
+        state = {**conversation.state, REWRITE_MARK: conversation.head_seq + 2}
         conversation = replace(conversation, state=state)
-    if not turn.new:
+    if not resolved_request.new_messages:
         return conversation
-    pending = int(conversation.state.get(PENDING, 0)) + len(turn.new)
+    pending = int(conversation.state.get(UNANSWERED_MESSAGES, 0)) + len(resolved_request.new_messages)
     state = {
         **conversation.state,
-        PENDING: pending,
-        CALLS_OPEN: leaves_calls_open(turn.new[-1].message),
+        UNANSWERED_MESSAGES: pending,
+        OPEN_TOOL_CALLS: may_precede_tool_result(resolved_request.new_messages[-1].message),
     }
-    if turn.appends and turn.instructions:
-        state[INSTRUCTIONS] = [message.raw.decode() for message in turn.instructions]
-    return ending_with(replace(conversation, state=state), turn.new)
+    if resolved_request.is_append and resolved_request.instructions:
+        state[STORED_INSTRUCTIONS] = [message.raw.decode() for message in resolved_request.instructions]
+    return advance_head(replace(conversation, state=state), resolved_request.new_messages)
 
 
-def _lost() -> ConversationBusy:
+def _build_lease_lost_error() -> ConversationBusy:
     return ConversationBusy(
         "Another request took over this conversation while this one was being answered.", retry_after_seconds=1
     )

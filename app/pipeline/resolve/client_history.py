@@ -21,109 +21,112 @@ from msgspec.structs import replace
 from app.context.view.client_versions import NO_VERSIONS, ClientVersions
 from app.conversation.alignment import (
     Alignment,
-    Element,
-    align,
-    align_behind,
-    cut_head,
-    element_from,
-    is_end,
-    note_firsts,
+    AlignmentElement,
+    align_after_head,
+    align_history,
+    build_alignment_element,
+    can_end_alignment_head,
+    cut_alignment_head,
+    record_first_seqs,
 )
-from app.conversation.identity import PrefixMemory
+from app.conversation.identity import PrefixCache
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
-from app.pipeline.resolve.resent_history import Checkpoint, History
-from app.pipeline.resolve.resolved_request import REWRITTEN
-from app.pipeline.token_counting import Counting
+from app.pipeline.resolve.resent_history import AlignedPrefix, ClientHistory
+from app.pipeline.resolve.resolved_request import REWRITE_MARK
+from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store
 
-REMEMBERED_MESSAGES: Final = 200_000
+MAX_REMEMBERED_MESSAGES: Final = 200_000
 """Of all remembered logs together; with its place in the history, one takes some 400 bytes."""
-MESSAGE_BYTES: Final = 400
+VERSION_BYTES_PER_MESSAGE: Final = 400
 """So many bytes of a client's versions count for a message."""
-THREAD_MESSAGES: Final = 64
+MIN_THREAD_MESSAGES: Final = 64
 """Longer histories are aligned off the event loop."""
-ALIGNED: Final = ("same", "rewritten")
+ALIGNED_MARKS: Final = ("same", "rewritten")
 
 
 class AlignedHistory(msgspec.Struct, frozen=True):
     """A client history in its place beside a log."""
 
-    new_from: int
+    new_from_index: int
     """The index of the first message that the log does not have."""
-    seqs: tuple[int, ...] | None
+    log_seqs: tuple[int, ...] | None
     """For each message before the new ones its log message, -1 where it has none; None where they are the same."""
-    versions: ClientVersions
+    client_versions: ClientVersions
     """What the client shows in the place of log messages, with this request."""
-    changes: tuple[ClientVersion, ...]
+    new_versions: tuple[ClientVersion, ...]
     """Those of them that are new."""
 
 
-_Checkpoints = Mapping[bytes, Checkpoint]
+_AlignedPrefixes = Mapping[bytes, AlignedPrefix]
 """Of a history, in order, each by the landmark that it stands before."""
 
 
-class _Aligned(msgspec.Struct, frozen=True):
+class _LastAlignment(msgspec.Struct, frozen=True):
     """An alignment, and how far it need not be made again."""
 
     alignment: Alignment | None = None
-    checkpoints: _Checkpoints = MappingProxyType({})
+    aligned_prefixes: _AlignedPrefixes = MappingProxyType({})
 
 
-class _KnownLog(msgspec.Struct):
+class _RememberedLog(msgspec.Struct):
     """What is remembered of a log, and of the messages that its client last sent, by the digest of their text."""
 
     head_seq: int
-    newest: Message | None
+    newest_message: Message | None
     """The message at `head_seq`."""
-    redacted: tuple[int, ...]
-    elements: list[Element]
-    joined: dict[bytes, int]
+    redacted_seqs: tuple[int, ...]
+    elements: list[AlignmentElement]
+    joined_prefills: dict[bytes, int]
     """By the digest of an answer joined with its prefill: the answer's place in the log."""
-    sent: dict[bytes, Element]
-    firsts: dict[Hashable, int]
-    """As `alignment.note_firsts` gives them."""
-    aligned: _Aligned
+    sent_elements: dict[bytes, AlignmentElement]
+    first_seqs: dict[Hashable, int]
+    """As `alignment.record_first_seqs` gives them."""
+    last_alignment: _LastAlignment
     """The history that was aligned last."""
     versions: ClientVersions | None = None
     """What the client shows through `versions_seq`, as it is stored; None where that is not known."""
     versions_seq: int = -1
     versions_bytes: int = 0
-    placed: tuple[ClientVersions, _Checkpoints] | None = None
+    last_shown: tuple[ClientVersions, _AlignedPrefixes] | None = None
     """What the history shows that was placed last, and its checkpoints."""
 
     @property
-    def size(self) -> int:
+    def size_messages(self) -> int:
         """How much is remembered, in messages."""
-        return len(self.elements) + self.versions_bytes // MESSAGE_BYTES
+        return len(self.elements) + self.versions_bytes // VERSION_BYTES_PER_MESSAGE
 
-    def find_versions(self, conversation: Conversation, mark: int) -> ClientVersions | None:
+    def find_versions(self, conversation: Conversation, rewrite_mark: int) -> ClientVersions | None:
         """What the client shows, if nothing was stored or erased since that is not known here.
 
         Args:
-            mark: `Conversation.state[REWRITTEN]`: one more than the seq from which on the last change holds.
+            rewrite_mark: `Conversation.state[REWRITTEN]`: one more than the seq from which on the last change holds.
         """
-        is_current = mark <= self.versions_seq + 1 and self.versions_seq <= conversation.head_seq
-        return self.versions if is_current and self.redacted == conversation.redacted else None
+        is_current = rewrite_mark <= self.versions_seq + 1 and self.versions_seq <= conversation.head_seq
+        return self.versions if is_current and self.redacted_seqs == conversation.redacted_seqs else None
 
 
-class ClientHistories:
+class HistoryAligner:
     """Aligns histories with logs. One for each process."""
 
-    def __init__(self, store: Store, counting: Counting) -> None:
+    def __init__(self, store: Store, message_counter: MessageCounter) -> None:
         self._store = store
-        self._counting = counting
-        self._known: OrderedDict[str, _KnownLog] = OrderedDict()
-        self._remembered = 0
-        self._landmarks: PrefixMemory[str] = PrefixMemory()
+        self._message_counter = message_counter
+        self._remembered_logs: OrderedDict[str, _RememberedLog] = OrderedDict()
+        self._remembered_messages = 0
+        self._landmark_memory: PrefixCache[str] = PrefixCache()
         """Conversations by the landmarks of histories that were aligned with them."""
 
-    def recall(self, log: History) -> Checkpoint | None:
+    def find_aligned_prefix(self, client_history: ClientHistory) -> AlignedPrefix | None:
         """How far the beginning of a history is known to be aligned, and with which conversation."""
-        for landmark in reversed(log.landmarks) if self._landmarks else ():
-            found = self._landmarks.recall([landmark])
-            known = None if found is None else self._known.get(found[1])
-            if known is not None and (checkpoint := known.aligned.checkpoints.get(landmark[1])) is not None:
-                return checkpoint
+        for landmark in reversed(client_history.landmarks) if self._landmark_memory else ():
+            found = self._landmark_memory.find_longest_prefix([landmark])
+            remembered_log = None if found is None else self._remembered_logs.get(found[1])
+            if (
+                remembered_log is not None
+                and (aligned_prefix := remembered_log.last_alignment.aligned_prefixes.get(landmark[1])) is not None
+            ):
+                return aligned_prefix
         return None
 
     async def read_versions(self, conversation: Conversation, *, until_seq: int | None = None) -> ClientVersions:
@@ -132,325 +135,435 @@ class ClientHistories:
         Args:
             until_seq: as `Store.versions`.
         """
-        mark = conversation.state.get(REWRITTEN)
-        if not mark:
+        rewrite_mark = conversation.state.get(REWRITE_MARK)
+        if not rewrite_mark:
             return NO_VERSIONS
-        known = None if until_seq is not None else self._known.get(conversation.id)
-        if known is not None and (versions := known.find_versions(conversation, mark)) is not None:
+        remembered_log = None if until_seq is not None else self._remembered_logs.get(conversation.id)
+        if (
+            remembered_log is not None
+            and (versions := remembered_log.find_versions(conversation, rewrite_mark)) is not None
+        ):
             return versions
-        stored = await self._store.versions(conversation, until_seq=until_seq)
-        return ClientVersions.from_stored(stored, conversation.redacted)
+        stored = await self._store.read_client_versions(conversation, until_seq=until_seq)
+        return ClientVersions.from_stored(stored, conversation.redacted_seqs)
 
-    def note_versions(self, conversation: Conversation, versions: ClientVersions) -> None:
+    def remember_versions(self, conversation: Conversation, versions: ClientVersions) -> None:
         """Remember what the client shows through the head of a conversation, now that this is stored."""
-        known = self._known.get(conversation.id)
-        if known is not None and known.redacted == conversation.redacted:
+        remembered_log = self._remembered_logs.get(conversation.id)
+        if remembered_log is not None and remembered_log.redacted_seqs == conversation.redacted_seqs:
             size = versions.size_bytes
-            noted = replace(known, versions=versions, versions_seq=conversation.head_seq, versions_bytes=size)
-            self._remember(conversation.id, noted)
+            updated = replace(
+                remembered_log, versions=versions, versions_seq=conversation.head_seq, versions_bytes=size
+            )
+            self._remember_log(conversation.id, updated)
 
-    async def align(self, conversation: Conversation, log: History, *, named: bool) -> Alignment:
+    async def align_history(
+        self, conversation: Conversation, client_history: ClientHistory, *, is_named: bool
+    ) -> Alignment:
         """Align a history with a conversation's log.
 
         Args:
-            named: the client named the conversation.
+            is_named: the client named the conversation.
 
         Raises:
             InvalidRequest: a message is not a JSON object.
             StoreUnavailable: the log cannot be read.
         """
-        known = await self._log(conversation)
-        start = _find_checkpoint(known, log, named=named)
-        count = len(log.raws) - (0 if start is None else start.at)
-        if count <= THREAD_MESSAGES and (start is not None or len(known.elements) <= THREAD_MESSAGES):
-            alignment, history = _align_history(known, log.raws, start, named=named)
+        remembered_log = await self._read_log(conversation)
+        aligned_prefix = _find_log_prefix(remembered_log, client_history, is_named=is_named)
+        count = len(client_history.raw_messages) - (0 if aligned_prefix is None else aligned_prefix.last_index)
+        if count <= MIN_THREAD_MESSAGES and (
+            aligned_prefix is not None or len(remembered_log.elements) <= MIN_THREAD_MESSAGES
+        ):
+            alignment, elements = _align_from_prefix(
+                remembered_log, client_history.raw_messages, aligned_prefix, is_named=is_named
+            )
         else:
-            alignment, history = await asyncio.to_thread(_align_history, known, log.raws, start, named=named)
-        checkpoints: dict[bytes, Checkpoint] = {}
-        if start is not None:
-            checkpoints = {key: one for key, one in known.aligned.checkpoints.items() if one.at <= start.at}
-        if alignment.continues and start is log.checkpoint and not known.joined:
-            checkpoints |= await self._make_checkpoints(conversation, known, log, alignment, history, named=named)
-        known.aligned = _Aligned(alignment, checkpoints)
+            alignment, elements = await asyncio.to_thread(
+                _align_from_prefix, remembered_log, client_history.raw_messages, aligned_prefix, is_named=is_named
+            )
+        aligned_prefixes: dict[bytes, AlignedPrefix] = {}
+        if aligned_prefix is not None:
+            aligned_prefixes = {
+                key: one
+                for key, one in remembered_log.last_alignment.aligned_prefixes.items()
+                if one.last_index <= aligned_prefix.last_index
+            }
+        if (
+            alignment.continues_log
+            and aligned_prefix is client_history.aligned_prefix
+            and not remembered_log.joined_prefills
+        ):
+            aligned_prefixes |= await self._make_aligned_prefixes(
+                conversation, remembered_log, client_history, alignment, elements, is_named=is_named
+            )
+        remembered_log.last_alignment = _LastAlignment(alignment, aligned_prefixes)
         return alignment
 
-    async def _make_checkpoints(
+    async def _make_aligned_prefixes(
         self,
         conversation: Conversation,
-        known: _KnownLog,
-        log: History,
+        remembered_log: _RememberedLog,
+        client_history: ClientHistory,
         alignment: Alignment,
-        history: Sequence[Element],
+        elements: Sequence[AlignmentElement],
         *,
-        named: bool,
-    ) -> _Checkpoints:
+        is_named: bool,
+    ) -> _AlignedPrefixes:
         """Those for the landmarks behind the history's own checkpoint.
 
         Args:
-            history: from that checkpoint on.
+            elements: from that checkpoint on.
         """
-        before, checkpoints = log.checkpoint, dict[bytes, Checkpoint]()
-        landmarks = log.landmarks
-        if before is not None:
-            had = known.aligned.checkpoints
-            landmarks = [one for one in landmarks if one[0] > before.at + 1 and one[1] not in had]
+        previous, aligned_prefixes = client_history.aligned_prefix, dict[bytes, AlignedPrefix]()
+        landmarks = client_history.landmarks
+        if previous is not None:
+            remembered_prefixes = remembered_log.last_alignment.aligned_prefixes
+            landmarks = [
+                one for one in landmarks if one[0] > previous.last_index + 1 and one[1] not in remembered_prefixes
+            ]
         if not landmarks:
             return {}
-        make = partial(_close_parts, known, log.checkpoint, landmarks, alignment, history, named=named)
-        closed = make() if len(landmarks) == 1 else await asyncio.to_thread(make)
-        (first, positions), root = await log.newest_positions(), await log.find_root()
-        for landmark, part in closed:
-            at, behind, behind_seq = len(part.marks) - 1, 0, -1
-            if before is not None:
-                behind, behind_seq = before.at + 1, before.seq
-            omitted = tuple([stretch for stretch in part.omitted if stretch[0] > behind_seq])
-            own = replace(part, marks=part.marks[behind:], omitted=omitted)
-            before = Checkpoint(at, positions[at - first], root, conversation.id, named, own, before)
-            checkpoints[landmark] = before
-            self._landmarks.remember(landmark, conversation.id)
-        return checkpoints
+        make = partial(
+            _cut_parts_at_landmarks,
+            remembered_log,
+            client_history.aligned_prefix,
+            landmarks,
+            alignment,
+            elements,
+            is_named=is_named,
+        )
+        parts = make() if len(landmarks) == 1 else await asyncio.to_thread(make)
+        (first, positions), root = await client_history.compute_newest_positions(), await client_history.find_root()
+        for landmark, part in parts:
+            at, behind, behind_seq = len(part.message_alignments) - 1, 0, -1
+            if previous is not None:
+                behind, behind_seq = previous.last_index + 1, previous.last_seq
+            omitted = tuple([stretch for stretch in part.omitted_ranges if stretch[0] > behind_seq])
+            own_part = replace(part, message_alignments=part.message_alignments[behind:], omitted_ranges=omitted)
+            previous = AlignedPrefix(at, positions[at - first], root, conversation.id, is_named, own_part, previous)
+            aligned_prefixes[landmark] = previous
+            self._landmark_memory.put(landmark, conversation.id)
+        return aligned_prefixes
 
-    async def place(
+    async def build_aligned_history(
         self,
         conversation: Conversation,
-        placed: Conversation,
-        raws: Sequence[bytes],
+        target: Conversation,
+        raw_messages: Sequence[bytes],
         alignment: Alignment,
     ) -> AlignedHistory:
         """What a history that was aligned changes of what its client has shown so far.
 
         Args:
             conversation: whose log it was aligned with.
-            placed: the same, or the branch that begins after the last aligned message.
+            target: the same, or the branch that begins after the last aligned message.
 
         Raises:
             StoreUnavailable: the versions cannot be read.
         """
-        known = await self._log(conversation)
-        before = await self.read_versions(placed)
-        settled = _find_settled(known, alignment, before)
-        wanted, new_from = _shown(alignment, raws, settled), new_index(alignment)
-        changes: list[ClientVersion] = []
-        for seq in sorted({*wanted, *before.seqs_behind(-1 if settled is None else settled.seq)}):
-            to_seq, bodies = wanted.get(seq, (seq + 1, None))
-            earlier = before.get(seq)
-            is_known = bodies is None if earlier is None else (earlier.to_seq, earlier.bodies) == (to_seq, bodies)
-            if is_known or any(seq <= gone < to_seq for gone in placed.redacted):
-                continue
-            delta = 0
-            if bodies is not None:
-                counts = await self._counting.messages([Message(body) for body in bodies], placed.counter)
-                delta = sum(counts) - known.elements[seq].tokens
-            changes.append(ClientVersion(seq, placed.head_seq + 1, to_seq, bodies, delta))
-        versions = before.updated(changes, placed.redacted)
-        known.placed = versions, known.aligned.checkpoints if known.aligned.alignment is alignment else {}
-        seqs = tuple([one.seq if one.mark in ALIGNED else -1 for one in alignment.marks[:new_from]])
-        is_whole = not versions and seqs == tuple(range(placed.head_seq + 1))
-        return AlignedHistory(new_from, None if is_whole else seqs, versions, tuple(changes))
-
-    async def _log(self, conversation: Conversation) -> _KnownLog:
-        """What alignment needs of a log: remembered, and read from where the memory ends."""
-        known = self._known.get(conversation.id)
-        head = conversation.head_seq
-        is_other = known is not None and (known.redacted != conversation.redacted or known.head_seq > head)
-        if known is None or is_other:
-            known = _KnownLog(-1, None, conversation.redacted, [], {}, {}, {}, _Aligned())
-        if known.head_seq < head:
-            entries = await self._store.read(conversation, known.head_seq + 1, head + 1)
-            if len(entries) > THREAD_MESSAGES:
-                elements, joined = await asyncio.to_thread(_elements_of, entries, known.newest)
-            else:
-                elements, joined = _elements_of(entries, known.newest)
-            note_firsts(known.firsts, elements, known.head_seq + 1)
-            known = replace(
-                known,
-                head_seq=head,
-                newest=entries[-1].message,
-                elements=[*known.elements, *elements],
-                joined=known.joined | joined,
+        remembered_log = await self._read_log(conversation)
+        stored_versions = await self.read_versions(target)
+        unchanged_prefix = _find_unchanged_prefix(remembered_log, alignment, stored_versions)
+        shown_bodies, new_from_index = (
+            _find_shown_bodies(alignment, raw_messages, unchanged_prefix),
+            find_new_index(alignment),
+        )
+        new_versions: list[ClientVersion] = []
+        for seq in sorted(
+            {
+                *shown_bodies,
+                *stored_versions.list_changed_seqs_after(-1 if unchanged_prefix is None else unchanged_prefix.last_seq),
+            }
+        ):
+            to_seq, bodies = shown_bodies.get(seq, (seq + 1, None))
+            stored_version = stored_versions.get(seq)
+            is_known = (
+                bodies is None
+                if stored_version is None
+                else (stored_version.to_seq, stored_version.bodies) == (to_seq, bodies)
             )
-        self._remember(conversation.id, known)
-        return known
+            if is_known or any(seq <= redacted_seq < to_seq for redacted_seq in target.redacted_seqs):
+                continue
+            tokens_delta = 0
+            if bodies is not None:
+                counts = await self._message_counter.count_messages(
+                    [Message(body) for body in bodies], target.counter_name
+                )
+                tokens_delta = sum(counts) - remembered_log.elements[seq].tokens
+            new_versions.append(ClientVersion(seq, target.head_seq + 1, to_seq, bodies, tokens_delta))
+        versions = stored_versions.with_later_versions(new_versions, target.redacted_seqs)
+        remembered_log.last_shown = (
+            versions,
+            remembered_log.last_alignment.aligned_prefixes
+            if remembered_log.last_alignment.alignment is alignment
+            else {},
+        )
+        log_seqs = tuple(
+            [one.seq if one.kind in ALIGNED_MARKS else -1 for one in alignment.message_alignments[:new_from_index]]
+        )
+        is_same_as_log = not versions and log_seqs == tuple(range(target.head_seq + 1))
+        return AlignedHistory(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions))
 
-    def _remember(self, conversation_id: str, known: _KnownLog) -> None:
-        before = self._known.pop(conversation_id, None)
-        self._remembered += known.size - (before.size if before is not None else 0)
-        self._known[conversation_id] = known
-        while self._remembered > REMEMBERED_MESSAGES and len(self._known) > 1:
-            _, oldest = self._known.popitem(last=False)
-            self._remembered -= oldest.size
+    async def _read_log(self, conversation: Conversation) -> _RememberedLog:
+        """What alignment needs of a log: remembered, and read from where the memory ends."""
+        remembered_log = self._remembered_logs.get(conversation.id)
+        head_seq = conversation.head_seq
+        is_outdated = remembered_log is not None and (
+            remembered_log.redacted_seqs != conversation.redacted_seqs or remembered_log.head_seq > head_seq
+        )
+        if remembered_log is None or is_outdated:
+            remembered_log = _RememberedLog(-1, None, conversation.redacted_seqs, [], {}, {}, {}, _LastAlignment())
+        if remembered_log.head_seq < head_seq:
+            entries = await self._store.read_log(conversation, remembered_log.head_seq + 1, head_seq + 1)
+            if len(entries) > MIN_THREAD_MESSAGES:
+                elements, joined_prefills = await asyncio.to_thread(
+                    _build_elements, entries, remembered_log.newest_message
+                )
+            else:
+                elements, joined_prefills = _build_elements(entries, remembered_log.newest_message)
+            record_first_seqs(remembered_log.first_seqs, elements, remembered_log.head_seq + 1)
+            remembered_log = replace(
+                remembered_log,
+                head_seq=head_seq,
+                newest_message=entries[-1].message,
+                elements=[*remembered_log.elements, *elements],
+                joined_prefills=remembered_log.joined_prefills | joined_prefills,
+            )
+        self._remember_log(conversation.id, remembered_log)
+        return remembered_log
+
+    def _remember_log(self, conversation_id: str, remembered_log: _RememberedLog) -> None:
+        previous = self._remembered_logs.pop(conversation_id, None)
+        self._remembered_messages += remembered_log.size_messages - (
+            previous.size_messages if previous is not None else 0
+        )
+        self._remembered_logs[conversation_id] = remembered_log
+        while self._remembered_messages > MAX_REMEMBERED_MESSAGES and len(self._remembered_logs) > 1:
+            _, oldest = self._remembered_logs.popitem(last=False)
+            self._remembered_messages -= oldest.size_messages
 
 
-def _find_checkpoint(known: _KnownLog, log: History, *, named: bool) -> Checkpoint | None:
+def _find_log_prefix(
+    remembered_log: _RememberedLog, client_history: ClientHistory, *, is_named: bool
+) -> AlignedPrefix | None:
     """How far a history is known to be aligned with this very log."""
-    start = log.checkpoint
-    if start is None or start.named != named or known.joined:
+    aligned_prefix = client_history.aligned_prefix
+    if aligned_prefix is None or aligned_prefix.is_named != is_named or remembered_log.joined_prefills:
         return None
-    return start if any(one is start for one in known.aligned.checkpoints.values()) else None
+    return (
+        aligned_prefix
+        if any(one is aligned_prefix for one in remembered_log.last_alignment.aligned_prefixes.values())
+        else None
+    )
 
 
-def _find_settled(known: _KnownLog, alignment: Alignment, before: ClientVersions) -> Checkpoint | None:
+def _find_unchanged_prefix(
+    remembered_log: _RememberedLog, alignment: Alignment, stored_versions: ClientVersions
+) -> AlignedPrefix | None:
     """The last message of a history through which the log is shown as its versions say: the history that was placed
     last began the same, and nothing else has been stored since."""
-    if known.placed is None or known.placed[0] is not before or known.aligned.alignment is not alignment:
+    if (
+        remembered_log.last_shown is None
+        or remembered_log.last_shown[0] is not stored_versions
+        or remembered_log.last_alignment.alignment is not alignment
+    ):
         return None
-    shared = [one for key, one in known.aligned.checkpoints.items() if known.placed[1].get(key) is one]
-    return shared[-1] if shared else None
+    shared_prefixes = [
+        one
+        for key, one in remembered_log.last_alignment.aligned_prefixes.items()
+        if remembered_log.last_shown[1].get(key) is one
+    ]
+    return shared_prefixes[-1] if shared_prefixes else None
 
 
-def _align_history(
-    known: _KnownLog, raws: Sequence[bytes], start: Checkpoint | None, *, named: bool
-) -> tuple[Alignment, list[Element]]:
-    """The alignment of a history, and its elements from `start` on."""
-    if start is not None:
-        history = _read_elements(known, raws[start.at :])
-        alignment = align_behind(start.head, known.elements, history, known.firsts, named=named)
+def _align_from_prefix(
+    remembered_log: _RememberedLog,
+    raw_messages: Sequence[bytes],
+    aligned_prefix: AlignedPrefix | None,
+    *,
+    is_named: bool,
+) -> tuple[Alignment, list[AlignmentElement]]:
+    """The alignment of a history, and its elements from `aligned_prefix` on."""
+    if aligned_prefix is not None:
+        elements = _read_elements(remembered_log, raw_messages[aligned_prefix.last_index :])
+        alignment = align_after_head(
+            aligned_prefix.alignment,
+            remembered_log.elements,
+            elements,
+            remembered_log.first_seqs,
+            is_log_named=is_named,
+        )
         if alignment is not None:
-            return alignment, history
-    history = _read_elements(known, raws)
-    return _align_whole(known, history, named=named), history[0 if start is None else start.at :]
+            return alignment, elements
+    elements = _read_elements(remembered_log, raw_messages)
+    return _align_whole(remembered_log, elements, is_named=is_named), elements[
+        0 if aligned_prefix is None else aligned_prefix.last_index :
+    ]
 
 
-def _close_parts(
-    known: _KnownLog,
-    start: Checkpoint | None,
+def _cut_parts_at_landmarks(
+    remembered_log: _RememberedLog,
+    aligned_prefix: AlignedPrefix | None,
     landmarks: Sequence[tuple[int, bytes]],
     alignment: Alignment,
-    history: Sequence[Element],
+    elements: Sequence[AlignmentElement],
     *,
-    named: bool,
+    is_named: bool,
 ) -> list[tuple[bytes, Alignment]]:
     """Parts of an alignment that end before each of the landmarks, where there is such a part.
 
     Args:
-        start: the part before all of these ends here.
-        history: from `start` on.
+        aligned_prefix: the part before all of these ends here.
+        elements: from `aligned_prefix` on.
     """
-    first = 0 if start is None else start.at
-    head = None if start is None else start.head
+    first = 0 if aligned_prefix is None else aligned_prefix.last_index
+    last_part = None if aligned_prefix is None else aligned_prefix.alignment
     parts: list[tuple[bytes, Alignment]] = []
     for count, landmark in landmarks:
-        behind = -1 if head is None else len(head.marks) - 1
-        for at in range(min(count, alignment.new_from) - 1, behind, -1):
-            mark = alignment.marks[at]
-            if mark.mark == "same" and is_end(known.elements, mark.seq, known.firsts):
-                rest = history[max(behind, 0) - first :]
-                head = cut_head(alignment, at, head, known.elements, rest, known.firsts, named=named)
-                if head is None:
+        behind = -1 if last_part is None else len(last_part.message_alignments) - 1
+        for at in range(min(count, alignment.first_new_index) - 1, behind, -1):
+            mark = alignment.message_alignments[at]
+            if mark.kind == "same" and can_end_alignment_head(
+                remembered_log.elements, mark.seq, remembered_log.first_seqs
+            ):
+                rest = elements[max(behind, 0) - first :]
+                last_part = cut_alignment_head(
+                    alignment,
+                    at,
+                    last_part,
+                    remembered_log.elements,
+                    rest,
+                    remembered_log.first_seqs,
+                    is_log_named=is_named,
+                )
+                if last_part is None:
                     return parts
-                parts.append((landmark, head))
+                parts.append((landmark, last_part))
                 break
     return parts
 
 
-def _read_elements(known: _KnownLog, raws: Sequence[bytes]) -> list[Element]:
+def _read_elements(remembered_log: _RememberedLog, raw_messages: Sequence[bytes]) -> list[AlignmentElement]:
     """The elements of a history's messages; those of messages that were sent before are known."""
-    sent = {}
-    history = []
-    for raw in raws:
+    sent_elements = {}
+    elements = []
+    for raw in raw_messages:
         key = hashlib.sha256(raw).digest()
-        element = known.sent.get(key)
+        element = remembered_log.sent_elements.get(key)
         if element is None:
-            element = element_from(Message(bytes(raw)))
-        sent[key] = element
-        history.append(element)
-    known.sent = sent
-    return history
+            element = build_alignment_element(Message(bytes(raw)))
+        sent_elements[key] = element
+        elements.append(element)
+    remembered_log.sent_elements = sent_elements
+    return elements
 
 
-def _align_whole(known: _KnownLog, history: Sequence[Element], *, named: bool) -> Alignment:
-    if known.joined.keys().isdisjoint([element.digest for element in history]):
-        return align(known.elements, history, named=named)
-    return _align_joined(known, history, named=named)
+def _align_whole(remembered_log: _RememberedLog, elements: Sequence[AlignmentElement], *, is_named: bool) -> Alignment:
+    if remembered_log.joined_prefills.keys().isdisjoint([element.digest for element in elements]):
+        return align_history(remembered_log.elements, elements, is_log_named=is_named)
+    return _align_joined_prefills(remembered_log, elements, is_named=is_named)
 
 
-def _align_joined(known: _KnownLog, history: Sequence[Element], *, named: bool) -> Alignment:
+def _align_joined_prefills(
+    remembered_log: _RememberedLog, elements: Sequence[AlignmentElement], *, is_named: bool
+) -> Alignment:
     """Align a history in which answers are joined with their prefills: it is aligned as if they were apart, and a
     joined message stands in the place of the answer."""
-    apart: list[Element] = []
-    places: list[int] = []
-    for element in history:
-        if (answer := known.joined.get(element.digest)) is not None:
-            apart.append(known.elements[answer - 1])
-        places.append(len(apart))
-        apart.append(element if answer is None else known.elements[answer])
-    alignment = align(known.elements, apart, named=named)
-    marks, omitted = [], list(alignment.omitted)
-    for element, place in zip(history, places, strict=True):
-        mark = alignment.marks[place]
-        if element.digest in known.joined and mark.mark == "same":
-            mark = replace(mark, mark="rewritten")
+    split_elements: list[AlignmentElement] = []
+    split_indexes: list[int] = []
+    for element in elements:
+        if (answer := remembered_log.joined_prefills.get(element.digest)) is not None:
+            split_elements.append(remembered_log.elements[answer - 1])
+        split_indexes.append(len(split_elements))
+        split_elements.append(element if answer is None else remembered_log.elements[answer])
+    alignment = align_history(remembered_log.elements, split_elements, is_log_named=is_named)
+    marks, omitted = [], list(alignment.omitted_ranges)
+    for element, split_index in zip(elements, split_indexes, strict=True):
+        mark = alignment.message_alignments[split_index]
+        if element.digest in remembered_log.joined_prefills and mark.kind == "same":
+            mark = replace(mark, kind="rewritten")
             omitted.append((mark.seq - 1, mark.seq))
         marks.append(mark)
     return replace(
         alignment,
-        marks=tuple(marks),
-        omitted=tuple(sorted(omitted)),
-        new_from=next((at for at, place in enumerate(places) if place >= alignment.new_from), len(history)),
+        message_alignments=tuple(marks),
+        omitted_ranges=tuple(sorted(omitted)),
+        first_new_index=next(
+            (at for at, place in enumerate(split_indexes) if place >= alignment.first_new_index), len(elements)
+        ),
     )
 
 
-def _elements_of(entries: Sequence[LogMessage], before: Message | None) -> tuple[list[Element], dict[bytes, int]]:
-    """The elements of log messages, and `_KnownLog.joined` of them.
+def _build_elements(
+    entries: Sequence[LogMessage], previous_message: Message | None
+) -> tuple[list[AlignmentElement], dict[bytes, int]]:
+    """The elements of log messages, and `_RememberedLog.joined` of them.
 
     Args:
-        before: the message in front of the first.
+        previous_message: the message in front of the first.
     """
-    elements: list[Element] = []
-    joined: dict[bytes, int] = {}
+    elements: list[AlignmentElement] = []
+    joined_prefills: dict[bytes, int] = {}
     for entry in entries:
-        elements.append(_element_of(entry))
-        if (both := join_prefill(before, entry.message)) is not None:
-            joined[element_from(both).digest] = entry.seq
-        before = entry.message
-    return elements, joined
+        elements.append(_build_element(entry))
+        if (joined_message := join_prefill(previous_message, entry.message)) is not None:
+            joined_prefills[build_alignment_element(joined_message).digest] = entry.seq
+        previous_message = entry.message
+    return elements, joined_prefills
 
 
 def join_prefill(prefill: Message | None, answer: Message) -> Message | None:
     """The message that a client makes of the beginning that it gave an answer, and of the answer; None without one."""
     if prefill is None or prefill.role != "assistant" or prefill.tool_calls or answer.role != "assistant":
         return None
-    return Message.of({"role": "assistant", "content": prefill.text + answer.text})
+    return Message.from_body({"role": "assistant", "content": prefill.text + answer.text})
 
 
-def _element_of(entry: LogMessage) -> Element:
+def _build_element(entry: LogMessage) -> AlignmentElement:
     meta = entry.meta or {}
-    alternatives = tuple(element_from(Message.of(body)).digest for body in meta.get("alternatives", ()))
+    alternatives = tuple(
+        build_alignment_element(Message.from_body(body)).digest for body in meta.get("alternatives", ())
+    )
     is_answer = "id" in meta and entry.message.role == "assistant"
-    return element_from(entry.message, tokens=entry.tokens, is_answer=is_answer, alternatives=alternatives)
+    return build_alignment_element(entry.message, tokens=entry.tokens, is_answer=is_answer, alternatives=alternatives)
 
 
-def new_index(alignment: Alignment) -> int:
+def find_new_index(alignment: Alignment) -> int:
     """The index of the first message behind those that the log has. A note that stands there is logged as well."""
-    index = alignment.new_from
-    while index and alignment.marks[index - 1].mark == "note" and alignment.marks[index - 1].seq > alignment.last_seq:
+    index = alignment.first_new_index
+    while (
+        index
+        and alignment.message_alignments[index - 1].kind == "note"
+        and alignment.message_alignments[index - 1].seq > alignment.last_seq
+    ):
         index -= 1
     return index
 
 
-def _shown(
-    alignment: Alignment, raws: Sequence[bytes], settled: Checkpoint | None
+def _find_shown_bodies(
+    alignment: Alignment, raw_messages: Sequence[bytes], unchanged_prefix: AlignedPrefix | None
 ) -> dict[int, tuple[int, tuple[bytes, ...]]]:
     """What a history shows in the place of each log message that it changes: where that ends, and the bodies.
 
     Args:
-        settled: look only at what is behind.
+        unchanged_prefix: look only at what is behind.
     """
     shown: dict[int, tuple[int, tuple[bytes, ...]]] = {}
-    start, seq = (0, -1) if settled is None else (settled.at + 1, settled.seq)
-    ends = {first: past for first, past in alignment.omitted if first > seq}
+    start, seq = (0, -1) if unchanged_prefix is None else (unchanged_prefix.last_index + 1, unchanged_prefix.last_seq)
+    ends = {first: past for first, past in alignment.omitted_ranges if first > seq}
     for first, past in ends.items():
         shown |= {seq: (seq + 1, ()) for seq in range(first, past)}
-    before: dict[int, tuple[bytes, ...]] = {}
-    end = new_index(alignment)
-    for raw, one in zip(raws[start:end], alignment.marks[start:end], strict=True):
+    bodies_before: dict[int, tuple[bytes, ...]] = {}
+    end = find_new_index(alignment)
+    for raw, one in zip(raw_messages[start:end], alignment.message_alignments[start:end], strict=True):
         body = bytes(raw)
-        if one.mark in ALIGNED:
-            if one.mark == "rewritten" or one.seq in before:
-                shown[one.seq] = (one.seq + 1, (*before.pop(one.seq, ()), body))
+        if one.kind in ALIGNED_MARKS:
+            if one.kind == "rewritten" or one.seq in bodies_before:
+                shown[one.seq] = (one.seq + 1, (*bodies_before.pop(one.seq, ()), body))
         elif one.seq in ends:
             _, bodies = shown[one.seq]
             shown[one.seq] = (ends[one.seq], (*bodies, body))
         else:
-            before[one.seq] = (*before.get(one.seq, ()), body)
+            bodies_before[one.seq] = (*bodies_before.get(one.seq, ()), body)
     return shown

@@ -8,7 +8,7 @@ from typing import TypeVar
 Entered = TypeVar("Entered")
 
 
-class Held(AsyncExitStack):
+class HeldLeases(AsyncExitStack):
     """A stack of contexts that knows whether there is anything in it, since to unwind an empty one costs as well."""
 
     def __init__(self) -> None:
@@ -19,13 +19,13 @@ class Held(AsyncExitStack):
         self.is_empty = False
         return await super().enter_async_context(cm)
 
-    def handed_on(self) -> Held:
+    def transfer(self) -> HeldLeases:
         """All of it, for whoever lets go of it from now on."""
-        held = self.pop_all()
-        held.is_empty, self.is_empty = self.is_empty, True
-        return held
+        transferred = self.pop_all()
+        transferred.is_empty, self.is_empty = self.is_empty, True
+        return transferred
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         if not self.is_empty:
             self.is_empty = True
             await self.aclose()

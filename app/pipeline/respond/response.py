@@ -10,123 +10,149 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from app.context.calibration import HIGHEST_SLOPE
-from app.context.count.provider_usage import Input, input_of
-from app.context.count.token_counter import is_long
-from app.context.plan.budget import compaction_line
-from app.context.plan.outline import last_view
-from app.context.plan.policy import Policy
+from app.context.count.provider_usage import PromptUsage, read_prompt_usage
+from app.context.count.token_counter import must_count_off_event_loop
+from app.context.plan.budget import compute_compaction_threshold
+from app.context.plan.outline import make_last_view
+from app.context.plan.policy import ContextPolicy
 from app.conversation.messages import Conversation, Message
-from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, release_frames
-from app.observability.metrics import SILENT, Metrics
-from app.observability.request_facts import note_error
-from app.pipeline.admission.answer_replay import DIGEST
-from app.pipeline.background_tasks import Tasks, ended
-from app.pipeline.call.first_event import Begun
-from app.pipeline.call.search_tool_loop import Recalling
-from app.pipeline.call.upstream_call import Ask, Asked
-from app.pipeline.compact.precompaction import Preparing
-from app.pipeline.persist.stored_completion import Storing
-from app.pipeline.persist.turn_writer import Given, Remember
-from app.pipeline.resolve.held_leases import Held
-from app.pipeline.resolve.resolved_request import Writing, unkept
+from app.errors import GatewayError, StoreUnavailable, UpstreamUnavailable, drop_tracebacks
+from app.observability.metrics import NO_METRICS, Metrics
+from app.observability.request_facts import record_error
+from app.pipeline.admission.answer_replay import REQUEST_DIGEST
+from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
+from app.pipeline.call.first_event import StreamReply
+from app.pipeline.call.search_tool_loop import SearchToolLoop
+from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
+from app.pipeline.compact.precompaction import Precompactor
+from app.pipeline.persist.stored_completion import CompletionWriter
+from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
+from app.pipeline.resolve.held_leases import HeldLeases
+from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer import WholeAnswer
-from app.pipeline.respond.context_status import Report, passed_on, status_of
-from app.pipeline.respond.stream_frames import DONE_FRAME, EarlyStream, error_frames, spliced
-from app.pipeline.respond.stream_relay import Relay, await_end, finished_whole
-from app.pipeline.respond.turn_metrics import facts_of_turn, note_view
+from app.pipeline.respond.context_status import ContextReport, choose_status, select_forwarded_headers
+from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames, splice_fields
+from app.pipeline.respond.stream_relay import StreamRelay, collect_whole_answer, drain_stream
+from app.pipeline.respond.turn_metrics import build_turn_facts, record_view_facts
 from app.pipeline.view.view_builder import Turn, View
-from app.pipeline.view.view_history import ASKED, SEEN, asked_facts, facts_of
-from app.pipeline.view.view_state import CALIBRATION, VIEWS, last_view_of, with_view
-from app.upstream.protocols.stream_collector import Collector
-from app.upstream.routing.router import ReadReply
+from app.pipeline.view.view_history import REQUEST_FACTS, VIEW_FACTS, build_request_facts, build_view_facts
+from app.pipeline.view.view_state import CALIBRATIONS, LAST_VIEWS, add_last_view, read_last_view
+from app.upstream.protocols.stream_collector import StreamCollector
+from app.upstream.routing.router import BufferedReply
 
-CUT_PROMPT_TOKENS: Final = 2048
+MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
 """Shorter prompts are not doubted: the smallest window that servers are started with."""
-CUT_SHARE: Final = 0.5
+TRUNCATED_SHARE: Final = 0.5
 """Counts differ by tokenizer, yet hardly by more."""
 
 log = logging.getLogger(__name__)
 
 
-class Delivery:
+class ResponseDelivery:
     """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
 
     def __init__(
         self,
         *,
-        remember: Remember,
-        ask: Ask,
-        recalling: Recalling,
-        preparing: Preparing,
-        storing: Storing,
-        tasks: Tasks,
-        metrics: Metrics = SILENT,
+        turn_writer: TurnWriter,
+        upstream_caller: UpstreamCaller,
+        search_tool_loop: SearchToolLoop,
+        precompactor: Precompactor,
+        completion_writer: CompletionWriter,
+        tasks: BackgroundTasks,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
-        self._remember = remember
-        self._recalling = recalling
-        self._preparing = preparing
-        self._storing = storing
-        self._ask = ask
+        self._turn_writer = turn_writer
+        self._search_tool_loop = search_tool_loop
+        self._precompactor = precompactor
+        self._completion_writer = completion_writer
+        self._upstream_caller = upstream_caller
         self._tasks = tasks
-        self._told_of: set[str] = set()
+        self._models_warned_of: set[str] = set()
         """Models of whose providers the log says that they may cut prompts: once is enough."""
         self._metrics = metrics
 
-    def whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> Coroutine[Any, Any, WholeAnswer]:
+    def deliver_whole(
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
+    ) -> Coroutine[Any, Any, WholeAnswer]:
         """A whole answer: stored, then given our fields. Lets go of what the turn holds."""
-        if turn.recalled is None:
-            return self._whole(turn, view, asked, held)
-        return self._tasks.finish(self._whole(turn, view, asked, held.handed_on()))
+        if turn.search_tool_state is None:
+            return self._deliver_whole(turn, view, upstream_answer, leases)
+        return self._tasks.run_shielded(self._deliver_whole(turn, view, upstream_answer, leases.transfer()))
 
-    async def _whole(self, turn: Turn, view: View, asked: Asked, held: Held) -> WholeAnswer:
+    async def _deliver_whole(
+        self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
+    ) -> WholeAnswer:
         try:
-            collector, body = await self._read(turn, asked)
-            report, reported = report_of(turn, asked.shown), _reported(turn, collector.usage)
-            if cut := _cut_by_provider(report, reported):
-                report = report.warned(cut)
-            note_view(turn.request, report)
-            context = report.context(reported)
+            collector, body = await self._read_whole_answer(turn, upstream_answer)
+            report, reported = (
+                build_context_report(turn, upstream_answer.sent_view),
+                _read_view_usage(turn, collector.usage),
+            )
+            if truncation_warning := _describe_truncation(report, reported):
+                report = report.add_warning(truncation_warning)
+            record_view_facts(turn.request, report)
+            context = report.build_context(reported)
             try:
-                conversation = await self._store_answer(turn, view, asked, collector, report, context, reported)
+                conversation = await self._store_answer(
+                    turn, view, upstream_answer, collector, report, context, reported
+                )
                 if report.conversation_id not in (None, conversation.id):
                     report = replace(report, conversation_id=conversation.id)
             except StoreUnavailable as unavailable:
-                if turn.place.needs_store:
+                if turn.resolved_request.needs_store:
                     raise
-                release_frames(unavailable)
-                report = _without_answer(turn, asked.shown, report)
-                context = report.context(reported)
+                drop_tracebacks(unavailable)
+                report = _build_unstored_report(turn, upstream_answer.sent_view, report)
+                context = report.build_context(reported)
             finally:
-                self._count(asked, report, collector.usage, is_whole=True)
+                self._record_metrics(upstream_answer, report, collector.usage, is_whole=True)
         finally:
-            await held.let_go()
-        headers = {**passed_on(asked.reply.headers), **report.headers(turn.request.request_id)}
-        return WholeAnswer(spliced(body, report.all_fields(context)), headers)
+            await leases.release()
+        headers = {
+            **select_forwarded_headers(upstream_answer.reply.headers),
+            **report.build_headers(turn.request.request_id),
+        }
+        return WholeAnswer(splice_fields(body, report.render_all_fields(context)), headers)
 
-    async def _read(self, turn: Turn, asked: Asked) -> tuple[Collector, bytes]:
+    async def _read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[StreamCollector, bytes]:
         """An answer that is not streamed, once its model searches no more: what it amounts to, and its body."""
         try:
-            if turn.recalled is not None:
-                asked = await self._recalling.whole(turn, asked)
-            assert isinstance(asked.reply, ReadReply)
-            return finished_whole(asked.reply.body, asked.deployment), asked.reply.body
+            if turn.search_tool_state is not None:
+                upstream_answer = await self._search_tool_loop.read_whole_answer(turn, upstream_answer)
+            assert isinstance(upstream_answer.reply, BufferedReply)
+            return collect_whole_answer(
+                upstream_answer.reply.body, upstream_answer.deployment
+            ), upstream_answer.reply.body
         except GatewayError:
-            await self._tasks.finish(self._remember.nothing(turn.place))
+            await self._tasks.run_shielded(self._turn_writer.remove_unanswered_question(turn.resolved_request))
             raise
 
-    async def stream(
-        self, turn: Turn, view: View, asked: Asked, held: Held, report: Report, early: EarlyStream | None = None
+    async def deliver_stream(
+        self,
+        turn: Turn,
+        view: View,
+        upstream_answer: UpstreamAnswer,
+        leases: HeldLeases,
+        report: ContextReport,
+        early: CompactionProgressStream | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up. Lets go of
         what the turn holds."""
-        assert isinstance(asked.reply, Begun)
-        note_view(turn.request, report)
-        source = asked.deployment.key
-        relay = Relay(asked.reply, report, include_usage=turn.request.include_usage, early=early, source=source)
+        assert isinstance(upstream_answer.reply, StreamReply)
+        record_view_facts(turn.request, report)
+        source = upstream_answer.deployment.key
+        relay = StreamRelay(
+            upstream_answer.reply,
+            report,
+            include_usage=turn.request.include_usage,
+            progress_stream=early,
+            source=source,
+        )
         is_over = False
-        pieces = asked.reply.pieces
+        pieces = upstream_answer.reply.remaining_bytes
         try:
-            if frames := relay.begin():
+            if frames := relay.relay_first_events():
                 yield frames
             try:
                 if not relay.has_ended:
@@ -138,84 +164,102 @@ class Delivery:
                     else:
                         if frames := relay.finish():
                             yield frames
-                if relay.is_done:
-                    await await_end(pieces)
+                if relay.is_upstream_done:
+                    await drain_stream(pieces)
                 relay.close()
             except UpstreamUnavailable as broken:
                 relay.close(broken)
             is_over = True
-            yield await self._end_of_stream(turn, view, relay, report, asked)
+            yield await self._finish_stream(turn, view, relay, report, upstream_answer)
         finally:
             if is_over:
-                await asked.reply.aclose()
-                await held.let_go()
+                await upstream_answer.reply.aclose()
+                await leases.release()
             else:
-                await self._tasks.finish(self._cut_off(turn, view, relay, report, asked, held.handed_on()))
+                await self._tasks.run_shielded(
+                    self._finish_after_disconnect(turn, view, relay, report, upstream_answer, leases.transfer())
+                )
 
-    async def _end_of_stream(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked) -> bytes:
+    async def _finish_stream(
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+    ) -> bytes:
         """Store what the stream amounted to; its last frames."""
-        error, amended = relay.failure, b""
+        error, amendment = relay.stream_failure, b""
         try:
-            await self._store_stream(turn, view, relay, report, asked)
+            await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
         except StoreUnavailable as unavailable:
-            release_frames(unavailable)
-            if turn.place.needs_store:
+            drop_tracebacks(unavailable)
+            if turn.resolved_request.needs_store:
                 error = unavailable
             else:
                 log.warning("an answer could not be stored: %s", unavailable.message)
-                amended = relay.amended(_without_answer(turn, asked.shown, report))
+                amendment = relay.render_amendment(_build_unstored_report(turn, upstream_answer.sent_view, report))
         except GatewayError as refused:
-            release_frames(refused)
+            drop_tracebacks(refused)
             error = refused
         if error is None:
-            return amended + DONE_FRAME
-        note_error(error)
-        return error_frames(error)
+            return amendment + DONE_FRAME
+        record_error(error)
+        return render_error_frames(error)
 
-    async def _cut_off(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked, held: Held) -> None:
+    async def _finish_after_disconnect(
+        self,
+        turn: Turn,
+        view: View,
+        relay: StreamRelay,
+        report: ContextReport,
+        upstream_answer: UpstreamAnswer,
+        leases: HeldLeases,
+    ) -> None:
         """Nobody waits for the rest of a stream: keep what had come by then."""
-        await asked.reply.aclose()
+        await upstream_answer.reply.aclose()
         try:
-            await self._store_stream(turn, view, relay, report, asked)
+            await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
         except GatewayError as error:
-            release_frames(error)
+            drop_tracebacks(error)
             log.warning("what a client had received could not be stored: %s", error.message)
         finally:
-            await held.let_go()
+            await leases.release()
 
-    async def _store_stream(self, turn: Turn, view: View, relay: Relay, report: Report, asked: Asked) -> None:
+    async def _store_streamed_answer(
+        self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
+    ) -> None:
         collector = relay.collector
         collector.id = relay.completion_id
-        if collector.has_content or (collector.complete and relay.failure is None):
-            incomplete = not collector.complete or relay.failure is not None
-            self._count(asked, report, collector.usage, is_whole=not incomplete)
-            reported = _reported(turn, collector.usage)
-            context = report.context(reported)
-            await self._store_answer(turn, view, asked, collector, report, context, reported, incomplete=incomplete)
+        if collector.has_content or (collector.is_complete and relay.stream_failure is None):
+            incomplete = not collector.is_complete or relay.stream_failure is not None
+            self._record_metrics(upstream_answer, report, collector.usage, is_whole=not incomplete)
+            reported = _read_view_usage(turn, collector.usage)
+            context = report.build_context(reported)
+            await self._store_answer(
+                turn, view, upstream_answer, collector, report, context, reported, incomplete=incomplete
+            )
         else:
-            await self._tasks.seen_through(self._remember.nothing(turn.place))
+            await self._tasks.run_shielded_to_end(self._turn_writer.remove_unanswered_question(turn.resolved_request))
 
-    def _count(self, asked: Asked, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool) -> None:
+    def _record_metrics(
+        self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
+    ) -> None:
         """Tell what an answer came to; once for each, stored or not."""
         if self._metrics.is_on:
-            self._metrics.answered(facts_of_turn(asked.deployment, report, usage, is_whole=is_whole))
+            self._metrics.count_turn(build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole))
 
     async def _store_answer(
         self,
         turn: Turn,
         view: View,
-        asked: Asked,
-        collector: Collector,
-        report: Report,
+        upstream_answer: UpstreamAnswer,
+        collector: StreamCollector,
+        report: ContextReport,
         context: Mapping[str, Any],
-        reported: Input | None,
+        reported: PromptUsage | None,
         *,
         incomplete: bool = False,
     ) -> Conversation:
         """Store an answer with what its client is told of it, and do what follows from it. Who is cancelled meanwhile
         is so when that is done."""
-        body, *alternatives = collector.messages()
-        message = Message.of(body)
+        body, *alternatives = collector.build_messages()
+        message = Message.from_body(body)
         meta: dict[str, Any] = {
             "id": collector.id,
             "model": collector.model,
@@ -223,155 +267,183 @@ class Delivery:
             "usage": collector.usage,
             "context_status": report.status,
             "context": context,
-            SEEN: facts_of(asked.shown, turn.place, log_tokens=report.log_tokens),
-            ASKED: asked_facts(turn.request),
-            DIGEST: turn.place.request_digest,
+            VIEW_FACTS: build_view_facts(
+                upstream_answer.sent_view, turn.resolved_request, log_tokens=report.log_tokens
+            ),
+            REQUEST_FACTS: build_request_facts(turn.request),
+            REQUEST_DIGEST: turn.resolved_request.request_digest,
         }
         if alternatives:
             meta["alternatives"] = alternatives
-        given = Given(
+        answer = AnswerToStore(
             message=message,
             incomplete=incomplete,
             meta=meta,
-            state=self._learned(turn, asked, report, reported),
-            chunk_count=len(view.outline.chunks),
+            state=self._build_learned_state(turn, upstream_answer, report, reported),
+            chunk_count=len(view.outline.summaries),
         )
-        work = self._kept(turn, view, given)
-        return await (work if _is_one_write(turn, message) else self._tasks.seen_through(work))
+        work = self._write_answer(turn, view, answer)
+        return await (work if _is_single_write(turn, message) else self._tasks.run_shielded_to_end(work))
 
-    async def _kept(self, turn: Turn, view: View, given: Given) -> Conversation:
-        writing = await self._remember.answer(turn.place, given)
-        rest = self._after(turn, view, given, writing)
-        if writing.work is None:
-            return await rest
+    async def _write_answer(self, turn: Turn, view: View, answer: AnswerToStore) -> Conversation:
+        pending_write = await self._turn_writer.start_answer_write(turn.resolved_request, answer)
+        follow_up = self._finish_answer_write(turn, view, answer, pending_write)
+        if pending_write.write_future is None:
+            return await follow_up
         try:
-            await ended(writing.work)
+            await wait_until_done(pending_write.write_future)
         except asyncio.CancelledError:
-            await self._tasks.seen_through(rest)
+            await self._tasks.run_shielded_to_end(follow_up)
             raise
-        return await (rest if _has_come_off(writing.work) else self._tasks.seen_through(rest))
+        return await (
+            follow_up if _has_succeeded(pending_write.write_future) else self._tasks.run_shielded_to_end(follow_up)
+        )
 
-    async def _after(self, turn: Turn, view: View, given: Given, writing: Writing) -> Conversation:
+    async def _finish_answer_write(
+        self, turn: Turn, view: View, answer: AnswerToStore, pending_write: PendingWrite
+    ) -> Conversation:
         """What there is to do once an answer is written, or turned away."""
-        request, place = turn.request, turn.place
-        conversation = await self._remember.answered(writing)
-        if request.keeps_completion and place.keeps and not given.incomplete:
-            await self._storing.keep(request, place, conversation, given.meta["id"])
-        if request.on_answer is not None and not given.incomplete:
-            await request.on_answer(conversation if place.keeps else None)
-        self._preparing.after(turn, view, conversation)
+        request, resolved_request = turn.request, turn.resolved_request
+        conversation = await self._turn_writer.finish_answer_write(pending_write)
+        if request.stores_completion and resolved_request.is_stored and not answer.incomplete:
+            await self._completion_writer.write_completion(request, resolved_request, conversation, answer.meta["id"])
+        if request.on_answer is not None and not answer.incomplete:
+            await request.on_answer(conversation if resolved_request.is_stored else None)
+        self._precompactor.start_if_needed(turn, view, conversation)
         return conversation
 
-    def _learned(self, turn: Turn, asked: Asked, report: Report, reported: Input | None) -> dict[str, Any]:
+    def _build_learned_state(
+        self, turn: Turn, upstream_answer: UpstreamAnswer, report: ContextReport, reported: PromptUsage | None
+    ) -> dict[str, Any]:
         """What changes in the conversation's state with this answer.
 
         Args:
             reported: what the provider said of the prompt that the view made.
         """
-        state, view = turn.place.conversation.state, asked.shown
+        state, view = turn.resolved_request.conversation.state, upstream_answer.sent_view
         window = view.budget.window
-        before = last_view_of(state, turn.policy, window)
-        sent = last_view(view.plan, before, asked=turn.request.summarize == "now" and bool(view.plan.chunks))
-        sent = turn.place.versions.restore_view(sent)
-        learned: dict[str, Any] = {VIEWS: views} if (views := with_view(state, turn.policy, window, sent)) else {}
+        previous_view = read_last_view(state, turn.policy, window)
+        stored_view = make_last_view(
+            view.plan, previous_view, was_requested=turn.request.summarize == "now" and bool(view.plan.summaries)
+        )
+        stored_view = turn.resolved_request.client_versions.restore_view(stored_view)
+        learned: dict[str, Any] = (
+            {LAST_VIEWS: views} if (views := add_last_view(state, turn.policy, window, stored_view)) else {}
+        )
         if reported is None:
             return learned
-        model_key = asked.deployment.key
-        if model_key not in self._told_of and (cut := _cut_by_provider(report, reported)):
-            self._told_of.add(model_key)
-            log.warning("%s: %s", model_key, cut)
-        known, prompt = self._ask.calibration_for(asked.deployment, turn), turn.prompt(view)
-        if (cut_at := known.window_of_cut(prompt, reported.tokens)) is not None:
-            self._ask.learn_window(model_key, cut_at)
-        calibration = known.observe(prompt, reported.tokens)
-        self._ask.learn_slope(model_key, turn.place.conversation, calibration)
-        learned[CALIBRATION] = {**state.get(CALIBRATION, {}), model_key: calibration.to_dict()}
+        model_key = upstream_answer.deployment.key
+        if model_key not in self._models_warned_of and (truncation_warning := _describe_truncation(report, reported)):
+            self._models_warned_of.add(model_key)
+            log.warning("%s: %s", model_key, truncation_warning)
+        calibration_before, prompt = (
+            self._upstream_caller.find_calibration(upstream_answer.deployment, turn),
+            turn.count_prompt(view),
+        )
+        if (learned_window := calibration_before.detect_silent_truncation(prompt, reported.tokens)) is not None:
+            self._upstream_caller.learn_window(model_key, learned_window)
+        calibration = calibration_before.learn_from_report(prompt, reported.tokens)
+        self._upstream_caller.learn_slope(model_key, turn.resolved_request.conversation, calibration)
+        learned[CALIBRATIONS] = {**state.get(CALIBRATIONS, {}), model_key: calibration.to_dict()}
         return learned
 
 
-def report_of(turn: Turn, view: View) -> Report:
+def build_context_report(turn: Turn, view: View) -> ContextReport:
     """What an answer to this turn says of itself."""
-    place, plan, outline, budget = turn.place, view.plan, view.outline, view.budget
+    resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
     pins = outline.pins
     # After an overflow the ratio is what the provider said of the whole prompt, offset included: no slope may be it.
-    slope, beside = min(budget.ratio, HIGHEST_SLOPE), outline.instructions_tokens - place.instructions_tokens
-    return Report(
-        status=status_of(place, plan, stateless=not place.keeps and turn.request.store),
-        conversation_id=place.conversation.id if place.keeps else None,
+    slope, added_tokens = (
+        min(budget.calibration_ratio, HIGHEST_SLOPE),
+        outline.instructions_tokens - resolved_request.instructions_tokens,
+    )
+    return ContextReport(
+        status=choose_status(
+            resolved_request, plan, is_stateless=not resolved_request.is_stored and turn.request.store
+        ),
+        conversation_id=resolved_request.conversation.id if resolved_request.is_stored else None,
         policy=turn.policy.name,
         plan=plan,
         budget=budget,
-        prompt_tokens=budget.calibrated(plan.prompt_tokens),
+        prompt_tokens=budget.calibrate_tokens(plan.prompt_tokens),
         next_seq=outline.next_seq,
-        compaction=_compaction(view) if plan.chunks else view.compaction,
-        log_tokens=budget.calibrated(outline.instructions_tokens + outline.log_tokens),
-        pinned=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
-        compacts_above=_compacts_above(turn.policy, view),
-        max_output_tokens=view.output_limit(),
-        recovered=view.recovered,
-        warnings=(*view.warnings, *_output_warning(view)),
-        searches=turn.recalled.searches if turn.recalled is not None else (),
+        compaction_status=_build_compaction_status(view) if plan.summaries else view.compaction,
+        log_tokens=budget.calibrate_tokens(outline.instructions_tokens + outline.log_tokens),
+        pinned_messages=sum(pin.to_seq - pin.from_seq for pin in pins) if pins else 0,
+        compacts_above=_compute_compaction_threshold(turn.policy, view),
+        max_output_tokens=view.compute_output_limit(),
+        recovered=view.is_overflow_recovered,
+        warnings=(*view.warnings, *_build_output_limit_warning(view)),
+        searches=turn.search_tool_state.searches if turn.search_tool_state is not None else (),
         slope=slope,
-        offset_tokens=budget.calibrated(beside) + round((budget.ratio - slope) * (plan.prompt_tokens - beside)),
+        offset_tokens=budget.calibrate_tokens(added_tokens)
+        + round((budget.calibration_ratio - slope) * (plan.prompt_tokens - added_tokens)),
     )
 
 
-def _without_answer(turn: Turn, view: View, report: Report) -> Report:
+def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> ContextReport:
     """What an answer says of itself that could not be stored, or of which nothing was."""
-    if turn.place.unwritten is None:
-        return report.warned("The answer could not be stored.", status="degraded")
-    stateless = report_of(replace(turn, place=unkept(turn.place)), view)
-    return replace(stateless, warnings=report.warnings)
+    if turn.resolved_request.pending_write is None:
+        return report.add_warning("The answer could not be stored.", status="degraded")
+    stateless_report = build_context_report(replace(turn, resolved_request=mark_unstored(turn.resolved_request)), view)
+    return replace(stateless_report, warnings=report.warnings)
 
 
-def _is_one_write(turn: Turn, message: Message) -> bool:
+def _is_single_write(turn: Turn, message: Message) -> bool:
     """Whether an answer is stored in one step: it is counted at once, and nothing else is to be stored with it."""
-    request, place = turn.request, turn.place
-    has_more = request.keeps_completion or place.points or request.idempotency_key is not None
-    return not (has_more or is_long(len(message.raw)))
+    request, resolved_request = turn.request, turn.resolved_request
+    has_more = request.stores_completion or resolved_request.assigns_external_id or request.idempotency_key is not None
+    return not (has_more or must_count_off_event_loop(len(message.raw)))
 
 
-def _has_come_off(work: asyncio.Future[None]) -> bool:
+def _has_succeeded(work: asyncio.Future[None]) -> bool:
     return not work.cancelled() and work.exception() is None
 
 
-def _reported(turn: Turn, usage: Mapping[str, Any] | None) -> Input | None:
+def _read_view_usage(turn: Turn, usage: Mapping[str, Any] | None) -> PromptUsage | None:
     """What was reported for the view itself, without the rounds in which the model searched."""
-    return input_of(usage if turn.recalled is None else turn.recalled.usage_of_view(usage))
+    return read_prompt_usage(
+        usage if turn.search_tool_state is None else turn.search_tool_state.select_view_usage(usage)
+    )
 
 
-def _cut_by_provider(report: Report, reported: Input | None) -> str | None:
+def _describe_truncation(report: ContextReport, reported: PromptUsage | None) -> str | None:
     """What to say where a provider seems to have left out most of a long prompt. Ollama does so without a word."""
-    sent = report.prompt_tokens
-    if reported is None or sent < CUT_PROMPT_TOKENS or reported.tokens >= CUT_SHARE * sent:
+    sent_tokens = report.prompt_tokens
+    if (
+        reported is None
+        or sent_tokens < MIN_TRUNCATED_PROMPT_TOKENS
+        or reported.tokens >= TRUNCATED_SHARE * sent_tokens
+    ):
         return None
     return (
-        f"The provider counted {reported.tokens} tokens in a prompt of {sent}. If it cut the prompt, its window is "
+        f"The provider counted {reported.tokens} tokens in a prompt of {sent_tokens}. If it cut the "
+        "prompt, its window is "
         "smaller than the one that is configured here."
     )
 
 
-def _compacts_above(policy: Policy, view: View) -> int:
+def _compute_compaction_threshold(policy: ContextPolicy, view: View) -> int:
     """The line for the next view, for a prompt that holds this view's quotations: they are chosen below the line."""
     budget, plan = view.budget, view.plan
-    line = compaction_line(policy, budget, folded=bool(plan.chunks))
-    quoted = sum(one.tokens for one in plan.quotations)
-    return min(budget.hard, line + budget.calibrated(quoted)) if quoted else line
+    threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(plan.summaries))
+    quoted_tokens = sum(quotation.tokens for quotation in plan.quotations)
+    return min(budget.limit, threshold + budget.calibrate_tokens(quoted_tokens)) if quoted_tokens else threshold
 
 
-def _output_warning(view: View) -> tuple[str, ...]:
-    limit, asked, window = view.output_limit(), view.budget.requested_output, view.budget.window
+def _build_output_limit_warning(view: View) -> tuple[str, ...]:
+    limit, requested, window = view.compute_output_limit(), view.budget.requested_output, view.budget.window
     if limit is None:
         return ()
-    wanted = f"from {asked} to {limit}" if asked else f"to {limit}"
-    return (f"The answer's limit was lowered {wanted} tokens: prompt and answer share a window of {window}.",)
+    change = f"from {requested} to {limit}" if requested else f"to {limit}"
+    return (f"The answer's limit was lowered {change} tokens: prompt and answer share a window of {window}.",)
 
 
-def _compaction(view: View) -> Mapping[str, Any]:
+def _build_compaction_status(view: View) -> Mapping[str, Any]:
     """`context.compaction` of a view with summaries: what ran for this answer, or what was made ahead and is used for
     the first time."""
-    plan, last = view.plan, view.outline.last
-    if view.compaction.get("ran") or plan.boundary_seq <= last.boundary.to_seq:
+    plan, previous_view = view.plan, view.outline.last_view
+    if view.compaction.get("ran") or plan.boundary_seq <= previous_view.boundary.to_seq:
         return view.compaction
-    newest = plan.chunks[-1]
+    newest = plan.summaries[-1]
     return {"ran": False, "prepared": True, "duration_ms": 0, "model": newest.model or None, "usage": newest.usage}

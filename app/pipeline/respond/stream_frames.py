@@ -12,10 +12,10 @@ from app.errors import GatewayError, UpstreamRefused, UpstreamUnavailable
 from app.pipeline.chat_request import EventStyle
 
 DONE_FRAME: Final = b"data: [DONE]\n\n"
-_PLAIN_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
+_EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "code": None}
 
 
-def spliced(data: bytes, fields: bytes) -> bytes:
+def splice_fields(data: bytes, fields: bytes) -> bytes:
     """A JSON object with our fields added at its end, where they win over same-named ones of a gateway behind us.
 
     Some servers wrap an only object in a list; it is taken out.
@@ -23,20 +23,20 @@ def spliced(data: bytes, fields: bytes) -> bytes:
     body = data.strip()
     if body[:1] == b"[":
         body = body[1:-1].strip()
-    opened = body[:-1].rstrip()
-    return b"%b%b%b}" % (opened, b"" if opened.endswith(b"{") else b",", fields)
+    open_body = body[:-1].rstrip()
+    return b"%b%b%b}" % (open_body, b"" if open_body.endswith(b"{") else b",", fields)
 
 
-def error_frames(error: GatewayError) -> bytes:
+def render_error_frames(error: GatewayError) -> bytes:
     """A failure after the start of a stream, then the end."""
     try:
-        body = orjson.dumps(_error_body(error))
+        body = orjson.dumps(_build_error_body(error))
     except TypeError:  # an upstream's own, nested too deeply to be written
-        body = orjson.dumps(error.body())
+        body = orjson.dumps(error.build_body())
     return b"data: " + body + b"\n\n" + DONE_FRAME
 
 
-class EarlyStream:
+class CompactionProgressStream:
     """A stream that began before the upstream did, because a compaction runs: its frames until then, and the upstream's
     chunks made to look as if they belonged to one completion from first to last.
 
@@ -57,50 +57,50 @@ class EarlyStream:
         self._style = style
         self._fields = fields
 
-    def started(self, event: Mapping[str, Any]) -> bytes:
+    def render_start(self, event: Mapping[str, Any]) -> bytes:
         """The first chunk, which says that a compaction has started."""
-        return self._told(event, {"role": "assistant", "content": ""})
+        return self._render_event(event, {"role": "assistant", "content": ""})
 
-    def waiting(self) -> bytes:
+    def render_heartbeat(self) -> bytes:
         """A chunk without content, so that no reader times out."""
-        return self._chunk({"content": ""})
+        return self._render_chunk({"content": ""})
 
-    def ended(self, event: Mapping[str, Any], fields: bytes) -> bytes:
+    def render_end(self, event: Mapping[str, Any], fields: bytes) -> bytes:
         """The chunk that says how the compaction ended.
 
         Args:
             fields: ours, of what is sent now.
         """
         self._fields = fields
-        return self._told(event, {"content": ""})
+        return self._render_event(event, {"content": ""})
 
-    def adopted(self, data: bytes, fields: bytes) -> bytes:
+    def render_upstream_chunk(self, data: bytes, fields: bytes) -> bytes:
         """An upstream chunk as part of this completion: the identity is ours, the role was already sent."""
-        chunk = decoded(data)
+        chunk = decode_chunk(data)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             delta = choice.get("delta") if isinstance(choice, dict) else None
             if isinstance(delta, dict) and choice.get("index", 0) == 0:
                 delta.pop("role", None)
-        return b"data: " + spliced(encoded({**chunk, **self._identity}), fields) + b"\n\n"
+        return b"data: " + splice_fields(encode_chunk({**chunk, **self._identity}), fields) + b"\n\n"
 
-    def _told(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
+    def _render_event(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
         if self._style == "chunk":
-            return self._chunk(delta, {"context_event": dict(event)})
-        frame = self._chunk(delta)
+            return self._render_chunk(delta, {"context_event": dict(event)})
+        frame = self._render_chunk(delta)
         if self._style == "named":
             return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
         if self._style == "comment":
             return b": %b %b\n\n" % (event["type"].encode(), orjson.dumps(event)) + frame
         return frame
 
-    def _chunk(self, delta: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
+    def _render_chunk(self, delta: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
         choice = {"index": 0, "delta": dict(delta), "finish_reason": None}
         body = {**self._identity, "choices": [choice], **(extra or {})}
-        return b"data: " + spliced(orjson.dumps(body), self._fields) + b"\n\n"
+        return b"data: " + splice_fields(orjson.dumps(body), self._fields) + b"\n\n"
 
 
-def decoded(data: bytes) -> dict[str, Any]:
+def decode_chunk(data: bytes) -> dict[str, Any]:
     """An upstream's JSON object that the collector has accepted, which lets halves of a character pass and takes an
     object out of a list.
 
@@ -110,19 +110,19 @@ def decoded(data: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        value = _loaded(data)
-    found: dict[str, Any] = value[0] if isinstance(value, list) else value
-    return found
+        value = _decode_leniently(data)
+    chunk: dict[str, Any] = value[0] if isinstance(value, list) else value
+    return chunk
 
 
-def _loaded(data: bytes) -> Any:
+def _decode_leniently(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UpstreamUnavailable("The upstream's stream holds data that is not JSON.") from error
 
 
-def encoded(body: Mapping[str, Any]) -> bytes:
+def encode_chunk(body: Mapping[str, Any]) -> bytes:
     """A JSON object that may hold halves of a character.
 
     Raises:
@@ -138,18 +138,18 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         raise UpstreamUnavailable("The upstream's stream holds data that is nested too deeply.") from error
 
 
-def _error_body(error: GatewayError) -> Mapping[str, Any]:
+def _build_error_body(error: GatewayError) -> Mapping[str, Any]:
     """An OpenAI error body with `error` as its only key; an upstream's own error where it has that shape."""
     if isinstance(error, UpstreamRefused):
         try:
             body = orjson.loads(error.raw_body)
         except orjson.JSONDecodeError:
-            return error.body()
-        return {"error": {**_PLAIN_ERROR, "message": error.message, **_stated(body)}}
-    return error.body()
+            return error.build_body()
+        return {"error": {**_EMPTY_ERROR, "message": error.message, **_read_error(body)}}
+    return error.build_body()
 
 
-def _stated(body: Any) -> Mapping[str, Any]:
+def _read_error(body: Any) -> Mapping[str, Any]:
     """What an upstream's error body says, in whichever of the usual shapes it comes."""
     if isinstance(body, list):
         body = body[0] if body else None

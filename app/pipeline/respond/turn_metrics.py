@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.context.count.provider_usage import input_of, output_of
+from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
 from app.observability.metrics import TurnFacts
-from app.observability.request_facts import request_facts
+from app.observability.request_facts import current_request_facts
 from app.observability.tracing import STREAMED, current_span
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.respond.context_status import Report
-from app.upstream.provider import Deployment
-from app.upstream.routing.prices import cost_usd, input_usd, price_of
+from app.pipeline.respond.context_status import ContextReport
+from app.upstream.provider import ModelDeployment
+from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_usd, find_price
 
 
-def note_view(request: ChatRequest, report: Report) -> None:
+def record_view_facts(request: ChatRequest, report: ContextReport) -> None:
     """Note what the model is shown: numbers and names."""
-    facts = request_facts()
+    facts = current_request_facts()
     if facts is None:
         return
     facts.context_status = report.status
@@ -26,14 +26,14 @@ def note_view(request: ChatRequest, report: Report) -> None:
     prompt_tokens, log_tokens = report.prompt_tokens, report.log_tokens
     facts.prompt_tokens = prompt_tokens
     facts.saved_tokens = log_tokens - prompt_tokens if log_tokens > prompt_tokens else 0
-    facts.compaction_ms = report.compaction.get("duration_ms") or None
+    facts.compaction_ms = report.compaction_status.get("duration_ms") or None
     span = current_span()
     if span.is_recording:
         span.set(
             {
                 "concertina.context.status": report.status,
                 "concertina.context.policy": report.policy,
-                "concertina.context.pressure": report.budget.limit_pressure(prompt_tokens),
+                "concertina.context.pressure": report.budget.compute_limit_pressure(prompt_tokens),
                 "concertina.context.prompt_tokens": prompt_tokens,
                 "concertina.context.saved_tokens": facts.saved_tokens,
                 "concertina.context.window": report.budget.window,
@@ -43,8 +43,8 @@ def note_view(request: ChatRequest, report: Report) -> None:
         )
 
 
-def facts_of_turn(
-    deployment: Deployment, report: Report, usage: Mapping[str, Any] | None, *, is_whole: bool
+def build_turn_facts(
+    deployment: ModelDeployment, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
 ) -> TurnFacts:
     """An answer in numbers: tokens that were sent and saved, and what that cost by list price. Pure.
 
@@ -54,7 +54,7 @@ def facts_of_turn(
         usage: as reported for all that was asked for this answer.
     """
     sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
-    price, prompt, completion_tokens = price_of(deployment), input_of(usage), output_of(usage)
+    price, prompt, completion_tokens = find_price(deployment), read_prompt_usage(usage), read_output_tokens(usage)
     facts = TurnFacts(
         provider=deployment.provider.name,
         model=deployment.upstream_model,
@@ -62,15 +62,15 @@ def facts_of_turn(
         status=report.status,
         prompt_tokens=sent_tokens,
         log_tokens=log_tokens,
-        pressure=report.budget.limit_pressure(sent_tokens),
-        saved_usd=input_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
+        pressure=report.budget.compute_limit_pressure(sent_tokens),
+        saved_usd=compute_prompt_cost_usd(price, log_tokens - sent_tokens if log_tokens > sent_tokens else 0),
         is_whole=is_whole,
         recovered=report.recovered,
     )
     if prompt is not None:
         facts.reported_tokens, facts.cached_tokens = prompt.tokens, prompt.cached_tokens
         facts.completion_tokens = completion_tokens
-        facts.cost_usd = cost_usd(
+        facts.cost_usd = compute_cost_usd(
             price,
             prompt_tokens=prompt.tokens,
             cached_tokens=prompt.cached_tokens,

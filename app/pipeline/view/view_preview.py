@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.context.plan.budget import Budget, compaction_line
+from app.context.plan.budget import Budget, compute_compaction_threshold
 from app.context.plan.outline import Plan
-from app.context.view.message_fate import Disposition, dispositions
+from app.context.view.message_fate import MessageFate, compute_message_fates
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.pipeline.view.view_builder import Turn, Views
+from app.pipeline.view.view_builder import Turn, ViewBuilder
 from app.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class ViewPreview:
     """A plan for the log as it is stored."""
 
     conversation: Conversation
@@ -27,27 +27,29 @@ class Preview:
 
     @property
     def prompt_tokens(self) -> int:
-        return self.budget.calibrated(self.plan.prompt_tokens)
+        return self.budget.calibrate_tokens(self.plan.prompt_tokens)
 
     @property
     def limit_tokens(self) -> int:
-        return self.budget.hard
+        return self.budget.limit
 
 
-async def preview(views: Views, turn: Turn) -> Preview:
+async def build_preview(view_builder: ViewBuilder, turn: Turn) -> ViewPreview:
     """Plan a turn that adds nothing (`conversations.views.stored_turn`), whether or not the view fits.
 
     Raises:
         StoreUnavailable: the log or its summaries cannot be read.
     """
-    view = await views.planned(turn, views.budget(turn), summarize=turn.request.summarize)
-    line = compaction_line(turn.policy, view.budget, folded=bool(view.plan.chunks))
-    return Preview(turn.place.conversation, turn.place.instructions, view.budget, view.plan, line)
+    view = await view_builder.plan_view(turn, view_builder.compute_budget(turn), summarize=turn.request.summarize)
+    compacts_above = compute_compaction_threshold(turn.policy, view.budget, has_summaries=bool(view.plan.summaries))
+    return ViewPreview(
+        turn.resolved_request.conversation, turn.resolved_request.instructions, view.budget, view.plan, compacts_above
+    )
 
 
-async def rows(
+async def read_message_fates(
     store: Store, conversation: Conversation, plan: Plan, from_seq: int, to_seq: int
-) -> list[tuple[LogMessage, Disposition]]:
+) -> list[tuple[LogMessage, MessageFate]]:
     """Log messages `[from_seq, to_seq)`, each with what a plan makes of it."""
-    entries = await store.read(conversation, from_seq, to_seq)
-    return list(zip(entries, dispositions(entries, plan), strict=True))
+    entries = await store.read_log(conversation, from_seq, to_seq)
+    return list(zip(entries, compute_message_fates(entries, plan), strict=True))

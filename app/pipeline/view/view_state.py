@@ -8,42 +8,42 @@ from typing import Any, Final
 import msgspec
 
 from app.context.calibration import Calibration
-from app.context.plan.outline import KEPT_VIEWS, LastView
-from app.context.plan.policy import Policy
+from app.context.plan.outline import MAX_STORED_VIEWS, LastView
+from app.context.plan.policy import ContextPolicy
 
-CALIBRATION, VIEWS = "calibration", "views"
+CALIBRATIONS, LAST_VIEWS = "calibration", "views"
 """`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""
-NO_VIEW: Final = LastView()
+NO_LAST_VIEW: Final = LastView()
 
 
-def calibration_of(state: Mapping[str, Any], model_key: str, start_slope: float = 1.0) -> Calibration:
+def read_calibration(state: Mapping[str, Any], model_key: str, start_slope: float = 1.0) -> Calibration:
     """The calibration of a conversation for a model.
 
     Args:
         start_slope: of a conversation that the model has not answered yet.
     """
-    known = state.get(CALIBRATION)
-    return Calibration.from_dict(known.get(model_key) if known else None, start_slope=start_slope)
+    calibrations = state.get(CALIBRATIONS)
+    return Calibration.from_dict(calibrations.get(model_key) if calibrations else None, start_slope=start_slope)
 
 
-def last_view_of(state: Mapping[str, Any], policy: Policy, window: int) -> LastView:
+def read_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int) -> LastView:
     """What is kept of the last view that was made under a policy for a window."""
-    views = state.get(VIEWS)
-    stored = views.get(_view_key(policy, window)) if views else None
-    return NO_VIEW if stored is None else msgspec.convert(stored, LastView)
+    last_views = state.get(LAST_VIEWS)
+    stored = last_views.get(_view_key(policy, window)) if last_views else None
+    return NO_LAST_VIEW if stored is None else msgspec.convert(stored, LastView)
 
 
-def with_view(state: Mapping[str, Any], policy: Policy, window: int, view: LastView) -> Mapping[str, Any]:
+def add_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int, view: LastView) -> Mapping[str, Any]:
     """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
     key = _view_key(policy, window)
-    known: Mapping[str, Any] = state.get(VIEWS, {})
-    if view == NO_VIEW and key not in known:  # which says as much
-        return known
-    kept = {name: stored for name, stored in known.items() if name != key}
-    while len(kept) >= KEPT_VIEWS:
-        del kept[next(iter(kept))]
-    return {**kept, key: msgspec.to_builtins(view)}
+    stored_views: Mapping[str, Any] = state.get(LAST_VIEWS, {})
+    if view == NO_LAST_VIEW and key not in stored_views:  # which says as much
+        return stored_views
+    kept_views = {name: stored for name, stored in stored_views.items() if name != key}
+    while len(kept_views) >= MAX_STORED_VIEWS:
+        del kept_views[next(iter(kept_views))]
+    return {**kept_views, key: msgspec.to_builtins(view)}
 
 
-def _view_key(policy: Policy, window: int) -> str:
+def _view_key(policy: ContextPolicy, window: int) -> str:
     return f"{policy.name}:{window}"

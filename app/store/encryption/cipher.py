@@ -21,21 +21,21 @@ KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 """Random, as NIST SP 800-38D 8.2.2 allows for up to 2^32 texts under one key."""
 TAG_BYTES: Final = 16
-PREFIX: Final = b"enc1:"
-_PREFIX_TEXT: Final = PREFIX.decode()
-_NAME: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):")
+SEALED_PREFIX: Final = b"enc1:"
+_SEALED_PREFIX_TEXT: Final = SEALED_PREFIX.decode()
+_KEY_NAME_PATTERN: Final = re.compile(rb"enc1:([A-Za-z0-9._-]{1,128}):")
 
 
 class Cipher:
     """Writes under the active key, reads under every key it has. Any thread may use it."""
 
     def __init__(
-        self, keys: Mapping[str, bytes], active: str | None, *, random_bytes: Callable[[int], bytes] = os.urandom
+        self, keys: Mapping[str, bytes], active_key: str | None, *, random_bytes: Callable[[int], bytes] = os.urandom
     ) -> None:
         """
         Args:
             keys: 32 bytes each, by names of letters, digits, `.`, `_` and `-`.
-            active: the one to write with; None: write plain text.
+            active_key: the one to write with; None: write plain text.
 
         Raises:
             ValueError: a key has another length, or the active one is not among them.
@@ -43,40 +43,40 @@ class Cipher:
         for name, key in keys.items():
             if len(key) != KEY_BYTES:
                 raise ValueError(f"The key {name!r} has {len(key)} bytes, expected {KEY_BYTES}.")
-        if active is not None and active not in keys:
-            raise ValueError(f"There is no key {active!r}.")
+        if active_key is not None and active_key not in keys:
+            raise ValueError(f"There is no key {active_key!r}.")
         self._keys: dict[bytes, Any] = {}
-        self._altered: type[Exception] | tuple[()] = ()
+        self._tamper_error: type[Exception] | tuple[()] = ()
         if keys:  # by name, since those without any need not load the library, which has 6 MB
             aesgcm = import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM
-            self._altered = import_module("cryptography.exceptions").InvalidTag
+            self._tamper_error = import_module("cryptography.exceptions").InvalidTag
             self._keys = {name.encode(): aesgcm(key) for name, key in keys.items()}
-        self._active = None if active is None else active.encode()
+        self._active_key = None if active_key is None else active_key.encode()
         self._random_bytes = random_bytes
 
     @property
-    def active(self) -> str | None:
-        return None if self._active is None else self._active.decode()
+    def active_key(self) -> str | None:
+        return None if self._active_key is None else self._active_key.decode()
 
-    def seal(self, plain: bytes, place: bytes) -> bytes:
+    def seal(self, plain: bytes, associated_data: bytes) -> bytes:
         """A text as it is to be stored.
 
         Args:
-            place: where it belongs (associated data): it can be read nowhere else.
+            associated_data: where it belongs (associated data): it can be read nowhere else.
         """
-        if self._active is None:
+        if self._active_key is None:
             return plain
         nonce = self._random_bytes(NONCE_BYTES)
-        sealed: bytes = nonce + self._keys[self._active].encrypt(nonce, plain, place)
-        return PREFIX + self._active + b":" + b2a_base64(sealed, newline=False)
+        sealed: bytes = nonce + self._keys[self._active_key].encrypt(nonce, plain, associated_data)
+        return SEALED_PREFIX + self._active_key + b":" + b2a_base64(sealed, newline=False)
 
-    def open(self, stored: bytes, place: bytes) -> bytes:
+    def unseal(self, stored: bytes, associated_data: bytes) -> bytes:
         """The text that was stored at a place.
 
         Raises:
             StoreUnreadable: its key is not among ours; or it was altered, or stored at another place.
         """
-        parts = _parts(stored)
+        parts = _parse_sealed(stored)
         if parts is None:
             return stored
         name, sealed = parts
@@ -87,38 +87,38 @@ class Cipher:
                 hint=f"Add it as `encryption.keys.{name.decode()}`; after `concertina reencrypt` it is not needed.",
             )
         try:
-            plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
-        except self._altered as error:
+            plain: bytes = key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], associated_data)
+        except self._tamper_error as error:
             raise StoreUnreadable(
                 f"What is stored cannot be decrypted with the key {name.decode()!r}: it was altered or moved, "
                 "or another key has this name now."
             ) from error
         return plain
 
-    def is_current(self, stored: bytes) -> bool:
+    def uses_active_key(self, stored: bytes) -> bool:
         """Whether a text is stored as it would be written now: under the active key, or plain while there is none."""
-        return key_name_of(stored) == self.active
+        return read_key_name(stored) == self.active_key
 
 
 def is_sealed(stored: bytes) -> bool:
     """Whether a stored text may be under a key. Cheap."""
-    return stored.startswith(PREFIX)
+    return stored.startswith(SEALED_PREFIX)
 
 
 def is_sealed_text(stored: str) -> bool:
     """The same of a text that was read as such."""
-    return stored.startswith(_PREFIX_TEXT)
+    return stored.startswith(_SEALED_PREFIX_TEXT)
 
 
-def key_name_of(stored: bytes) -> str | None:
+def read_key_name(stored: bytes) -> str | None:
     """The name of the key that a stored text is under; None of a plain one."""
-    parts = _parts(stored)
+    parts = _parse_sealed(stored)
     return None if parts is None else parts[0].decode()
 
 
-def _parts(stored: bytes) -> tuple[bytes, bytes] | None:
+def _parse_sealed(stored: bytes) -> tuple[bytes, bytes] | None:
     """The key's name, and nonce with ciphertext; None of plain text."""
-    named = _NAME.match(stored) if stored.startswith(PREFIX) else None
+    named = _KEY_NAME_PATTERN.match(stored) if stored.startswith(SEALED_PREFIX) else None
     if named is None:
         return None
     try:

@@ -17,30 +17,30 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
-from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage, StoredCompletion
+from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, StoredCompletion, Summary
 from app.store.contract import (
-    Append,
     CompletionQuery,
-    Found,
-    FoundAnywhere,
+    ConversationHit,
+    ConversationQuery,
+    IdempotencyKeyRecord,
     Lease,
-    ListQuery,
-    Match,
-    RequestKey,
+    LinkMatch,
+    LogAppend,
+    PendingAppend,
+    SearchHit,
     Store,
     StoreInfo,
-    UnderWay,
 )
 from app.store.encryption.cipher import Cipher, is_sealed
-from app.store.encryption.sealed_fields import Sealing
-from app.store.search.unindexed_search import Unindexed
+from app.store.encryption.sealed_fields import FieldSealer
+from app.store.search.unindexed_search import UnindexedSearch
 
-Sealed = TypeVar("Sealed")
-Opened = TypeVar("Opened")
+Source = TypeVar("Source")
+Converted = TypeVar("Converted")
 
-INLINE_BYTES: Final = 256 * 1024
+INLINE_LIMIT_BYTES: Final = 256 * 1024
 """More than this is not encrypted or decrypted on the event loop: half a millisecond."""
-BYTES_OF_A_MESSAGE: Final = 8 * 1024
+MESSAGE_OVERHEAD_BYTES: Final = 8 * 1024
 """What a message takes beside its length, in bytes that take as long."""
 
 
@@ -49,12 +49,12 @@ class EncryptedStore:
 
     def __init__(self, inner: Store, cipher: Cipher) -> None:
         self.inner = inner
-        self.sealing = Sealing(cipher)
-        self._unindexed = Unindexed(inner, self.sealing)
+        self.sealer = FieldSealer(cipher)
+        self._unindexed_search = UnindexedSearch(inner, self.sealer)
 
     @property
-    def searches_all(self) -> bool:
-        return not self.sealing.is_active
+    def is_fully_searchable(self) -> bool:
+        return not self.sealer.is_encrypting
 
     async def open(self) -> None:
         await self.inner.open()
@@ -65,101 +65,119 @@ class EncryptedStore:
     async def check(self) -> StoreInfo:
         return await self.inner.check()
 
-    async def find(
-        self, *, tenant: str, root: str, links: Sequence[bytes], skeletons: Sequence[bytes], within: str | None = None
-    ) -> list[Match]:
-        found = await self.inner.find(tenant=tenant, root=root, links=links, skeletons=skeletons, within=within)
-        return await self._each(found, self._opened_match, sealed_bytes(match.message for match in found))
+    async def find_link_matches(
+        self,
+        *,
+        tenant: str,
+        root: str,
+        links: Sequence[bytes],
+        skeletons: Sequence[bytes],
+        named_conversation_id: str | None = None,
+    ) -> list[LinkMatch]:
+        found = await self.inner.find_link_matches(
+            tenant=tenant, root=root, links=links, skeletons=skeletons, named_conversation_id=named_conversation_id
+        )
+        return await self._convert_all(found, self._unseal_match, count_sealed_bytes(match.message for match in found))
 
-    def _opened_match(self, match: Match) -> Match:
-        conversation = self.sealing.open_conversation(match.conversation)
-        message = self.sealing.open_message(conversation.tenant, match.message)
+    def _unseal_match(self, match: LinkMatch) -> LinkMatch:
+        conversation = self.sealer.unseal_conversation(match.conversation)
+        message = self.sealer.unseal_message(conversation.tenant, match.message)
         is_plain = conversation is match.conversation and message is match.message
-        return match if is_plain else Match(conversation, message, match.by_skeleton)
+        return match if is_plain else LinkMatch(conversation, message, match.by_skeleton)
 
-    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        return self._opened(await self.inner.get(tenant=tenant, conversation_id=conversation_id))
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        return self._unseal_conversation(
+            await self.inner.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        )
 
-    async def look_up(self, conversation_id: str) -> Conversation | None:
-        return self._opened(await self.inner.look_up(conversation_id))
+    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
+        return self._unseal_conversation(await self.inner.find_conversation_of_any_tenant(conversation_id))
 
-    def _opened(self, found: Conversation | None) -> Conversation | None:
-        return None if found is None else self.sealing.open_later(found)
+    def _unseal_conversation(self, found: Conversation | None) -> Conversation | None:
+        return None if found is None else self.sealer.unseal_lazily(found)
 
-    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self.inner.point(tenant=tenant, external_id=external_id, conversation=conversation)
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        await self.inner.assign_external_id(tenant=tenant, external_id=external_id, conversation=conversation)
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return await self._all_opened(conversation, await self.inner.read(conversation, from_seq, to_seq))
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        return await self._unseal_messages(conversation, await self.inner.read_log(conversation, from_seq, to_seq))
 
-    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        return await self._all_opened(conversation, await self.inner.read_ranges(conversation, ranges))
+    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        return await self._unseal_messages(conversation, await self.inner.read_log_ranges(conversation, ranges))
 
-    async def _all_opened(self, conversation: Conversation, entries: list[LogMessage]) -> list[LogMessage]:
+    async def _unseal_messages(self, conversation: Conversation, entries: list[LogMessage]) -> list[LogMessage]:
         tenant = conversation.tenant
-        return await self._each(entries, lambda entry: self.sealing.open_message(tenant, entry), sealed_bytes(entries))
+        return await self._convert_all(
+            entries, lambda entry: self.sealer.unseal_message(tenant, entry), count_sealed_bytes(entries)
+        )
 
-    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
         tenant = conversation.tenant
-        found = await self.inner.versions(conversation, until_seq=until_seq)
-        size = sum(len(body) + BYTES_OF_A_MESSAGE for one in found for body in one.bodies or ())
-        return await self._each(found, lambda one: self.sealing.open_version(tenant, one), size)
+        found = await self.inner.read_client_versions(conversation, until_seq=until_seq)
+        size = sum(len(body) + MESSAGE_OVERHEAD_BYTES for one in found for body in one.bodies or ())
+        return await self._convert_all(found, lambda one: self.sealer.unseal_client_version(tenant, one), size)
 
-    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
-        await self.inner.keep_anchors(anchors)
+    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
+        await self.inner.add_anchors(anchors)
 
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
         return await self.inner.find_anchors(digests)
 
-    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         """Nothing while a key is active: an index would tell the words."""
-        if self.searches_all:
-            await self.inner.index(conversation, entries)
+        if self.is_fully_searchable:
+            await self.inner.index_messages(conversation, entries)
 
-    async def forget_index(self) -> None:
-        await self.inner.forget_index()
+    async def clear_search_index(self) -> None:
+        await self.inner.clear_search_index()
 
-    async def search(
+    async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
-    ) -> list[Found]:
+    ) -> list[SearchHit]:
         """While a key is active, of long ranges only the newest messages are looked into."""
-        if not self.searches_all:
-            return await self._unindexed.search(
+        if not self.is_fully_searchable:
+            return await self._unindexed_search.search_log(
                 conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
             )
-        found = await self.inner.search(
+        found = await self.inner.search_log(
             conversation, terms=terms, from_seq=from_seq, before_seq=before_seq, limit=limit
         )
-        return [Found(self.sealing.open_message(conversation.tenant, one.message), one.score) for one in found]
+        return [SearchHit(self.sealer.unseal_message(conversation.tenant, one.message), one.score) for one in found]
 
-    def append(self, write: Append) -> UnderWay:
-        return self._append_sealed(write) if self.sealing.is_active else self.inner.append(write)
+    def append(self, write: LogAppend) -> PendingAppend:
+        return self._seal_and_append(write) if self.sealer.is_encrypting else self.inner.append(write)
 
-    async def _append_sealed(self, write: Append) -> None:
+    async def _seal_and_append(self, write: LogAppend) -> None:
         tenant = write.conversation.tenant
-        messages = await self._sealed(tenant, write.messages)
-        sealed = self.sealing.seal_conversation(write.conversation)
-        versions = [self.sealing.seal_version(tenant, one) for one in write.versions]
+        messages = await self._seal_messages(tenant, write.messages)
+        sealed = self.sealer.seal_conversation(write.conversation)
+        versions = [self.sealer.seal_client_version(tenant, one) for one in write.versions]
         await self.inner.append(replace(write, conversation=sealed, messages=messages, versions=versions))
 
-    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        return await self.inner.delete(tenant=tenant, conversation_id=conversation_id)
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
+        return await self.inner.erase_conversation(tenant=tenant, conversation_id=conversation_id)
 
-    async def chunks(
+    async def find_summaries(
         self,
         *,
         tenant: str,
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
-        after: bytes | None = None,
-        texts: bool = True,
-    ) -> list[Chunk]:
-        found = await self.inner.chunks(tenant=tenant, root=root, path=path, links=links, after=after, texts=texts)
-        return [self.sealing.open_chunk(tenant, chunk) for chunk in found] if texts else found
+        from_link: bytes | None = None,
+        with_texts: bool = True,
+    ) -> list[Summary]:
+        found = await self.inner.find_summaries(
+            tenant=tenant, root=root, path=path, links=links, from_link=from_link, with_texts=with_texts
+        )
+        return [self.sealer.unseal_summary(tenant, chunk) for chunk in found] if with_texts else found
 
-    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
-        await self.inner.add_chunk(tenant=tenant, root=root, chunk=self.sealing.seal_chunk(tenant, chunk), fence=fence)
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
+        await self.inner.add_summary(
+            tenant=tenant, root=root, summary=self.sealer.seal_summary(tenant, summary), fence=fence
+        )
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         return await self.inner.claim_lease(root=root, key=key, holder=holder, seconds=seconds)
@@ -170,140 +188,155 @@ class EncryptedStore:
     async def release_lease(self, lease: Lease) -> None:
         await self.inner.release_lease(lease)
 
-    async def conversations(self, *, tenant: str | None, query: ListQuery) -> list[Conversation]:
-        found = await self.inner.conversations(tenant=tenant, query=query)
-        return [self.sealing.open_later(conversation) for conversation in found]
+    async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
+        found = await self.inner.list_conversations(tenant=tenant, query=query)
+        return [self.sealer.unseal_lazily(conversation) for conversation in found]
 
-    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        described = await self.inner.describe(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
-        return self._opened(described)
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
+        described = await self.inner.replace_metadata(tenant=tenant, conversation_id=conversation_id, metadata=metadata)
+        return self._unseal_conversation(described)
 
-    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self.inner.mark(conversation, marks)
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self.inner.replace_marks(conversation, marks)
 
-    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
         tenant = conversation.tenant
-        sealed = await self._sealed(tenant, entries)
-        return [self.sealing.open_chunk(tenant, chunk) for chunk in await self.inner.redact(conversation, sealed)]
+        sealed = await self._seal_messages(tenant, entries)
+        return [
+            self.sealer.unseal_summary(tenant, chunk)
+            for chunk in await self.inner.redact_messages(conversation, sealed)
+        ]
 
-    async def rewrite(
+    async def rewrite_sealed_fields(
         self,
         conversation: Conversation,
         *,
         entries: Sequence[LogMessage] = (),
-        chunks: Sequence[Chunk] = (),
-        versions: Sequence[ClientVersion] = (),
+        summaries: Sequence[Summary] = (),
+        client_versions: Sequence[ClientVersion] = (),
     ) -> None:
         tenant = conversation.tenant
-        sealed = await self._sealed(tenant, entries)
-        await self.inner.rewrite(
-            self.sealing.seal_conversation(conversation),
+        sealed = await self._seal_messages(tenant, entries)
+        await self.inner.rewrite_sealed_fields(
+            self.sealer.seal_conversation(conversation),
             entries=sealed,
-            chunks=[self.sealing.seal_chunk(tenant, chunk) for chunk in chunks],
-            versions=[self.sealing.seal_version(tenant, one) for one in versions],
+            summaries=[self.sealer.seal_summary(tenant, chunk) for chunk in summaries],
+            client_versions=[self.sealer.seal_client_version(tenant, one) for one in client_versions],
         )
 
-    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
-        await self.inner.revise(tenant=tenant, root=root, chunk=self.sealing.seal_chunk(tenant, chunk))
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        await self.inner.revise_summary(tenant=tenant, root=root, summary=self.sealer.seal_summary(tenant, summary))
 
-    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
-        found = await self.inner.revisions(tenant=tenant, root=root, chunk_id=chunk_id)
-        return [self.sealing.open_chunk(tenant, chunk) for chunk in found]
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
+        found = await self.inner.read_summary_revisions(tenant=tenant, root=root, summary_id=summary_id)
+        return [self.sealer.unseal_summary(tenant, chunk) for chunk in found]
 
-    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
-        return await self.inner.delete_chunk(tenant=tenant, root=root, chunk_id=chunk_id)
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
+        return await self.inner.delete_summary(tenant=tenant, root=root, summary_id=summary_id)
 
-    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
         """While a key is active only the newest conversations are looked into."""
-        if not self.searches_all:
-            return await self._unindexed.search_all(tenant=tenant, terms=terms, limit=limit)
-        found = await self.inner.search_all(tenant=tenant, terms=terms, limit=limit)
+        if not self.is_fully_searchable:
+            return await self._unindexed_search.search_tenant(tenant=tenant, terms=terms, limit=limit)
+        found = await self.inner.search_tenant(tenant=tenant, terms=terms, limit=limit)
         return [
-            FoundAnywhere(
-                self.sealing.open_conversation(one.conversation),
-                self.sealing.open_message(tenant, one.message),
+            ConversationHit(
+                self.sealer.unseal_conversation(one.conversation),
+                self.sealer.unseal_message(tenant, one.message),
                 one.score,
             )
             for one in found
         ]
 
-    async def keep_completion(self, completion: StoredCompletion) -> None:
-        await self.inner.keep_completion(self.sealing.seal_completion(completion))
+    async def save_completion(self, completion: StoredCompletion) -> None:
+        await self.inner.save_completion(self.sealer.seal_completion(completion))
 
-    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
-        found = await self.inner.completions(tenant=tenant, query=query)
-        return await self._each(found, self.sealing.open_completion, 0)
+    async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+        found = await self.inner.list_completions(tenant=tenant, query=query)
+        return await self._convert_all(found, self.sealer.unseal_completion, 0)
 
-    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
-        found = await self.inner.completion(tenant=tenant, completion_id=completion_id)
-        return None if found is None else self.sealing.open_completion(found)
+    async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+        found = await self.inner.find_completion(tenant=tenant, completion_id=completion_id)
+        return None if found is None else self.sealer.unseal_completion(found)
 
-    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
-        return await self.inner.describe_completion(tenant=tenant, completion_id=completion_id, metadata=metadata)
+    async def replace_completion_metadata(
+        self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
+    ) -> bool:
+        return await self.inner.replace_completion_metadata(
+            tenant=tenant, completion_id=completion_id, metadata=metadata
+        )
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         return await self.inner.delete_completion(tenant=tenant, completion_id=completion_id)
 
-    async def claim_request(
+    async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
-    ) -> RequestKey:
-        return await self.inner.claim_request(
+    ) -> IdempotencyKeyRecord:
+        return await self.inner.claim_idempotency_key(
             tenant=tenant, key=key, digest=digest, holder=holder, seconds=seconds, kept_seconds=kept_seconds
         )
 
-    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
-        await self.inner.settle_request(tenant=tenant, key=key, holder=holder, conversation_id=conversation_id, seq=seq)
+    async def complete_idempotency_key(
+        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
+    ) -> None:
+        await self.inner.complete_idempotency_key(
+            tenant=tenant, key=key, holder=holder, conversation_id=conversation_id, seq=seq
+        )
 
-    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
-        await self.inner.give_up_request(tenant=tenant, key=key, holder=holder)
+    async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
+        await self.inner.release_idempotency_key(tenant=tenant, key=key, holder=holder)
 
-    async def add_key(self, key: ApiKey) -> None:
-        await self.inner.add_key(key)
+    async def add_api_key(self, key: ApiKey) -> None:
+        await self.inner.add_api_key(key)
 
-    async def key_of(self, digest: str) -> ApiKey | None:
-        return await self.inner.key_of(digest)
+    async def find_api_key(self, digest: str) -> ApiKey | None:
+        return await self.inner.find_api_key(digest)
 
-    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        return await self.inner.keys(tenant=tenant)
+    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        return await self.inner.list_api_keys(tenant=tenant)
 
-    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        return await self.inner.revoke_key(key_id, tenant=tenant)
+    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+        return await self.inner.revoke_api_key(key_id, tenant=tenant)
 
-    async def server_secret(self, name: str, *, proposed: str) -> str:
-        return await self.inner.server_secret(name, proposed=proposed)
+    async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
+        return await self.inner.ensure_server_secret(name, proposed=proposed)
 
-    async def purge_requests(self) -> int:
-        return await self.inner.purge_requests()
+    async def purge_idempotency_keys(self) -> int:
+        return await self.inner.purge_idempotency_keys()
 
-    async def purge_chunks(self, *, made_before: datetime) -> int:
-        return await self.inner.purge_chunks(made_before=made_before)
+    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
+        return await self.inner.purge_stray_summaries(created_before=created_before)
 
-    async def scrub(self) -> None:
-        await self.inner.scrub()
+    async def scrub_deleted_data(self) -> None:
+        await self.inner.scrub_deleted_data()
 
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return await self.inner.model_facts()
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
+        return await self.inner.read_model_facts()
 
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        await self.inner.learn(model=model, facts=facts)
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        await self.inner.merge_model_facts(model=model, facts=facts)
 
-    async def _sealed(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
-        if not self.sealing.is_active:
+    async def _seal_messages(self, tenant: str, entries: Sequence[LogMessage]) -> Sequence[LogMessage]:
+        if not self.sealer.is_encrypting:
             return entries
-        size = sum(len(entry.message.raw) for entry in entries) + len(entries) * BYTES_OF_A_MESSAGE
-        return await self._each(entries, lambda entry: self.sealing.seal_message(tenant, entry), size)
+        size = sum(len(entry.message.raw) for entry in entries) + len(entries) * MESSAGE_OVERHEAD_BYTES
+        return await self._convert_all(entries, lambda entry: self.sealer.seal_message(tenant, entry), size)
 
-    async def _each(self, items: Sequence[Sealed], change: Callable[[Sealed], Opened], size: int) -> list[Opened]:
+    async def _convert_all(
+        self, items: Sequence[Source], convert: Callable[[Source], Converted], size_bytes: int
+    ) -> list[Converted]:
         """Seal or open one after the other, off the event loop where that takes long.
 
         Args:
-            size: how many bytes there are to do.
+            size_bytes: how many bytes there are to do.
         """
-        if size <= INLINE_BYTES:
-            return [change(item) for item in items]
-        return await asyncio.to_thread(lambda: [change(item) for item in items])
+        if size_bytes <= INLINE_LIMIT_BYTES:
+            return [convert(item) for item in items]
+        return await asyncio.to_thread(lambda: [convert(item) for item in items])
 
 
-def sealed_bytes(entries: Iterable[LogMessage]) -> int:
+def count_sealed_bytes(entries: Iterable[LogMessage]) -> int:
     """How much there is to open."""
-    return sum(len(entry.message.raw) + BYTES_OF_A_MESSAGE for entry in entries if is_sealed(entry.message.raw))
+    return sum(len(entry.message.raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if is_sealed(entry.message.raw))

@@ -7,86 +7,86 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk
-from app.store.chunk_revisions import replaces, revised, succeeding
-from app.store.contract import HeadMoved
+from app.conversation.messages import Summary
+from app.store.chunk_revisions import apply_revision, may_replace, number_next_revision
+from app.store.contract import WriteConflict
 
-Place = tuple[str, str]
+ConversationKey = tuple[str, str]
 """Root and conversation id."""
-_Range = tuple[bytes, bytes, bool]
+_RangeKey = tuple[bytes, bytes, bool]
 """The links at both ends, and whether it is a fold."""
 
 
-class MemoryChunks:
+class MemorySummaries:
     """The part of `Store` that keeps chunks by their range, each tenant's apart."""
 
     def __init__(self) -> None:
-        self._chunks: dict[Place, dict[_Range, Chunk]] = defaultdict(dict)
+        self._summaries: dict[ConversationKey, dict[_RangeKey, Summary]] = defaultdict(dict)
         """By tenant and root."""
-        self._revisions: dict[tuple[str, str, str], list[Chunk]] = defaultdict(list)
+        self._revisions: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
         """Superseded texts, oldest first, by tenant, root and chunk id."""
 
-    def _chunks_of(self, tenant: str, root: str) -> list[Chunk]:
-        return list(self._chunks.get((tenant, root), {}).values())
+    def _list_summaries(self, tenant: str, root: str) -> list[Summary]:
+        return list(self._summaries.get((tenant, root), {}).values())
 
-    def _all_chunks(self, root: str) -> list[tuple[str, Chunk]]:
+    def _list_root_summaries(self, root: str) -> list[tuple[str, Summary]]:
         """Chunks with their tenants."""
         return [
-            (place[0], chunk) for place, held in self._chunks.items() if place[1] == root for chunk in held.values()
+            (place[0], chunk) for place, held in self._summaries.items() if place[1] == root for chunk in held.values()
         ]
 
-    def _chunk(self, tenant: str, root: str, chunk_id: str) -> Chunk | None:
-        return next((chunk for chunk in self._chunks_of(tenant, root) if chunk.id == chunk_id), None)
+    def _find_summary(self, tenant: str, root: str, summary_id: str) -> Summary | None:
+        return next((chunk for chunk in self._list_summaries(tenant, root) if chunk.id == summary_id), None)
 
-    def _put_chunk(self, tenant: str, root: str, chunk: Chunk) -> None:
-        self._chunks[tenant, root][_range_of(chunk)] = chunk
+    def _put_summary(self, tenant: str, root: str, summary: Summary) -> None:
+        self._summaries[tenant, root][_range_key(summary)] = summary
 
-    def _drop_chunk(self, tenant: str, root: str, chunk: Chunk) -> None:
-        del self._chunks[tenant, root][_range_of(chunk)]
-        self._revisions.pop((tenant, root, chunk.id), None)
+    def _drop_summary(self, tenant: str, root: str, summary: Summary) -> None:
+        del self._summaries[tenant, root][_range_key(summary)]
+        self._revisions.pop((tenant, root, summary.id), None)
 
-    def _add_chunk(self, tenant: str, root: str, chunk: Chunk) -> None:
-        known = self._chunks[tenant, root].get(_range_of(chunk))
+    def _insert_or_replace_summary(self, tenant: str, root: str, summary: Summary) -> None:
+        known = self._summaries[tenant, root].get(_range_key(summary))
         if known is None:
-            self._put_chunk(tenant, root, chunk)
-        elif replaces(chunk, known):
-            if known.id == chunk.id:
+            self._put_summary(tenant, root, summary)
+        elif may_replace(summary, known):
+            if known.id == summary.id:
                 self._revisions[tenant, root, known.id].append(known)
             else:
-                self._drop_chunk(tenant, root, known)
-            self._put_chunk(tenant, root, succeeding(known, chunk))
+                self._drop_summary(tenant, root, known)
+            self._put_summary(tenant, root, number_next_revision(known, summary))
 
-    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
-        known = self._chunk(tenant, root, chunk.id)
-        if known is None or known.revision != chunk.revision - 1:
-            raise HeadMoved
-        self._revisions[tenant, root, chunk.id].append(known)
-        self._put_chunk(tenant, root, revised(known, chunk))
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        known = self._find_summary(tenant, root, summary.id)
+        if known is None or known.revision != summary.revision - 1:
+            raise WriteConflict
+        self._revisions[tenant, root, summary.id].append(known)
+        self._put_summary(tenant, root, apply_revision(known, summary))
 
-    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
-        known = self._chunk(tenant, root, chunk_id)
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
+        known = self._find_summary(tenant, root, summary_id)
         if known is None:
             return []
-        return [*(revised(known, old) for old in self._revisions.get((tenant, root, chunk_id), ())), known]
+        return [*(apply_revision(known, old) for old in self._revisions.get((tenant, root, summary_id), ())), known]
 
-    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
-        doomed = self._chunk(tenant, root, chunk_id)
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
+        doomed = self._find_summary(tenant, root, summary_id)
         if doomed is None:
             return False
-        self._drop_chunk(tenant, root, doomed)
-        for fold in self._chunks_of(tenant, root):
-            if chunk_id in fold.folds:
-                await self.delete_chunk(tenant=tenant, root=root, chunk_id=fold.id)
+        self._drop_summary(tenant, root, doomed)
+        for fold in self._list_summaries(tenant, root):
+            if summary_id in fold.folds:
+                await self.delete_summary(tenant=tenant, root=root, summary_id=fold.id)
         return True
 
-    def _rewrite_chunks(self, tenant: str, root: str, chunks: Sequence[Chunk]) -> None:
-        for chunk in chunks:
-            known = self._chunk(tenant, root, chunk.id)
+    def _rewrite_summary_texts(self, tenant: str, root: str, summaries: Sequence[Summary]) -> None:
+        for chunk in summaries:
+            known = self._find_summary(tenant, root, chunk.id)
             if known is not None and known.revision == chunk.revision:
-                self._put_chunk(tenant, root, replace(known, text=chunk.text))
+                self._put_summary(tenant, root, replace(known, text=chunk.text))
             older = self._revisions.get((tenant, root, chunk.id), [])
             older[:] = [replace(old, text=chunk.text) if old.revision == chunk.revision else old for old in older]
 
 
-def _range_of(chunk: Chunk) -> _Range:
-    return chunk.from_link, chunk.to_link, bool(chunk.folds)
+def _range_key(summary: Summary) -> _RangeKey:
+    return summary.from_link, summary.to_link, bool(summary.folds)

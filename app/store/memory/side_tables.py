@@ -10,52 +10,54 @@ from msgspec.structs import replace
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.messages import StoredCompletion
-from app.store.contract import CompletionQuery, Lease, LeaseLost, RequestKey
-from app.store.lineage import Erasure
+from app.store.contract import CompletionQuery, IdempotencyKeyRecord, Lease, LeaseLost
+from app.store.lineage import ErasurePlan
 
 
-class _Claim:
+class _StoredIdempotencyKey:
     """A client's key of a request, and what became of it."""
 
-    __slots__ = ("digest", "expires_at", "found", "holder", "kept_seconds")
+    __slots__ = ("digest", "expires_at", "holder", "kept_seconds", "record")
 
     def __init__(self, digest: bytes, holder: str, expires_at: datetime, kept_seconds: float) -> None:
         self.digest = digest
         self.holder = holder
         self.expires_at = expires_at
         self.kept_seconds = kept_seconds
-        self.found = RequestKey("running")
+        self.record = IdempotencyKeyRecord("running")
 
 
-class MemoryDesk:
+class MemorySideTables:
     """The part of `Store` that knows nothing of logs."""
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._completions: dict[tuple[str, str], StoredCompletion] = {}
-        self._claims: dict[tuple[str, str], _Claim] = {}
-        self._keys: dict[str, ApiKey] = {}
+        self._idempotency_keys: dict[tuple[str, str], _StoredIdempotencyKey] = {}
+        self._api_keys: dict[str, ApiKey] = {}
         self._secrets: dict[str, str] = {}
 
-    async def keep_completion(self, completion: StoredCompletion) -> None:
+    async def save_completion(self, completion: StoredCompletion) -> None:
         self._completions[completion.tenant, completion.id] = completion
 
-    async def completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
+    async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
         found = [
             kept
             for kept in self._completions.values()
             if kept.tenant == tenant
             and query.model in (None, kept.model)
             and query.metadata.items() <= kept.metadata.items()
-            and (query.after is None or _is_behind((kept.created_at, kept.id), query.after, query.descending))
+            and (query.after is None or _is_after((kept.created_at, kept.id), query.after, query.descending))
         ]
         found.sort(key=lambda kept: (kept.created_at, kept.id), reverse=query.descending)
         return found[: query.limit]
 
-    async def completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
+    async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
         return self._completions.get((tenant, completion_id))
 
-    async def describe_completion(self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]) -> bool:
+    async def replace_completion_metadata(
+        self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
+    ) -> bool:
         kept = self._completions.get((tenant, completion_id))
         if kept is not None:
             self._completions[tenant, completion_id] = replace(kept, metadata=metadata)
@@ -64,7 +66,7 @@ class MemoryDesk:
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
         return self._completions.pop((tenant, completion_id), None) is not None
 
-    def _settle_completions(self, root: str, conversation_id: str, plan: Erasure) -> None:
+    def _hand_over_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
         """Completions of an erased conversation pass to its heir with the messages that it takes over, or go."""
         for place, kept in list(self._completions.items()):
             if (kept.root, kept.conversation_id) != (root, conversation_id):
@@ -74,64 +76,68 @@ class MemoryDesk:
             else:
                 del self._completions[place]
 
-    async def claim_request(
+    async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
-    ) -> RequestKey:
+    ) -> IdempotencyKeyRecord:
         now = self._clock()
-        known = self._claims.get((tenant, key))
-        ours = self._running(tenant, key, holder)
+        known = self._idempotency_keys.get((tenant, key))
+        ours = self._find_running_claim(tenant, key, holder)
         renews = ours is not None and ours.digest == digest
         if known is not None and known.expires_at > now and not renews:
-            return known.found if known.digest == digest else RequestKey("differs")
-        self._claims[tenant, key] = _Claim(digest, holder, now + timedelta(seconds=seconds), kept_seconds)
-        return RequestKey("claimed")
+            return known.record if known.digest == digest else IdempotencyKeyRecord("differs")
+        self._idempotency_keys[tenant, key] = _StoredIdempotencyKey(
+            digest, holder, now + timedelta(seconds=seconds), kept_seconds
+        )
+        return IdempotencyKeyRecord("claimed")
 
-    async def settle_request(self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int) -> None:
-        known = self._running(tenant, key, holder)
+    async def complete_idempotency_key(
+        self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
+    ) -> None:
+        known = self._find_running_claim(tenant, key, holder)
         if known is not None:
-            known.found = RequestKey("done", conversation_id, seq)
+            known.record = IdempotencyKeyRecord("done", conversation_id, seq)
             known.expires_at = self._clock() + timedelta(seconds=known.kept_seconds)
 
-    async def give_up_request(self, *, tenant: str, key: str, holder: str) -> None:
-        if self._running(tenant, key, holder) is not None:
-            del self._claims[tenant, key]
+    async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
+        if self._find_running_claim(tenant, key, holder) is not None:
+            del self._idempotency_keys[tenant, key]
 
-    def _running(self, tenant: str, key: str, holder: str) -> _Claim | None:
-        known = self._claims.get((tenant, key))
-        is_ours = known is not None and known.holder == holder and known.found.state == "running"
+    def _find_running_claim(self, tenant: str, key: str, holder: str) -> _StoredIdempotencyKey | None:
+        known = self._idempotency_keys.get((tenant, key))
+        is_ours = known is not None and known.holder == holder and known.record.state == "running"
         return known if is_ours else None
 
-    async def purge_requests(self) -> int:
+    async def purge_idempotency_keys(self) -> int:
         now = self._clock()
-        over = [place for place, known in self._claims.items() if known.expires_at <= now]
+        over = [place for place, known in self._idempotency_keys.items() if known.expires_at <= now]
         for place in over:
-            del self._claims[place]
+            del self._idempotency_keys[place]
         return len(over)
 
-    async def add_key(self, key: ApiKey) -> None:
-        self._keys[key.id] = key
+    async def add_api_key(self, key: ApiKey) -> None:
+        self._api_keys[key.id] = key
 
-    async def key_of(self, digest: str) -> ApiKey | None:
-        return next((key for key in self._keys.values() if key.digest == digest), None)
+    async def find_api_key(self, digest: str) -> ApiKey | None:
+        return next((key for key in self._api_keys.values() if key.digest == digest), None)
 
-    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        found = [key for key in self._keys.values() if tenant in (None, key.tenant)]
+    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+        found = [key for key in self._api_keys.values() if tenant in (None, key.tenant)]
         return sorted(found, key=lambda key: (key.created_at, key.id))
 
-    async def revoke_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        key = self._keys.get(key_id)
+    async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
+        key = self._api_keys.get(key_id)
         if key is None or tenant not in (None, key.tenant):
             return None
         if key.revoked_at is None:
-            self._keys[key_id] = replace(key, revoked_at=self._clock())
-        return self._keys[key_id]
+            self._api_keys[key_id] = replace(key, revoked_at=self._clock())
+        return self._api_keys[key_id]
 
-    async def server_secret(self, name: str, *, proposed: str) -> str:
+    async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
         return self._secrets.setdefault(name, proposed)
 
 
-def _is_behind(place: tuple[datetime, str], after: tuple[datetime, str], descending: bool) -> bool:
-    return place < after if descending else place > after
+def _is_after(sort_key: tuple[datetime, str], after: tuple[datetime, str], descending: bool) -> bool:
+    return sort_key < after if descending else sort_key > after
 
 
 class MemoryLeases:
@@ -140,7 +146,7 @@ class MemoryLeases:
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._leases: dict[tuple[str, str], tuple[Lease, datetime]] = {}
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._model_facts: dict[str, dict[str, Any]] = {}
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()
@@ -156,29 +162,29 @@ class MemoryLeases:
         expires_at = self._clock() + timedelta(seconds=seconds)
         lost = []
         for lease in leases:
-            if self._holds(lease):
+            if self._is_held(lease):
                 self._leases[lease.root, lease.key] = (lease, expires_at)
             else:
                 lost.append(lease)
         return lost
 
     async def release_lease(self, lease: Lease) -> None:
-        if self._holds(lease):
+        if self._is_held(lease):
             del self._leases[lease.root, lease.key]
 
-    def _holds(self, lease: Lease) -> bool:
+    def _is_held(self, lease: Lease) -> bool:
         return (lease.root, lease.key) in self._leases and self._leases[lease.root, lease.key][0] == lease
 
-    def _require(self, fence: Lease, now: datetime) -> None:
-        if not self._holds(fence) or self._leases[fence.root, fence.key][1] <= now:
+    def _require_lease(self, fence: Lease, now: datetime) -> None:
+        if not self._is_held(fence) or self._leases[fence.root, fence.key][1] <= now:
             raise LeaseLost
 
     def _drop_leases(self, root: str, prefixes: str | tuple[str, ...]) -> None:
         for place in [place for place in self._leases if place[0] == root and place[1].startswith(prefixes)]:
             del self._leases[place]
 
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return {model: dict(facts) for model, facts in self._facts.items()}
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
+        return {model: dict(facts) for model, facts in self._model_facts.items()}
 
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        self._facts[model] = {**self._facts.get(model, {}), **facts}
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        self._model_facts[model] = {**self._model_facts.get(model, {}), **facts}

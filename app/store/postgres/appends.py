@@ -17,30 +17,30 @@ import asyncpg
 from msgspec.structs import replace
 
 from app.conversation.messages import ClientVersion, LogMessage
-from app.errors import StoreUnavailable, release_frames
-from app.store.contract import Append, HeadMoved, LeaseLost
-from app.store.postgres.pool import Connections
-from app.store.postgres.statements import SQL, append_sql
-from app.store.shared_redaction import beginning_at, kept_versions, total_before
+from app.errors import StoreUnavailable, drop_tracebacks
+from app.store.contract import LeaseLost, LogAppend, WriteConflict
+from app.store.postgres.pool import PostgresPool
+from app.store.postgres.statements import SQL, build_append_statement
+from app.store.shared_redaction import drop_redacted_versions, rebase_append, tokens_before_append
 from app.store.sql.rows import (
-    advance_values,
-    conversation_of,
+    claims_external_id,
+    client_version_values,
     conversation_values,
+    decode_conversation,
+    head_update_values,
     message_values,
-    names_itself,
-    version_values,
 )
 
-MOST_AT_ONCE: Final = 2
+MAX_RUNNING_BATCHES: Final = 2
 """Transactions of batches under way: while so many are, others gather."""
-MAX_BATCH: Final = 64
+MAX_BATCH_APPENDS: Final = 64
 
-place_of: Final = attrgetter("root", "key", "holder", "token")
+lease_arguments: Final = attrgetter("root", "key", "holder", "token")
 """A lease as statements name it."""
 
 
-class _Shape(NamedTuple):
-    """What makes a statement: the parameters of `append_sql`."""
+class _StatementShape(NamedTuple):
+    """What makes a statement: the parameters of `build_append_statement`."""
 
     creates: bool
     names: bool
@@ -51,168 +51,174 @@ class _Shape(NamedTuple):
     has_versions: bool
 
 
-class _Waiting(NamedTuple):
-    write: Append
+class _QueuedAppend(NamedTuple):
+    write: LogAppend
     now: datetime
-    done: asyncio.Future[None]
+    done_future: asyncio.Future[None]
 
 
-class Appends:
+class AppendQueue:
     """Takes appends, and writes them in the order in which they were submitted to a conversation."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: PostgresPool) -> None:
         self._connections = connections
-        self._submitted: list[_Waiting] = []
+        self._submitted: list[_QueuedAppend] = []
         self._batches: set[asyncio.Task[None]] = set()
-        self._alone: set[asyncio.Task[None]] = set()
+        self._single_writes: set[asyncio.Task[None]] = set()
         """Appends that run by themselves, maybe waiting for others' locks: nobody waits for those."""
 
-    def append(self, write: Append, now: datetime) -> asyncio.Future[None]:
+    def append(self, write: LogAppend, now: datetime) -> asyncio.Future[None]:
         """As `Store.append`; it goes on when nobody waits for it any more."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._submitted.append(_Waiting(write, now, done))
-        if len(self._submitted) == 1 and len(self._batches) < MOST_AT_ONCE:
+        self._submitted.append(_QueuedAppend(write, now, done))
+        if len(self._submitted) == 1 and len(self._batches) < MAX_RUNNING_BATCHES:
             # Whatever else this iteration of the loop submits goes along.
-            loop.call_soon(self._hand_over)
+            loop.call_soon(self._send_batches)
         return done
 
     async def close(self) -> None:
         """Finish what is under way or submitted."""
-        while self._submitted or self._batches or self._alone:
-            self._hand_over()
-            await asyncio.wait(self._batches | self._alone)
+        while self._submitted or self._batches or self._single_writes:
+            self._send_batches()
+            await asyncio.wait(self._batches | self._single_writes)
 
-    def _hand_over(self) -> None:
+    def _send_batches(self) -> None:
         """Send what has gathered, those that are alike together."""
-        while self._submitted and len(self._batches) < MOST_AT_ONCE:
-            batches: dict[_Shape, list[_Waiting]] = {}
-            for one in self._submitted[:MAX_BATCH]:
-                batches.setdefault(_shape(one.write), []).append(one)
-            del self._submitted[:MAX_BATCH]
+        while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
+            batches: dict[_StatementShape, list[_QueuedAppend]] = {}
+            for one in self._submitted[:MAX_BATCH_APPENDS]:
+                batches.setdefault(_statement_shape(one.write), []).append(one)
+            del self._submitted[:MAX_BATCH_APPENDS]
             for shape, batch in batches.items():
                 # Versions are held against what was redacted meanwhile, a branch against what it branches from.
                 if shape.branches or shape.has_versions or not _are_independent(batch):
-                    self._run_alone(batch)
+                    self._start_single_writes(batch)
                     continue
-                task = asyncio.create_task(self._write(shape, batch))  # noqa: TID251 - awaited by close
+                task = asyncio.create_task(self._write_batch(shape, batch))  # noqa: TID251 - awaited by close
                 self._batches.add(task)
-                task.add_done_callback(self._ended)
+                task.add_done_callback(self._finish_batch)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _finish_batch(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
-        self._hand_over()
+        self._send_batches()
 
-    async def _write(self, shape: _Shape, batch: Sequence[_Waiting]) -> None:
+    async def _write_batch(self, shape: _StatementShape, batch: Sequence[_QueuedAppend]) -> None:
         # In one order everywhere: processes that append to the same conversations never wait in a circle.
-        rows = [_arguments(one.write, one.now) for one in sorted(batch, key=lambda one: one.write.conversation.id)]
+        rows = [
+            _append_arguments(one.write, one.now) for one in sorted(batch, key=lambda one: one.write.conversation.id)
+        ]
         try:
-            await self._connections.execute_all(append_sql(**shape._asdict(), in_batch=True), rows)
+            await self._connections.execute_all(build_append_statement(**shape._asdict(), in_batch=True), rows)
         except (asyncpg.DivisionByZeroError, asyncpg.UniqueViolationError):
-            self._run_alone(batch)
+            self._start_single_writes(batch)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError):
-                self._run_alone(batch)
+                self._start_single_writes(batch)
                 return
             for one in batch:
-                _settle(one, error)
+                _resolve_append(one, error)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
             for one in batch:
-                _settle(one, error)
+                _resolve_append(one, error)
         else:
             for one in batch:
-                _settle(one, None)
+                _resolve_append(one, None)
 
-    def _run_alone(self, batch: Sequence[_Waiting]) -> None:
+    def _start_single_writes(self, batch: Sequence[_QueuedAppend]) -> None:
         for one in batch:
-            task = asyncio.create_task(self._write_alone(one))  # noqa: TID251 - awaited by close
-            self._alone.add(task)
-            task.add_done_callback(self._alone.discard)
+            task = asyncio.create_task(self._write_single(one))  # noqa: TID251 - awaited by close
+            self._single_writes.add(task)
+            task.add_done_callback(self._single_writes.discard)
 
-    async def _write_alone(self, one: _Waiting) -> None:
+    async def _write_single(self, one: _QueuedAppend) -> None:
         try:
-            await self._append(one.write, one.now)
+            await self._append_or_rebase(one.write, one.now)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for it
-            _settle(one, error)
+            _resolve_append(one, error)
         else:
-            _settle(one, None)
+            _resolve_append(one, None)
 
-    async def _append(self, write: Append, now: datetime) -> None:
-        if write.creates and write.versions:
-            write = replace(write, versions=kept_versions(write, write.conversation))
-        may_be_stale = bool(write.versions) and not write.creates
-        if not may_be_stale and await self._appended(write, now):
+    async def _append_or_rebase(self, write: LogAppend, now: datetime) -> None:
+        if write.creates_conversation and write.versions:
+            write = replace(write, versions=drop_redacted_versions(write, write.conversation))
+        may_be_stale = bool(write.versions) and not write.creates_conversation
+        if not may_be_stale and await self._try_append(write, now):
             return
         after = write.conversation
-        rows = [] if write.creates else await self._connections.fetch(SQL.by_id, after.root, after.id, after.tenant)
+        rows = (
+            []
+            if write.creates_conversation
+            else await self._connections.fetch(SQL.select_conversation, after.root, after.id, after.tenant)
+        )
         if not rows:
-            raise HeadMoved
-        stored = conversation_of(rows[0])
+            raise WriteConflict
+        stored = decode_conversation(rows[0])
         has_moved = stored.head_seq != write.after_seq
-        if has_moved or not (may_be_stale or stored.head_tokens_total != total_before(write)):
-            raise HeadMoved
-        if not await self._appended(beginning_at(write, stored), now):
-            raise HeadMoved
+        if has_moved or not (may_be_stale or stored.head_tokens_total != tokens_before_append(write)):
+            raise WriteConflict
+        if not await self._try_append(rebase_append(write, stored), now):
+            raise WriteConflict
 
-    async def _appended(self, write: Append, now: datetime) -> bool:
+    async def _try_append(self, write: LogAppend, now: datetime) -> bool:
         """Whether the log ended where the write expects it to, with that total."""
-        sql = append_sql(**_shape(write)._asdict())
+        sql = build_append_statement(**_statement_shape(write)._asdict())
         try:
-            rows = await self._connections.fetch(sql, *_arguments(write, now))
+            rows = await self._connections.fetch(sql, *_append_arguments(write, now))
         except asyncpg.UniqueViolationError as error:
-            raise HeadMoved from error
+            raise WriteConflict from error
         moved, held = rows[0]
         if not held:
             raise LeaseLost
         return bool(moved)
 
 
-def _settle(one: _Waiting, error: BaseException | None) -> None:
-    if one.done.done():
+def _resolve_append(queued: _QueuedAppend, error: BaseException | None) -> None:
+    if queued.done_future.done():
         return
     if error is None:
-        one.done.set_result(None)
+        queued.done_future.set_result(None)
     else:
-        release_frames(error)
-        one.done.set_exception(error)
+        drop_tracebacks(error)
+        queued.done_future.set_exception(error)
 
 
-def _are_independent(batch: Sequence[_Waiting]) -> bool:
+def _are_independent(batch: Sequence[_QueuedAppend]) -> bool:
     return len({one.write.conversation.id for one in batch}) == len(batch)
 
 
-def _shape(write: Append) -> _Shape:
-    return _Shape(
-        creates=write.creates,
-        names=write.creates and names_itself(write.conversation),
-        branches=_branches(write),
+def _statement_shape(write: LogAppend) -> _StatementShape:
+    return _StatementShape(
+        creates=write.creates_conversation,
+        names=write.creates_conversation and claims_external_id(write.conversation),
+        branches=_creates_branch(write),
         message_count=min(len(write.messages), 2),
         fenced=write.fence is not None,
-        releases=write.releases and write.fence is not None,
+        releases=write.releases_lease and write.fence is not None,
         has_versions=bool(write.versions),
     )
 
 
-def _arguments(write: Append, now: datetime) -> tuple[Any, ...]:
+def _append_arguments(write: LogAppend, now: datetime) -> tuple[Any, ...]:
     after = write.conversation
-    if write.creates:
+    if write.creates_conversation:
         head = conversation_values(after, after.created_at or now, now)
     else:
-        head = advance_values(after, write.after_seq, total_before(write), now)
-    shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _branches(write) else ()
-    lease = () if write.fence is None else place_of(write.fence)
+        head = head_update_values(after, write.after_seq, tokens_before_append(write), now)
+    shared = ([ancestor for ancestor, _ in after.lineage], *after.lineage[-1]) if _creates_branch(write) else ()
+    lease = () if write.fence is None else lease_arguments(write.fence)
     return (*head, *shared, *_message_arguments(write.messages, now), *_version_arguments(write.versions), *lease)
 
 
-def _branches(write: Append) -> bool:
-    return write.creates and bool(write.conversation.lineage)
+def _creates_branch(write: LogAppend) -> bool:
+    return write.creates_conversation and bool(write.conversation.lineage)
 
 
 def _version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
     """An array for each column, or nothing."""
     if not versions:
         return ()
-    return [list(column) for column in zip(*map(version_values, versions), strict=True)]
+    return [list(column) for column in zip(*map(client_version_values, versions), strict=True)]
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:

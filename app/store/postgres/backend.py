@@ -17,73 +17,73 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import orjson
 
-from app.conversation.identity import root_of_conversation
-from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
+from app.conversation.identity import extract_family_root
+from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
 from app.store.contract import (
-    NEAR_LINKS,
-    WINDOW_LINKS,
-    Append,
-    Found,
-    FoundAnywhere,
+    DEEPEST_LINKS,
+    LAST_LINKS,
+    ConversationHit,
     Lease,
     LeaseLost,
-    Match,
+    LinkMatch,
+    LogAppend,
+    SearchHit,
     StoreInfo,
 )
 from app.store.lineage import (
-    deepest_first,
-    expected_count,
-    own_from,
-    placed,
-    ranges_within,
-    run_of,
-    stretches,
-    stretches_of,
+    clip_ranges,
+    count_range_messages,
+    find_leading_range,
+    find_range_segments,
+    find_segments,
+    first_own_seq,
+    locate_messages,
+    order_deepest_first,
 )
 from app.store.postgres import search_index, statements
-from app.store.postgres.appends import Appends, place_of
-from app.store.postgres.pool import Connections, PostgresOptions
+from app.store.postgres.appends import AppendQueue, lease_arguments
+from app.store.postgres.pool import PostgresOptions, PostgresPool
 from app.store.postgres.statements import SQL
 from app.store.search.index_terms import (
-    keys_of_messages,
-    keys_of_terms,
-    portions,
-    scope_of,
-    scope_prefix,
-    score,
-    tenant_scope_of,
+    hash_conversation_scope,
+    hash_message_terms,
+    hash_tenant_scope,
+    hash_terms,
+    split_index_batches,
+    term_key_prefix,
+    weights_to_score,
 )
 from app.store.sql import chunk_transactions, erasure_transactions
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     anchor_values,
-    as_json,
-    chunk_of,
-    conversation_of,
-    log_message_of,
-    version_of,
+    decode_client_version,
+    decode_conversation,
+    decode_log_message,
+    decode_summary,
+    encode_json,
 )
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.side_tables import Desk
-from app.store.sql.transactions import POSTGRES, Rows, Script
+from app.store.sql.side_tables import SideTables
+from app.store.sql.transactions import POSTGRES, Rows, TransactionSteps
 
 Result = TypeVar("Result")
 
-_WORDS: Final = search_index.PostgresWords()
-_MESSAGE: Final = len(MESSAGE_COLUMNS)
+_SEARCH_INDEX_CLEANUP: Final = search_index.PostgresIndexCleanup()
+_MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
 
 
-class PostgresStore(Desk):
+class PostgresStore(SideTables):
     """`Store` on a PostgreSQL database, whose schema must be up to date when it is opened."""
 
-    searches_all = True
-    due = "now() + make_interval(secs => {}::float8)"
+    is_fully_searchable = True
+    deadline_sql = "now() + make_interval(secs => {}::float8)"
 
     def __init__(self, dsn: str, *, clock: Callable[[], datetime], options: PostgresOptions | None = None) -> None:
         super().__init__(POSTGRES, clock=clock)
-        self._connections = Connections(dsn, options or PostgresOptions())
-        self._appends = Appends(self._connections)
+        self._connections = PostgresPool(dsn, options or PostgresOptions())
+        self._appends = AppendQueue(self._connections)
 
     async def open(self) -> None:
         await self._connections.open()
@@ -93,13 +93,13 @@ class PostgresStore(Desk):
             raise StoreUnavailable(
                 f"The database's schema is {version!r}, expected {SCHEMA_VERSION!r}.", hint="Run `concertina migrate`."
             )
-        await self._connections.look_for_pooler()
+        await self._connections.warn_about_pooler()
 
     async def close(self) -> None:
         await self._appends.close()
         await self._connections.close()
 
-    def _due(self, after_seconds: float = 0) -> float:
+    def _encode_deadline(self, after_seconds: float = 0) -> float:
         return float(after_seconds)
 
     async def check(self) -> StoreInfo:
@@ -112,265 +112,294 @@ class PostgresStore(Desk):
         version, server = rows[0] if rows else ("none", "unknown")
         return StoreInfo("postgresql", version, {"server_version": server})
 
-    async def find(
+    async def find_link_matches(
         self,
         *,
         tenant: str,
         root: str,
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
-        within: str | None = None,
-    ) -> list[Match]:
-        place = (root, tenant) if within is None else (root, tenant, within)
-        by_link, by_skeleton = await self._matches(
-            statements.find_sql(within=within is not None, near=True),
+        named_conversation_id: str | None = None,
+    ) -> list[LinkMatch]:
+        place = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
+        by_link, by_skeleton = await self._fetch_matches(
+            statements.build_find_query(within=named_conversation_id is not None, near=True),
             *place,
-            _end_to_end(links[-NEAR_LINKS:]),
-            _end_to_end(links[-WINDOW_LINKS:]),
-            _end_to_end(skeletons[-WINDOW_LINKS:]),
+            _join_links(links[-LAST_LINKS:]),
+            _join_links(links[-DEEPEST_LINKS:]),
+            _join_links(skeletons[-DEEPEST_LINKS:]),
         )
-        more_skeletons = [] if by_skeleton else skeletons[:-WINDOW_LINKS]
-        if by_link or not (links[:-WINDOW_LINKS] or more_skeletons):
+        more_skeletons = [] if by_skeleton else skeletons[:-DEEPEST_LINKS]
+        if by_link or not (links[:-DEEPEST_LINKS] or more_skeletons):
             return by_link + by_skeleton
-        by_link, shallower = await self._matches(
-            statements.find_sql(within=within is not None, near=False),
+        by_link, shallower = await self._fetch_matches(
+            statements.build_find_query(within=named_conversation_id is not None, near=False),
             *place,
-            _end_to_end(links[:-WINDOW_LINKS]),
-            _end_to_end(more_skeletons),
+            _join_links(links[:-DEEPEST_LINKS]),
+            _join_links(more_skeletons),
         )
         return by_link + (by_skeleton or shallower)
 
-    async def _matches(self, sql: str, *arguments: Any) -> tuple[list[Match], list[Match]]:
+    async def _fetch_matches(self, sql: str, *arguments: Any) -> tuple[list[LinkMatch], list[LinkMatch]]:
         """By link, by skeleton; each deepest first."""
-        found: tuple[list[Match], list[Match]] = ([], [])
+        found: tuple[list[LinkMatch], list[LinkMatch]] = ([], [])
         for row in await self._connections.fetch(sql, *arguments):
             by_skeleton = row[0]
-            conversation = conversation_of(row[2 + _MESSAGE :])
-            found[by_skeleton].append(Match(conversation, log_message_of(row[2 : 2 + _MESSAGE]), by_skeleton))
+            conversation = decode_conversation(row[2 + _MESSAGE_COLUMN_COUNT :])
+            found[by_skeleton].append(
+                LinkMatch(conversation, decode_log_message(row[2 : 2 + _MESSAGE_COLUMN_COUNT]), by_skeleton)
+            )
         return found
 
-    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        root = root_of_conversation(conversation_id)
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        root = extract_family_root(conversation_id)
         if root is not None:
-            rows = await self._connections.fetch(SQL.by_id, root, conversation_id, tenant)
+            rows = await self._connections.fetch(SQL.select_conversation, root, conversation_id, tenant)
         else:
-            rows = await self._connections.fetch(SQL.by_external_id, tenant, conversation_id)
-        return conversation_of(rows[0]) if rows else None
+            rows = await self._connections.fetch(SQL.select_by_external_id, tenant, conversation_id)
+        return decode_conversation(rows[0]) if rows else None
 
-    async def look_up(self, conversation_id: str) -> Conversation | None:
-        root = root_of_conversation(conversation_id)
-        rows = [] if root is None else await self._connections.fetch(SQL.by_id_alone, root, conversation_id)
-        return conversation_of(rows[0]) if rows else None
+    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
+        root = extract_family_root(conversation_id)
+        rows = [] if root is None else await self._connections.fetch(SQL.select_any_conversation, root, conversation_id)
+        return decode_conversation(rows[0]) if rows else None
 
-    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._connections.fetch(statements.POINT, tenant, external_id, conversation.root, conversation.id)
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        await self._connections.fetch(
+            statements.ASSIGN_EXTERNAL_ID, tenant, external_id, conversation.root, conversation.id
+        )
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return await self.read_ranges(conversation, ((from_seq, to_seq),))
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        return await self.read_log_ranges(conversation, ((from_seq, to_seq),))
 
-    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        found = await self._read(conversation, ranges)
-        if len(found) == sum([expected_count(conversation, *one) for one in ranges]):
+    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        found = await self._read_segments(conversation, ranges)
+        if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
-        fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, ranges_within(conversation, ranges))
+        fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+        return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
 
-    async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
-        wanted = stretches_of(conversation.path, ranges)
-        if not wanted:
+    async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
+        segments = find_range_segments(conversation.lineage_with_self, ranges)
+        if not segments:
             return []
-        if len(wanted) == 1:
-            (one,) = wanted
+        if len(segments) == 1:
+            (one,) = segments
             rows = await self._connections.fetch(
-                SQL.log_range, conversation.root, one.conversation_id, one.from_seq, one.to_seq
+                SQL.select_messages, conversation.root, one.conversation_id, one.from_seq, one.to_seq
             )
         else:
             rows = await self._connections.fetch(
-                statements.READ_STRETCHES,
+                statements.READ_SEGMENTS,
                 conversation.root,
-                [one.conversation_id for one in wanted],
-                [one.from_seq for one in wanted],
-                [one.to_seq for one in wanted],
+                [one.conversation_id for one in segments],
+                [one.from_seq for one in segments],
+                [one.to_seq for one in segments],
             )
-        return [log_message_of(row) for row in rows]
+        return [decode_log_message(row) for row in rows]
 
-    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
         until = conversation.head_seq if until_seq is None else until_seq
         rows = await self._connections.fetch(
-            statements.READ_VERSIONS,
+            statements.READ_CLIENT_VERSIONS,
             conversation.root,
-            [place for place, _ in conversation.path],
-            [min(upto_seq, until) for _, upto_seq in conversation.path],
+            [place for place, _ in conversation.lineage_with_self],
+            [min(upto_seq, until) for _, upto_seq in conversation.lineage_with_self],
         )
-        return [version_of(row) for row in rows]
+        return [decode_client_version(row) for row in rows]
 
-    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         columns = [list(column) for column in zip(*map(anchor_values, anchors), strict=True)]
-        await self._connections.fetch(statements.KEEP_ANCHORS, *columns, self._clock())
+        await self._connections.fetch(statements.ADD_ANCHORS, *columns, self._clock())
 
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
-        return [Anchor(*row) for row in await self._connections.fetch(statements.FIND_ANCHORS, list(digests))]
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
+        return [AnswerAnchor(*row) for row in await self._connections.fetch(statements.FIND_ANCHORS, list(digests))]
 
-    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        kept = placed(conversation.path, entries)
-        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
-        for part in portions(keys):
-            await self._index(conversation, kept[part], keys[part])
+    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        located_messages = locate_messages(conversation.lineage_with_self, entries)
+        keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
+        for part in split_index_batches(keys):
+            await self._index_batch(conversation, located_messages[part], keys[part])
 
-    async def _index(
-        self, conversation: Conversation, kept: Sequence[tuple[str, LogMessage]], keys: Sequence[Sequence[int]]
+    async def _index_batch(
+        self,
+        conversation: Conversation,
+        located_messages: Sequence[tuple[str, LogMessage]],
+        keys: Sequence[Sequence[int]],
     ) -> None:
         root, tenant = conversation.root, conversation.tenant
-        prefixes = {place: scope_prefix(root, place) for place, _ in kept}
+        prefixes = {place: term_key_prefix(root, place) for place, _ in located_messages}
         async with self._connections.transaction() as connection:
             rows = await connection.fetch(
-                search_index.INDEX,
+                search_index.INSERT_TERMS,
                 root,
                 tenant,
-                [place for place, _ in kept],
-                [entry.seq for _, entry in kept],
-                [entry.link for _, entry in kept],
-                [search_index.array_text(prefixes[place], terms) for (place, _), terms in zip(kept, keys, strict=True)],
+                [place for place, _ in located_messages],
+                [entry.seq for _, entry in located_messages],
+                [entry.link for _, entry in located_messages],
+                [
+                    search_index.render_array(prefixes[place], terms)
+                    for (place, _), terms in zip(located_messages, keys, strict=True)
+                ],
             )
-            terms_at = {entry.seq: terms for (_, entry), terms in zip(kept, keys, strict=True)}
-            terms_of: dict[str, set[int]] = {}
+            terms_at = {entry.seq: terms for (_, entry), terms in zip(located_messages, keys, strict=True)}
+            terms_by_conversation: dict[str, set[int]] = {}
             for place, seq, redacted in rows:
                 if terms_at[seq] and not redacted:
-                    terms_of.setdefault(place, set()).update(terms_at[seq])
-            await _post(connection, tenant, root, terms_of)
-            start, end = run_of([entry for _, entry in kept])
+                    terms_by_conversation.setdefault(place, set()).update(terms_at[seq])
+            await _insert_tenant_postings(connection, tenant, root, terms_by_conversation)
+            start, end = find_leading_range([entry for _, entry in located_messages])
             if {seq for _, seq, _ in rows}.issuperset(range(start, end)):
-                await connection.execute(search_index.MOVE_ON, root, conversation.id, tenant, start, end)
+                await connection.execute(search_index.ADVANCE_INDEXED_BEFORE, root, conversation.id, tenant, start, end)
 
-    async def forget_index(self) -> None:
-        await self._connections.fetch(search_index.FORGET)
-        while await self._connections.fetch(search_index.FORGET_WATERMARKS):
+    async def clear_search_index(self) -> None:
+        await self._connections.fetch(search_index.CLEAR_INDEX)
+        while await self._connections.fetch(search_index.RESET_INDEXED_BEFORE):
             pass
 
-    async def scrub(self) -> None:
+    async def scrub_deleted_data(self) -> None:
         """Nothing: `VACUUM FULL` locks whole tables, which is for the operator to decide."""
 
-    async def search(
+    async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
-    ) -> list[Found]:
-        wanted = stretches(conversation.path, max(from_seq, 0), before_seq)
-        if not wanted or not terms:
+    ) -> list[SearchHit]:
+        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
+        if not segments or not terms:
             return []
         rows = await self._connections.fetch(
-            search_index.SEARCH,
+            search_index.SEARCH_LOG,
             conversation.root,
-            [one.conversation_id for one in wanted],
-            [scope_prefix(conversation.root, one.conversation_id) for one in wanted],
-            [one.from_seq for one in wanted],
-            [one.to_seq for one in wanted],
-            keys_of_terms(terms),
-            expected_count(conversation, from_seq, before_seq),
+            [one.conversation_id for one in segments],
+            [term_key_prefix(conversation.root, one.conversation_id) for one in segments],
+            [one.from_seq for one in segments],
+            [one.to_seq for one in segments],
+            hash_terms(terms),
+            count_range_messages(conversation, from_seq, before_seq),
             limit,
         )
-        return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
+        return [
+            SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
+        ]
 
-    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
-        keys = keys_of_terms(terms)
-        rows = await self._connections.fetch(search_index.SEARCH_ALL, tenant_scope_of(tenant), tenant, keys, limit)
-        found = [conversation_of(row[1:]) for row in rows]
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
+        keys = hash_terms(terms)
+        rows = await self._connections.fetch(search_index.SEARCH_TENANT, hash_tenant_scope(tenant), tenant, keys, limit)
+        found = [decode_conversation(row[1:]) for row in rows]
         best = await self._connections.fetch(
-            search_index.BEST,
+            search_index.BEST_MESSAGES,
             [one.root for one in found],
             [one.id for one in found],
-            [scope_prefix(one.root, one.id) for one in found],
-            [own_from(one) for one in found],
+            [term_key_prefix(one.root, one.id) for one in found],
+            [first_own_seq(one) for one in found],
             [one.head_seq + 1 for one in found],
             keys,
         )
-        messages = {row[0]: log_message_of(row[1:]) for row in best}
+        messages = {row[0]: decode_log_message(row[1:]) for row in best}
         return [
-            FoundAnywhere(conversation, messages[place], score(rows[place - 1][0]))
+            ConversationHit(conversation, messages[place], weights_to_score(rows[place - 1][0]))
             for place, conversation in enumerate(found, start=1)
             if place in messages
         ]
 
-    def append(self, write: Append) -> asyncio.Future[None]:
+    def append(self, write: LogAppend) -> asyncio.Future[None]:
         return self._appends.append(write, self._clock())
 
-    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        doomed = await self.get(tenant=tenant, conversation_id=conversation_id)
-        if doomed is None:
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
+        conversation = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
+        if conversation is None:
             return False
-        return await self._run(erasure_transactions.delete(POSTGRES, _WORDS, doomed), alone_in=doomed.root)
+        return await self._run_transaction(
+            erasure_transactions.erase_conversation(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation),
+            exclusive_root=conversation.root,
+        )
 
-    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        found = await self.get(tenant=tenant, conversation_id=conversation_id)
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
+        found = await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if found is None:
             return None
-        await self._connections.fetch(statements.DESCRIBE, found.root, found.id, tenant, as_json(metadata))
-        return await self.get(tenant=tenant, conversation_id=conversation_id)
+        await self._connections.fetch(statements.REPLACE_METADATA, found.root, found.id, tenant, encode_json(metadata))
+        return await self.find_conversation(tenant=tenant, conversation_id=conversation_id)
 
-    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run(erasure_transactions.mark(POSTGRES, conversation, marks))
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self._run_transaction(erasure_transactions.replace_marks(POSTGRES, conversation, marks))
 
-    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
-        script = erasure_transactions.redact(POSTGRES, _WORDS, conversation, entries)
-        return (await self._run(script, alone_in=conversation.root)).chunks
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
+        script = erasure_transactions.redact_messages(POSTGRES, _SEARCH_INDEX_CLEANUP, conversation, entries)
+        return (await self._run_transaction(script, exclusive_root=conversation.root)).deleted_summaries
 
-    async def rewrite(
+    async def rewrite_sealed_fields(
         self,
         conversation: Conversation,
         *,
         entries: Sequence[LogMessage] = (),
-        chunks: Sequence[Chunk] = (),
-        versions: Sequence[ClientVersion] = (),
+        summaries: Sequence[Summary] = (),
+        client_versions: Sequence[ClientVersion] = (),
     ) -> None:
-        await self._run(erasure_transactions.rewrite(POSTGRES, conversation, entries, chunks, versions))
+        await self._run_transaction(
+            erasure_transactions.rewrite_sealed_fields(POSTGRES, conversation, entries, summaries, client_versions)
+        )
 
-    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
-        await self._run(chunk_transactions.revise(POSTGRES, tenant, root, chunk))
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        await self._run_transaction(chunk_transactions.revise_summary(POSTGRES, tenant, root, summary))
 
-    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
-        return await self._run(chunk_transactions.revisions(POSTGRES, tenant, root, chunk_id))
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
+        return await self._run_transaction(
+            chunk_transactions.read_summary_revisions(POSTGRES, tenant, root, summary_id)
+        )
 
-    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
-        return await self._run(chunk_transactions.delete(POSTGRES, tenant, root, chunk_id))
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
+        return await self._run_transaction(chunk_transactions.delete_summary(POSTGRES, tenant, root, summary_id))
 
-    async def purge_chunks(self, *, made_before: datetime) -> int:
-        return await chunk_transactions.purge(POSTGRES, self._ask, self._delete_strays, made_before)
+    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
+        return await chunk_transactions.purge_stray_summaries(
+            POSTGRES, self._execute_read, self._delete_stray_summaries, created_before
+        )
 
-    async def _delete_strays(self, places: Sequence[chunk_transactions.Place]) -> int:
-        return await self._run(chunk_transactions.delete_strays(POSTGRES, places))
+    async def _delete_stray_summaries(self, keys: Sequence[chunk_transactions.SummaryKey]) -> int:
+        return await self._run_transaction(chunk_transactions.delete_stray_summaries(POSTGRES, keys))
 
-    async def chunks(
+    async def find_summaries(
         self,
         *,
         tenant: str,
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
-        after: bytes | None = None,
-        texts: bool = True,
-    ) -> list[Chunk]:
+        from_link: bytes | None = None,
+        with_texts: bool = True,
+    ) -> list[Summary]:
         if not path and not links:
             return []
-        begins = bool(path) and after is not None
-        sql = statements.chunks_sql(on_path=bool(path), begins=begins, at_links=bool(links), texts=texts)
+        begins = bool(path) and from_link is not None
+        sql = statements.build_summaries_query(
+            on_path=bool(path), begins=begins, at_links=bool(links), with_texts=with_texts
+        )
         arguments: list[Any] = [root, tenant]
         if path:
             arguments += [[place for place, _ in path], [upto_seq for _, upto_seq in path]]
         if begins:
-            arguments.append(after)
+            arguments.append(from_link)
         if links:
             arguments.append(links)
-        return [chunk_of(row) for row in await self._connections.fetch(sql, *arguments)]
+        return [decode_summary(row) for row in await self._connections.fetch(sql, *arguments)]
 
-    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
-        await self._run(_fenced(fence, chunk_transactions.add(POSTGRES, tenant, root, chunk)))
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
+        await self._run_transaction(
+            _require_lease_first(fence, chunk_transactions.add_summary(POSTGRES, tenant, root, summary))
+        )
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        rows = await self._connections.fetch(statements.CLAIM, root, key, holder, timedelta(seconds=seconds))
+        rows = await self._connections.fetch(statements.CLAIM_LEASE, root, key, holder, timedelta(seconds=seconds))
         return Lease(root, key, holder, rows[0][0]) if rows else None
 
     async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
         rows = await self._connections.fetch(
-            statements.RENEW,
+            statements.RENEW_LEASES,
             timedelta(seconds=seconds),
             [lease.root for lease in leases],
             [lease.key for lease in leases],
@@ -381,57 +410,61 @@ class PostgresStore(Desk):
         return [lease for lease in leases if (lease.root, lease.key, lease.token) not in renewed]
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._connections.fetch(SQL.release, *place_of(lease))
+        await self._connections.fetch(SQL.release_lease, *lease_arguments(lease))
 
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return {model: orjson.loads(facts) for model, facts in await self._connections.fetch(SQL.facts)}
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
+        return {model: orjson.loads(facts) for model, facts in await self._connections.fetch(SQL.select_model_facts)}
 
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        await self._connections.fetch(statements.LEARN, model, as_json(facts))
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
+        await self._connections.fetch(statements.MERGE_MODEL_FACTS, model, encode_json(facts))
 
-    async def _ask(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+    async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)
 
-    async def _tell(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+    async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
         return await self._connections.fetch(sql, *arguments)
 
-    async def _run(self, script: Script[Result], *, alone_in: str | None = None) -> Result:
+    async def _run_transaction(self, steps: TransactionSteps[Result], *, exclusive_root: str | None = None) -> Result:
         """What a script comes to, in one transaction.
 
         Args:
-            alone_in: a root of whose family no other such script is to lock rows meanwhile: two that lock them in
+            exclusive_root: a root of whose family no other such script is to lock rows meanwhile: two that lock them in
                 different orders would wait for each other.
         """
         async with self._connections.transaction() as connection:
-            if alone_in is not None:
-                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", alone_in)
+            if exclusive_root is not None:
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", exclusive_root)
             rows: Rows | None = None
             while True:
                 try:
-                    sql, arguments = next(script) if rows is None else script.send(rows)
+                    sql, arguments = next(steps) if rows is None else steps.send(rows)
                 except StopIteration as end:
                     result: Result = end.value
                     return result
                 rows = await connection.fetch(sql, *arguments)
 
 
-async def _post(connection: Any, tenant: str, root: str, terms_of: Mapping[str, set[int]]) -> None:
+async def _insert_tenant_postings(
+    connection: Any, tenant: str, root: str, terms_by_conversation: Mapping[str, set[int]]
+) -> None:
     """Make conversations findable among all of a tenant's by these terms."""
-    if not terms_of:
+    if not terms_by_conversation:
         return
-    tenant_scope, places = tenant_scope_of(tenant), sorted(terms_of)
-    await connection.execute(search_index.POST, tenant_scope, *search_index.postings_of(root, terms_of))
-    scopes = [scope_of(root, place) for place in places]
-    await connection.execute(search_index.POST_SCOPES, tenant_scope, root, scopes, places)
+    tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
+    await connection.execute(
+        search_index.INSERT_TENANT_POSTINGS, tenant_scope, *search_index.build_postings(root, terms_by_conversation)
+    )
+    scopes = [hash_conversation_scope(root, place) for place in places]
+    await connection.execute(search_index.INSERT_TENANT_SCOPES, tenant_scope, root, scopes, places)
 
 
-def _fenced(fence: Lease, script: Script[Result]) -> Script[Result]:
+def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:
     """A script that begins only while a lease is held."""
-    (held,) = yield statements.HELD, place_of(fence)
+    (held,) = yield statements.IS_LEASE_HELD, lease_arguments(fence)
     if not held[0]:
         raise LeaseLost
-    return (yield from script)
+    return (yield from steps)
 
 
-def _end_to_end(links: Sequence[bytes]) -> bytes:
-    return b"".join(deepest_first(links))
+def _join_links(links: Sequence[bytes]) -> bytes:
+    return b"".join(order_deepest_first(links))

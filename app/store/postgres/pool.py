@@ -16,15 +16,15 @@ from app.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+AsyncpgPool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
 RELEASE_SECONDS: Final = 1.0
 """A connection whose statement was cancelled gets this long to say so before it is cut off."""
 
-_STATEMENT_IS_ELSEWHERE: Final = (driver.InvalidSQLStatementNameError, driver.DuplicatePreparedStatementError)
+_LOST_STATEMENT_ERRORS: Final = (driver.InvalidSQLStatementNameError, driver.DuplicatePreparedStatementError)
 """Another connection of the server than the one that prepared it: only a pooler does that."""
-_UNAVAILABLE: Final = (
-    *_STATEMENT_IS_ELSEWHERE,
+_UNAVAILABLE_ERRORS: Final = (
+    *_LOST_STATEMENT_ERRORS,
     OSError,  # refused, no such socket, and every time-out
     driver.PostgresConnectionError,
     driver.InterfaceError,  # the connection went away under us
@@ -40,11 +40,11 @@ _UNAVAILABLE: Final = (
 )
 
 
-def unavailable(error: Exception) -> Exception:
+def translate_driver_error(error: Exception) -> Exception:
     """A driver's error as `StoreUnavailable` if it says "not now"; a fault of our own statements unchanged."""
-    if not isinstance(error, _UNAVAILABLE) or isinstance(error, driver.DataError):
+    if not isinstance(error, _UNAVAILABLE_ERRORS) or isinstance(error, driver.DataError):
         return error
-    if isinstance(error, _STATEMENT_IS_ELSEWHERE):
+    if isinstance(error, _LOST_STATEMENT_ERRORS):
         pooled = StoreUnavailable(
             "The database cannot be used: a pooler shares its connections out, and prepared statements get lost.",
             hint="Set `database.statement_cache_size: 0`.",
@@ -71,14 +71,14 @@ class PostgresOptions:
     timeout_seconds: float = 5.0
 
 
-class Connections:
+class PostgresPool:
     """A pool that is created without connecting, so that a database that is down at start may come up later."""
 
     def __init__(self, dsn: str, options: PostgresOptions) -> None:
         self._dsn = dsn
         self._options = options
-        self._pool: Pool | None = None
-        self._wanted = 0
+        self._pool: AsyncpgPool | None = None
+        self._demand_count = 0
         """How many connections are in use or waited for."""
 
     async def open(self) -> None:
@@ -91,8 +91,8 @@ class Connections:
             statement_cache_size=self._options.statement_cache_size,
             timeout=seconds,
             command_timeout=seconds,
-            init=_settle_plans if self._options.statement_cache_size else None,
-            reset=_keep_session,
+            init=_force_generic_plans if self._options.statement_cache_size else None,
+            reset=_skip_session_reset,
         )
 
     async def close(self) -> None:
@@ -103,7 +103,7 @@ class Connections:
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
                 await pool.close()
-        except _UNAVAILABLE:
+        except _UNAVAILABLE_ERRORS:
             pool.terminate()
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
@@ -112,7 +112,7 @@ class Connections:
         Raises:
             StoreUnavailable: there is no connection, or it failed, or there was no answer in time.
         """
-        rows: list[Any] = await self._ask(lambda connection: connection.fetch(sql, *arguments))
+        rows: list[Any] = await self._run_on_connection(lambda connection: connection.fetch(sql, *arguments))
         return rows
 
     async def execute_all(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -122,11 +122,11 @@ class Connections:
             StoreUnavailable: as for `fetch`.
         """
         if len(rows) == 1:
-            await self._ask(lambda connection: connection.fetch(sql, *rows[0]))
+            await self._run_on_connection(lambda connection: connection.fetch(sql, *rows[0]))
         else:
-            await self._ask(lambda connection: connection.executemany(sql, rows))
+            await self._run_on_connection(lambda connection: connection.executemany(sql, rows))
 
-    async def look_for_pooler(self) -> None:
+    async def warn_about_pooler(self) -> None:
         """Warn of one that may lose prepared statements: a server names its process otherwise than a pooler does.
 
         Raises:
@@ -134,25 +134,25 @@ class Connections:
         """
         if not self._options.statement_cache_size:
             return
-        told, is_there = await self._ask(_processes)
-        if told != is_there:
+        announced_pid, backend_pid = await self._run_on_connection(_read_server_processes)
+        if announced_pid != backend_pid:
             log.warning(
                 "a pooler stands before PostgreSQL: unless it keeps sessions or prepared statements, "
                 "set `database.statement_cache_size: 0`"
             )
 
-    async def _ask(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        pool = self._open_pool()
+    async def _run_on_connection(self, operation: Callable[[Any], Awaitable[Any]]) -> Any:
+        pool = self._require_open_pool()
         try:
             connection = await self._acquire(pool)
             try:
-                answer = await ask(connection)
+                answer = await operation(connection)
             except BaseException:
                 await self._release(pool, connection, RELEASE_SECONDS)
                 raise
             await self._release(pool, connection, None)
-        except _UNAVAILABLE as error:
-            raise unavailable(error) from error
+        except _UNAVAILABLE_ERRORS as error:
+            raise translate_driver_error(error) from error
         return answer
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ class Connections:
         Raises:
             StoreUnavailable: as for `fetch`.
         """
-        pool = self._open_pool()
+        pool = self._require_open_pool()
         try:
             connection = await self._acquire(pool)
             try:
@@ -170,34 +170,34 @@ class Connections:
                     yield connection
             finally:
                 await self._release(pool, connection, RELEASE_SECONDS)
-        except _UNAVAILABLE as error:
-            raise unavailable(error) from error
+        except _UNAVAILABLE_ERRORS as error:
+            raise translate_driver_error(error) from error
 
-    async def _acquire(self, pool: Pool) -> Any:
+    async def _acquire(self, pool: AsyncpgPool) -> Any:
         # A timer for each statement costs more than the rest of the pool, and connecting has its own: only waiting
         # for somebody else's connection needs one.
-        self._wanted += 1
+        self._demand_count += 1
         try:
-            if self._wanted <= self._options.pool_size:
+            if self._demand_count <= self._options.pool_size:
                 return await pool.acquire()
             return await pool.acquire(timeout=self._options.timeout_seconds)
         except BaseException:
-            self._wanted -= 1
+            self._demand_count -= 1
             raise
 
-    async def _release(self, pool: Pool, connection: Any, timeout_seconds: float | None) -> None:
+    async def _release(self, pool: AsyncpgPool, connection: Any, timeout_seconds: float | None) -> None:
         try:
             await pool.release(connection, timeout=timeout_seconds)
         finally:
-            self._wanted -= 1
+            self._demand_count -= 1
 
-    def _open_pool(self) -> Pool:
+    def _require_open_pool(self) -> AsyncpgPool:
         if self._pool is None:
             raise StoreUnavailable("The store is not open.")
         return self._pool
 
 
-async def _settle_plans(connection: Any) -> None:
+async def _force_generic_plans(connection: Any) -> None:
     """Plan each prepared statement once, and by index.
 
     Left to itself PostgreSQL plans the larger statements anew for every call, which takes longer than running them;
@@ -206,11 +206,11 @@ async def _settle_plans(connection: Any) -> None:
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
 
 
-async def _processes(connection: Any) -> tuple[int, int]:
+async def _read_server_processes(connection: Any) -> tuple[int, int]:
     """The server process that was named at the connection's begin, and the one that answers now."""
     async with connection.transaction():
         return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")
 
 
-async def _keep_session(connection: Any) -> None:
+async def _skip_session_reset(connection: Any) -> None:
     """We change nothing in a session, so there is nothing to reset: one round trip less for each statement."""

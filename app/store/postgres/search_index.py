@@ -13,24 +13,24 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.store.search.index_terms import (
-    DENSE_HITS,
-    MOST_HITS,
-    NEWEST,
-    RANKED_HITS,
+    COMMON_NEWEST_HITS,
+    COMMON_TERM_HITS,
+    MAX_RANKED_HITS,
+    NEWEST_MESSAGES,
     TERM_BITS,
-    scope_of,
-    scope_prefix,
-    tenant_scope_of,
+    hash_conversation_scope,
+    hash_tenant_scope,
+    term_key_prefix,
 )
 from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS
-from app.store.sql.statements import numbered
-from app.store.sql.transactions import POSTGRES, Script
+from app.store.sql.statements import number_parameters
+from app.store.sql.transactions import POSTGRES, TransactionSteps
 
 _TERM_MASK: Final = (1 << TERM_BITS) - 1
 
 # The conversations are locked so that none is erased, and no message of theirs redacted, between the look at its
 # messages and the insert. Rows: which messages are stored, whether they were redacted.
-INDEX: Final = numbered(
+INSERT_TERMS: Final = number_parameters(
     """
     WITH ours AS (
         SELECT id, marks FROM conversations
@@ -51,14 +51,14 @@ INDEX: Final = numbered(
     "$",
 )
 
-FORGET: Final = "TRUNCATE message_terms, tenant_postings, tenant_scopes"
-FORGET_WATERMARKS: Final = """
+CLEAR_INDEX: Final = "TRUNCATE message_terms, tenant_postings, tenant_scopes"
+RESET_INDEXED_BEFORE: Final = """
     UPDATE conversations SET indexed_before = 0
     WHERE (root, id) IN (SELECT root, id FROM conversations WHERE indexed_before > 0 LIMIT 1000)
     RETURNING 1"""
 """Some of them; again until there are none."""
 
-MOVE_ON: Final = numbered(
+ADVANCE_INDEXED_BEFORE: Final = number_parameters(
     """
     UPDATE conversations SET indexed_before = :end_seq
     WHERE root = :root AND id = :id AND tenant = :tenant
@@ -67,7 +67,7 @@ MOVE_ON: Final = numbered(
     "$",
 )
 
-POST: Final = numbered(
+INSERT_TENANT_POSTINGS: Final = number_parameters(
     """
     INSERT INTO tenant_postings (tenant_scope, term, scope)
     SELECT :tenant_scope::bigint, term, scope FROM unnest(:terms::bigint[], :scopes::bigint[]) AS p (term, scope)
@@ -76,7 +76,7 @@ POST: Final = numbered(
     "$",
 )
 
-POST_SCOPES: Final = numbered(
+INSERT_TENANT_SCOPES: Final = number_parameters(
     """
     INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
     SELECT :tenant_scope::bigint, scope, :root::text, id FROM unnest(:scopes::bigint[], :ids::text[]) AS s (scope, id)
@@ -86,9 +86,9 @@ POST_SCOPES: Final = numbered(
 )
 
 
-def _ranked(root: str, messages: str, limit: str) -> str:
+def _ranking_sql(root: str, messages: str, limit: str) -> str:
     """Common table expressions from `stretch`, which names stretches of a log, to `best`: the messages of them that
-    tell most (`store.search.index_terms.bounded`).
+    tell most (`store.search.index_terms.limit_common_terms`).
 
     OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations. It is read in the
     order of the table and no further than needed, so what is common is first looked for among the newest messages.
@@ -104,9 +104,10 @@ def _ranked(root: str, messages: str, limit: str) -> str:
         FROM stretch s
         CROSS JOIN LATERAL (
             SELECT seq, terms FROM message_terms
-            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST} AND seq < s.to_seq OFFSET 0) p
+            WHERE root = {root} AND conversation_id = s.id AND seq >= s.to_seq - {NEWEST_MESSAGES}
+              AND seq < s.to_seq OFFSET 0) p
         CROSS JOIN LATERAL unnest(p.terms) AS t (term)
-        WHERE s.to_seq - s.from_seq > {MOST_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
+        WHERE s.to_seq - s.from_seq > {COMMON_TERM_HITS} AND t.term & {_TERM_MASK} = ANY (:terms::bigint[])),
     asked AS MATERIALIZED (
         SELECT s.*, q.term, coalesce(r.late, 0) AS late
         FROM stretch s CROSS JOIN unnest(:terms::bigint[]) AS q (term)
@@ -119,11 +120,11 @@ def _ranked(root: str, messages: str, limit: str) -> str:
             FROM (
                 SELECT root, conversation_id, seq FROM message_terms WHERE terms @> ARRAY[a.prefix | a.term] OFFSET 0) o
             WHERE o.root = {root} AND o.conversation_id = a.id AND o.seq >= a.from_seq AND o.seq < a.to_seq
-            LIMIT CASE WHEN a.late > 0 THEN {MOST_HITS} + 1 END) p
-        WHERE a.late < {DENSE_HITS}),
+            LIMIT CASE WHEN a.late > 0 THEN {COMMON_TERM_HITS} + 1 END) p
+        WHERE a.late < {COMMON_NEWEST_HITS}),
     counted AS MATERIALIZED (
         SELECT id, term, late, to_seq - from_seq AS length, coalesce(upto, 0) AS upto,
-               late >= {DENSE_HITS} OR (late > 0 AND coalesce(upto, 0) > {MOST_HITS}) AS is_common
+               late >= {COMMON_NEWEST_HITS} OR (late > 0 AND coalesce(upto, 0) > {COMMON_TERM_HITS}) AS is_common
         FROM asked LEFT JOIN (SELECT id, term, count(*) AS upto FROM early GROUP BY id, term) e USING (id, term)),
     telling AS (
         SELECT term, round(1000 * ln(1 + ({messages} - matching + 0.5::float8) / (matching + 0.5)))::bigint AS weight
@@ -132,11 +133,12 @@ def _ranked(root: str, messages: str, limit: str) -> str:
                    sum(sum(held)) OVER (ORDER BY sum(matching), term) - sum(held) AS hits
             FROM (
                 SELECT term, CASE WHEN is_common THEN late ELSE upto END AS held,
-                       CASE WHEN is_common THEN greatest(least(upto, {MOST_HITS}), late * length / {NEWEST}) ELSE upto
+                       CASE WHEN is_common
+                       THEN greatest(least(upto, {COMMON_TERM_HITS}), late * length / {NEWEST_MESSAGES}) ELSE upto
                        END AS matching
                 FROM counted WHERE late > 0 OR upto > 0) m
             GROUP BY term) c
-        WHERE hits < {RANKED_HITS}),
+        WHERE hits < {MAX_RANKED_HITS}),
     best AS MATERIALIZED (
         SELECT seq, sum(weight)::bigint AS weights
         FROM (
@@ -146,12 +148,12 @@ def _ranked(root: str, messages: str, limit: str) -> str:
         GROUP BY seq ORDER BY weights DESC, seq DESC LIMIT {limit})"""
 
 
-SEARCH: Final = numbered(
+SEARCH_LOG: Final = number_parameters(
     f"""
     WITH stretch AS (
         SELECT * FROM unnest(:ids::text[], :prefixes::bigint[], :from_seqs::int[], :to_seqs::int[])
             AS s (id, prefix, from_seq, to_seq)),
-    {_ranked(":root", ":messages::float8", ":limit::bigint")},
+    {_ranking_sql(":root", ":messages::float8", ":limit::bigint")},
     wanted AS MATERIALIZED (
         SELECT seq, max(weights) AS weights
         FROM (SELECT seq, weights FROM best
@@ -166,7 +168,7 @@ SEARCH: Final = numbered(
     "$",
 )
 
-SEARCH_ALL: Final = numbered(
+SEARCH_TENANT: Final = number_parameters(
     f"""
     WITH hit AS MATERIALIZED (
         SELECT q.term, p.scope
@@ -179,7 +181,7 @@ SEARCH_ALL: Final = numbered(
             SELECT term, count(*) AS matching, sum(count(*)) OVER (ORDER BY count(*), term) - count(*) AS hits
             FROM hit GROUP BY term) c
         CROSS JOIN (SELECT count(*)::float8 AS held FROM tenant_scopes WHERE tenant_scope = :tenant_scope) n
-        WHERE hits < {RANKED_HITS}),
+        WHERE hits < {MAX_RANKED_HITS}),
     told AS MATERIALIZED (
         SELECT scope, sum(weight)::bigint AS weights FROM hit JOIN telling USING (term) GROUP BY scope)
     SELECT t.weights, {", ".join(f"c.{name}" for name in CONVERSATION_COLUMNS)}
@@ -196,7 +198,7 @@ SEARCH_ALL: Final = numbered(
     "$",
 )
 
-BEST: Final = numbered(
+BEST_MESSAGES: Final = number_parameters(
     f"""
     SELECT o.place, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM unnest(
@@ -205,7 +207,7 @@ BEST: Final = numbered(
     CROSS JOIN LATERAL (
         WITH stretch AS (
             SELECT o.id AS id, o.prefix AS prefix, o.from_seq AS from_seq, o.to_seq AS to_seq),
-        {_ranked("o.root", "(o.to_seq - o.from_seq)", "1")}
+        {_ranking_sql("o.root", "(o.to_seq - o.from_seq)", "1")}
         SELECT seq FROM best) b
     CROSS JOIN LATERAL (
         SELECT * FROM messages m WHERE m.root = o.root AND m.conversation_id = o.id AND m.seq = b.seq OFFSET 0) m""",
@@ -217,18 +219,18 @@ BEST: Final = numbered(
 _HERE: Final = "root = :root AND conversation_id = :id"
 _TERM: Final = f"term & {_TERM_MASK}"
 _TERMS: Final = f"SELECT {_TERM} FROM message_terms CROSS JOIN unnest(terms) AS t (term) WHERE {_HERE}"
-_UNPOST: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
+_DELETE_TENANT_POSTINGS: Final = "DELETE FROM tenant_postings p WHERE tenant_scope = :tenant_scope AND scope = :scope"
 
 
-class PostgresWords:
-    """`scripts.Words` for these tables."""
+class PostgresIndexCleanup:
+    """`scripts.SearchIndexCleanup` for these tables."""
 
-    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
+    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         here = {"root": root, "id": conversation_id}
-        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
-        yield POSTGRES.say(
+        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
+        yield POSTGRES.build_statement(
             f"""
-            {_UNPOST} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
+            {_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS} AND seq = :seq)) AND NOT EXISTS (
                 SELECT FROM (
                     SELECT root, conversation_id, seq FROM message_terms
                     WHERE terms @> ARRAY[:prefix::bigint | p.term] OFFSET 0) o
@@ -236,10 +238,10 @@ class PostgresWords:
             **scopes,
             **here,
             seq=seq,
-            prefix=scope_prefix(root, conversation_id),
+            prefix=term_key_prefix(root, conversation_id),
         )
-        yield POSTGRES.say(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
-        yield POSTGRES.say(
+        yield POSTGRES.build_statement(f"DELETE FROM message_terms WHERE {_HERE} AND seq = :seq", **here, seq=seq)
+        yield POSTGRES.build_statement(
             f"""
             DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope
               AND NOT EXISTS (SELECT FROM message_terms WHERE {_HERE} AND cardinality(terms) > 0)""",
@@ -247,21 +249,23 @@ class PostgresWords:
             **here,
         )
 
-    def erase(
+    def remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> Script[None]:
+    ) -> TransactionSteps[None]:
         here = {"root": root, "id": conversation_id}
-        scopes = {"tenant_scope": tenant_scope_of(tenant), "scope": scope_of(root, conversation_id)}
-        yield POSTGRES.say(f"{_UNPOST} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
-        yield POSTGRES.say("DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes)
-        yield POSTGRES.say(
+        scopes = {"tenant_scope": hash_tenant_scope(tenant), "scope": hash_conversation_scope(root, conversation_id)}
+        yield POSTGRES.build_statement(f"{_DELETE_TENANT_POSTINGS} AND term = ANY (ARRAY({_TERMS}))", **scopes, **here)
+        yield POSTGRES.build_statement(
+            "DELETE FROM tenant_scopes WHERE tenant_scope = :tenant_scope AND scope = :scope", **scopes
+        )
+        yield POSTGRES.build_statement(
             f"DELETE FROM message_terms WHERE {_HERE} AND seq > :kept_through", **here, kept_through=kept_through
         )
         if heir is not None:
-            yield from self._inherit(scopes["tenant_scope"], root, conversation_id, heir)
+            yield from self._hand_over_terms(scopes["tenant_scope"], root, conversation_id, heir)
 
-    def _inherit(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> Script[None]:
-        yield POSTGRES.say(
+    def _hand_over_terms(self, tenant_scope: int, root: str, conversation_id: str, heir: str) -> TransactionSteps[None]:
+        yield POSTGRES.build_statement(
             f"""
             UPDATE message_terms
             SET conversation_id = :heir,
@@ -270,10 +274,10 @@ class PostgresWords:
             root=root,
             id=conversation_id,
             heir=heir,
-            prefix=scope_prefix(root, heir),
+            prefix=term_key_prefix(root, heir),
         )
-        theirs = {"tenant_scope": tenant_scope, "scope": scope_of(root, heir), "root": root, "id": heir}
-        yield POSTGRES.say(
+        theirs = {"tenant_scope": tenant_scope, "scope": hash_conversation_scope(root, heir), "root": root, "id": heir}
+        yield POSTGRES.build_statement(
             f"""
             INSERT INTO tenant_postings (tenant_scope, term, scope)
             SELECT :tenant_scope::bigint, h.term, :scope::bigint FROM (SELECT DISTINCT * FROM ({_TERMS}) d (term)) h
@@ -281,7 +285,7 @@ class PostgresWords:
             ON CONFLICT (tenant_scope, term, scope) DO NOTHING""",
             **theirs,
         )
-        yield POSTGRES.say(
+        yield POSTGRES.build_statement(
             f"""
             INSERT INTO tenant_scopes (tenant_scope, scope, root, conversation_id)
             SELECT :tenant_scope::bigint, :scope::bigint, :root::text, :id::text
@@ -291,12 +295,14 @@ class PostgresWords:
         )
 
 
-def postings_of(root: str, terms_of: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
+def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
     """Terms and scopes of pairs to post, always in one order: writers that post the same never wait in a circle."""
-    pairs = sorted((scope_of(root, place), term) for place, terms in terms_of.items() for term in terms)
+    pairs = sorted(
+        (hash_conversation_scope(root, place), term) for place, terms in terms_by_conversation.items() for term in terms
+    )
     return [term for _, term in pairs], [scope for scope, _ in pairs]
 
 
-def array_text(prefix: int, keys: Sequence[int]) -> str:
+def render_array(prefix: int, keys: Sequence[int]) -> str:
     """Term keys as PostgreSQL writes an array: rows' arrays differ in length, which the driver cannot send in one."""
     return f"{{{','.join(str(prefix | key) for key in keys)}}}"

@@ -12,13 +12,19 @@ from typing import Final
 
 from app.conversation.identity import LINK_BYTES
 from app.store.contract import MAX_ANCHORS
-from app.store.sql.rows import ANCHOR_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS, VERSION_COLUMNS
-from app.store.sql.statements import HEAD, MatchSource, chunk_columns, matches, numbered
+from app.store.sql.rows import ANCHOR_COLUMNS, CLIENT_VERSION_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS
+from app.store.sql.statements import (
+    HEAD_COLUMNS,
+    MatchSource,
+    build_match_query,
+    number_parameters,
+    summary_select_columns,
+)
 from app.store.sql.transactions import POSTGRES
 
-SQL: Final = POSTGRES.sql
+SQL: Final = POSTGRES.statements
 
-FENCE: Final = ("lease_root", "lease_key", "holder", "token")
+FENCE_PARAMETERS: Final = ("lease_root", "lease_key", "holder", "token")
 BATCH_LOCK_WAIT_MS: Final = 100
 _ARRAY_TYPES: Final = {
     "seq": "int",
@@ -35,18 +41,18 @@ _ARRAY_TYPES: Final = {
 }
 _VERSION_TYPES: Final = {"seq": "int", "since_seq": "int", "to_seq": "int", "bodies": "text", "tokens_delta": "int"}
 _MESSAGE_ARGUMENTS: Final = tuple(f"m_{name}" for name in MESSAGE_COLUMNS)
-_HELD: Final = """
+_HELD_CTE: Final = """
     held AS (
         SELECT FROM leases
         WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token AND expires_at > now()
         FOR SHARE)"""
 """The fence, locked: nobody can take the lease over before this statement has committed."""
-_RELEASED: Final = """
+_RELEASED_CTE: Final = """
     released AS (
         DELETE FROM leases
         WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token
           AND EXISTS (SELECT FROM moved))"""
-_NAMED: Final = """
+_NAMED_LOG_CTE: Final = """
     named (id, upto_seq) AS MATERIALIZED (
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
         UNION ALL
@@ -56,7 +62,7 @@ _NAMED: Final = """
 
 
 @cache
-def append_sql(
+def build_append_statement(
     *,
     creates: bool,
     names: bool,
@@ -82,7 +88,7 @@ def append_sql(
     held = " AND EXISTS (SELECT FROM held)" if fenced else ""
     if in_batch:
         held += f" AND set_config('lock_timeout', '{BATCH_LOCK_WAIT_MS}', true) IS NOT NULL"
-    parts = [_HELD] if fenced else []
+    parts = [_HELD_CTE] if fenced else []
     arguments: tuple[str, ...]
     if creates:
         arguments = CONVERSATION_COLUMNS
@@ -99,7 +105,7 @@ def append_sql(
         parts.append(f"""
     moved AS (
         INSERT INTO conversations ({", ".join(CONVERSATION_COLUMNS)})
-        SELECT {", ".join(f":{name}{_cast(name)}" for name in CONVERSATION_COLUMNS)}
+        SELECT {", ".join(f":{name}{_cast_suffix(name)}" for name in CONVERSATION_COLUMNS)}
         WHERE true{held}
         RETURNING 1)""")
         if names:
@@ -108,10 +114,10 @@ def append_sql(
         INSERT INTO external_ids (tenant, external_id, root, conversation_id)
         SELECT :tenant::text, :external_id::text, :root::text, :id::text WHERE EXISTS (SELECT FROM moved))""")
     else:
-        arguments = ("root", "id", "tenant", "after_seq", "total_before", *HEAD)
+        arguments = ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS)
         parts.append(f"""
     moved AS (
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
         WHERE root = :root AND id = :id AND tenant = :tenant AND head_seq = :after_seq
           AND head_tokens_total = :total_before{held}
         RETURNING 1)""")
@@ -124,20 +130,20 @@ def append_sql(
     if has_versions:
         parts.append(f"""
     shown AS (
-        INSERT INTO client_versions (root, conversation_id, {", ".join(VERSION_COLUMNS)})
+        INSERT INTO client_versions (root, conversation_id, {", ".join(CLIENT_VERSION_COLUMNS)})
         SELECT :root::text, :id::text, v.*
-        FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in VERSION_COLUMNS)}) AS v
+        FROM unnest({", ".join(f":v_{name}::{_VERSION_TYPES[name]}[]" for name in CLIENT_VERSION_COLUMNS)}) AS v
         WHERE EXISTS (SELECT FROM moved))""")
-        arguments += tuple(f"v_{name}" for name in VERSION_COLUMNS)
+        arguments += tuple(f"v_{name}" for name in CLIENT_VERSION_COLUMNS)
     if fenced:
-        arguments += FENCE
+        arguments += FENCE_PARAMETERS
         if releases:
-            parts.append(_RELEASED)
+            parts.append(_RELEASED_CTE)
     if in_batch:
         verdict = "1 / (SELECT count(*) FROM moved)"
     else:
         verdict = "EXISTS (SELECT FROM moved), " + ("EXISTS (SELECT FROM held)" if fenced else "true")
-    return numbered(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
+    return number_parameters(f"WITH {','.join(parts)} SELECT {verdict}", arguments, "$")
 
 
 _CONVERSATION_CASTS: Final = {
@@ -153,7 +159,7 @@ _CONVERSATION_CASTS: Final = {
 }
 
 
-def _cast(name: str) -> str:
+def _cast_suffix(name: str) -> str:
     return f"::{_CONVERSATION_CASTS.get(name, 'text')}"
 
 
@@ -166,7 +172,7 @@ def _message_source(message_count: int) -> str:
 
 
 @cache
-def find_sql(*, within: bool, near: bool) -> str:
+def build_find_query(*, within: bool, near: bool) -> str:
     """Parameters: root, tenant, [within,] [near,] links, skeletons, each list end to end, deepest first.
     Rows: by_skeleton, depth, message, conversation.
 
@@ -175,14 +181,17 @@ def find_sql(*, within: bool, near: bool) -> str:
     """
 
     def hits(parameter: str, *, by_skeleton: bool) -> str:
-        return matches(_source(parameter), by_skeleton=by_skeleton, within=within)
+        return build_match_query(_build_match_source(parameter), by_skeleton=by_skeleton, with_named=within)
 
     names: tuple[str, ...] = ("root", "tenant", "within") if within else ("root", "tenant")
-    ctes = [_NAMED] if within else []
+    ctes = [_NAMED_LOG_CTE] if within else []
     gate = "EXISTS (SELECT FROM conversations k WHERE k.root = :root)"
     settled_rows = ""
     if near:
-        ctes.append(f"near_hits AS MATERIALIZED ({matches(_source('near'), by_skeleton=False, within=False)})")
+        ctes.append(
+            "near_hits AS MATERIALIZED "
+            f"({build_match_query(_build_match_source('near'), by_skeleton=False, with_named=False)})"
+        )
         ctes.append("near AS (SELECT * FROM near_hits WHERE depth = (SELECT min(depth) FROM near_hits))")
         settled = "SELECT FROM near"
         if within:
@@ -195,20 +204,20 @@ def find_sql(*, within: bool, near: bool) -> str:
         SELECT false AS by_skeleton, f.* FROM ({hits("links", by_skeleton=False)}) f WHERE {gate}
         UNION ALL
         SELECT true, s.* FROM ({hits("skeletons", by_skeleton=True)}) s WHERE {gate}"""
-    return numbered(text, (*names, "links", "skeletons"), "$")
+    return number_parameters(text, (*names, "links", "skeletons"), "$")
 
 
-def _source(parameter: str) -> MatchSource:
+def _build_match_source(parameter: str) -> MatchSource:
     # OFFSET 0 keeps the planner from turning the joins round.
     return MatchSource(
-        _links_in(parameter)
+        _links_relation(parameter)
         + """ w
         CROSS JOIN LATERAL (SELECT * FROM messages m WHERE {message} OFFSET 0) m
         CROSS JOIN LATERAL (SELECT * FROM conversations c WHERE {conversation} OFFSET 0) c"""
     )
 
 
-def _links_in(parameter: str) -> str:
+def _links_relation(parameter: str) -> str:
     """A relation `(link, depth)` of links that were sent end to end as one bytea.
 
     A driver takes longer to encode an array of 128 than the server to cut it up, which it does only if the gate is
@@ -221,7 +230,7 @@ def _links_in(parameter: str) -> str:
         )) WITH ORDINALITY AS u (link, depth))"""
 
 
-POINT: Final = numbered(
+ASSIGN_EXTERNAL_ID: Final = number_parameters(
     """
     WITH previous AS (
         SELECT root, conversation_id FROM external_ids WHERE tenant = :tenant AND external_id = :external_id),
@@ -238,13 +247,13 @@ POINT: Final = numbered(
     "$",
 )
 
-DESCRIBE: Final = numbered(
+REPLACE_METADATA: Final = number_parameters(
     "UPDATE conversations SET metadata = :metadata WHERE root = :root AND id = :id AND tenant = :tenant",
     ("root", "id", "tenant", "metadata"),
     "$",
 )
 
-READ_STRETCHES: Final = numbered(
+READ_SEGMENTS: Final = number_parameters(
     f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM unnest(:ids::text[], :from_seqs::int[], :to_seqs::int[]) AS s (id, from_seq, to_seq)
@@ -258,9 +267,9 @@ READ_STRETCHES: Final = numbered(
 )
 
 
-READ_VERSIONS: Final = numbered(
+READ_CLIENT_VERSIONS: Final = number_parameters(
     f"""
-    SELECT {", ".join(f"v.{name}" for name in VERSION_COLUMNS)}
+    SELECT {", ".join(f"v.{name}" for name in CLIENT_VERSION_COLUMNS)}
     FROM unnest(:ids::text[], :until_seqs::int[]) AS s (id, until_seq)
     CROSS JOIN LATERAL (
         SELECT * FROM client_versions v
@@ -270,7 +279,7 @@ READ_VERSIONS: Final = numbered(
     "$",
 )
 
-KEEP_ANCHORS: Final = numbered(
+ADD_ANCHORS: Final = number_parameters(
     f"""
     INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
     SELECT a.*, :kept_at::timestamptz
@@ -280,7 +289,7 @@ KEEP_ANCHORS: Final = numbered(
     "$",
 )
 
-FIND_ANCHORS: Final = numbered(
+FIND_ANCHORS: Final = number_parameters(
     f"""
     SELECT {", ".join(f"a.{name}" for name in ANCHOR_COLUMNS)}
     FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d (digest, place)
@@ -293,7 +302,7 @@ FIND_ANCHORS: Final = numbered(
 
 
 @cache
-def chunks_sql(*, on_path: bool, begins: bool, at_links: bool, texts: bool) -> str:
+def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_texts: bool) -> str:
     """Parameters: root, tenant, [ids and upto_seqs of a path, [the link that they begin at],] [links]."""
     found = []
     names: tuple[str, ...] = ("root", "tenant")
@@ -315,15 +324,15 @@ def chunks_sql(*, on_path: bool, begins: bool, at_links: bool, texts: bool) -> s
             WHERE k.root = :root AND k.tenant = :tenant AND k.to_link = ANY (:links::bytea[])""")
         names += ("links",)
     text = f"""
-        SELECT DISTINCT ON (k.to_seq, k.created_at, k.id) {chunk_columns(texts=texts)}
+        SELECT DISTINCT ON (k.to_seq, k.created_at, k.id) {summary_select_columns(with_texts=with_texts)}
         FROM ({" UNION ALL ".join(found)}) k
         ORDER BY k.to_seq, k.created_at, k.id"""
-    return numbered(text, names, "$")
+    return number_parameters(text, names, "$")
 
 
-HELD: Final = numbered(f"WITH {_HELD} SELECT EXISTS (SELECT FROM held)", FENCE, "$")
+IS_LEASE_HELD: Final = number_parameters(f"WITH {_HELD_CTE} SELECT EXISTS (SELECT FROM held)", FENCE_PARAMETERS, "$")
 
-CLAIM: Final = numbered(
+CLAIM_LEASE: Final = number_parameters(
     """
     INSERT INTO leases (root, key, holder, token, expires_at)
     VALUES (:root, :key, :holder, (extract(epoch FROM now()) * 1000000)::bigint, now() + :seconds::interval)
@@ -335,7 +344,7 @@ CLAIM: Final = numbered(
     "$",
 )
 
-RENEW: Final = numbered(
+RENEW_LEASES: Final = number_parameters(
     """
     UPDATE leases l SET expires_at = now() + :seconds::interval
     FROM unnest(:roots::text[], :keys::text[], :holders::text[], :tokens::bigint[]) AS w (root, key, holder, token)
@@ -345,7 +354,7 @@ RENEW: Final = numbered(
     "$",
 )
 
-LEARN: Final = numbered(
+MERGE_MODEL_FACTS: Final = number_parameters(
     """
     INSERT INTO model_facts (model, facts, updated_at) VALUES (:model, :facts, now())
     ON CONFLICT (model) DO UPDATE

@@ -8,43 +8,44 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from app.conversation.messages import Chunk
-from app.store.chunk_revisions import REVISED, replaces, revised, succeeding
-from app.store.contract import HeadMoved
-from app.store.sql.rows import CHUNK_COLUMNS, as_optional_json, chunk_of, chunk_values
-from app.store.sql.statements import CHUNK_ROW
-from app.store.sql.transactions import Dialect, Rows, Script
+from app.conversation.messages import Summary
+from app.store.chunk_revisions import REVISION_FIELDS, apply_revision, may_replace, number_next_revision
+from app.store.contract import WriteConflict
+from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
+from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
+from app.store.sql.transactions import Rows, SqlDialect, TransactionSteps
 
-_COLUMNS: Final = ", ".join(CHUNK_COLUMNS)
-_HERE: Final = "root = :root AND id = :id AND tenant = :tenant"
+_COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
+_IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"
 _SAME_RANGE: Final = """
     root = :root AND tenant = :tenant AND from_link = :from_link AND to_link = :to_link AND is_fold = :is_fold"""
 _INSERT: Final = f"""
-    INSERT INTO chunks ({", ".join(CHUNK_ROW)}) VALUES ({", ".join(f":{name}" for name in CHUNK_ROW)})
+    INSERT INTO chunks ({", ".join(SUMMARY_INSERT_COLUMNS)})
+    VALUES ({", ".join(f":{name}" for name in SUMMARY_INSERT_COLUMNS)})
     ON CONFLICT (root, from_link, to_link, is_fold) DO NOTHING"""
 _REPLACE: Final = f"""
-    UPDATE chunks SET {", ".join(f"{name} = :{name}" for name in CHUNK_COLUMNS)}
+    UPDATE chunks SET {", ".join(f"{name} = :{name}" for name in SUMMARY_COLUMNS)}
     WHERE root = :root AND id = :old_id AND tenant = :tenant"""
-_REVISE: Final = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in REVISED)} WHERE {_HERE}"
-_SUPERSEDE: Final = f"""
-    INSERT INTO chunk_revisions (root, chunk_id, tenant, {", ".join(REVISED)})
-    SELECT root, id, tenant, {", ".join(REVISED)} FROM chunks WHERE {_HERE}"""
-_OLDER: Final = f"""
-    SELECT {", ".join(REVISED)} FROM chunk_revisions
+_REVISE: Final = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in REVISION_FIELDS)} WHERE {_IS_SUMMARY}"
+_SAVE_REVISION: Final = f"""
+    INSERT INTO chunk_revisions (root, chunk_id, tenant, {", ".join(REVISION_FIELDS)})
+    SELECT root, id, tenant, {", ".join(REVISION_FIELDS)} FROM chunks WHERE {_IS_SUMMARY}"""
+_OLDER_REVISIONS: Final = f"""
+    SELECT {", ".join(REVISION_FIELDS)} FROM chunk_revisions
     WHERE root = :root AND chunk_id = :id AND tenant = :tenant ORDER BY revision"""
-_FORGET: Final = "DELETE FROM chunk_revisions WHERE root = :root AND chunk_id = :id AND tenant = :tenant"
-_STRAY: Final = """
+_DELETE_REVISIONS: Final = "DELETE FROM chunk_revisions WHERE root = :root AND chunk_id = :id AND tenant = :tenant"
+_IS_STRAY: Final = """
     NOT EXISTS (SELECT 1 FROM messages m WHERE m.root = k.root AND m.link = k.to_link)
     AND NOT EXISTS (SELECT 1 FROM conversations c WHERE c.root = k.root AND c.id = k.conversation_id)"""
 """A chunk of which the request that it was made for has stored nothing, nor has any other."""
-_LOOKED_AT: Final = f"""
-    SELECT k.root, k.id, k.tenant, k.created_at < :made_before AND {_STRAY} FROM chunks k
+_STRAY_PAGE: Final = f"""
+    SELECT k.root, k.id, k.tenant, k.created_at < :made_before AND {_IS_STRAY} FROM chunks k
     WHERE (k.root, k.id) > (:after_root, :after_id) ORDER BY k.root, k.id LIMIT :limit"""
-LOOKED_AT: Final = 500
+STRAY_PAGE_SIZE: Final = 500
 """Chunks that one look for strays goes over."""
 
 
-class Place(NamedTuple):
+class SummaryKey(NamedTuple):
     """Where a chunk is kept."""
 
     root: str
@@ -52,61 +53,67 @@ class Place(NamedTuple):
     tenant: str
 
 
-def add(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
+def add_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
     """As `Store.add_chunk`; the fence was looked at before."""
     place = {"root": root, "tenant": tenant}
-    values = dict(zip(CHUNK_COLUMNS, chunk_values(chunk, dialect.moment(chunk.created_at)), strict=True))
-    known = yield dialect.say(
-        f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.locking}",
+    values = dict(zip(SUMMARY_COLUMNS, summary_values(summary, dialect.encode_time(summary.created_at)), strict=True))
+    known = yield dialect.build_statement(
+        f"SELECT {_COLUMNS} FROM chunks WHERE {_SAME_RANGE}{dialect.row_lock_clause}",
         **place,
-        from_link=chunk.from_link,
-        to_link=chunk.to_link,
-        is_fold=bool(chunk.folds),
+        from_link=summary.from_link,
+        to_link=summary.to_link,
+        is_fold=bool(summary.folds),
     )
     if not known:
-        yield dialect.say(_INSERT, **place, **values, is_fold=bool(chunk.folds))
+        yield dialect.build_statement(_INSERT, **place, **values, is_fold=bool(summary.folds))
         return
-    old = chunk_of(known[0])
-    if not replaces(chunk, old):
+    old = decode_summary(known[0])
+    if not may_replace(summary, old):
         return
-    if old.id == chunk.id:
-        yield dialect.say(_SUPERSEDE, **place, id=old.id)
+    if old.id == summary.id:
+        yield dialect.build_statement(_SAVE_REVISION, **place, id=old.id)
     else:
-        yield dialect.say(_FORGET, **place, id=old.id)
-    values["revision"] = succeeding(old, chunk).revision
-    yield dialect.say(_REPLACE, **place, **values, old_id=old.id)
+        yield dialect.build_statement(_DELETE_REVISIONS, **place, id=old.id)
+    values["revision"] = number_next_revision(old, summary).revision
+    yield dialect.build_statement(_REPLACE, **place, **values, old_id=old.id)
 
 
-def revise(dialect: Dialect, tenant: str, root: str, chunk: Chunk) -> Script[None]:
+def revise_summary(dialect: SqlDialect, tenant: str, root: str, summary: Summary) -> TransactionSteps[None]:
     """As `Store.revise`."""
-    place = {"root": root, "tenant": tenant, "id": chunk.id}
-    rows = yield dialect.say(f"SELECT revision FROM chunks WHERE {_HERE}{dialect.locking}", **place)
-    if not rows or rows[0][0] != chunk.revision - 1:
-        raise HeadMoved
-    yield dialect.say(_SUPERSEDE, **place)
-    yield dialect.say(_REVISE, **place, **_text_values(dialect, chunk))
+    place = {"root": root, "tenant": tenant, "id": summary.id}
+    rows = yield dialect.build_statement(
+        f"SELECT revision FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place
+    )
+    if not rows or rows[0][0] != summary.revision - 1:
+        raise WriteConflict
+    yield dialect.build_statement(_SAVE_REVISION, **place)
+    yield dialect.build_statement(_REVISE, **place, **_revision_values(dialect, summary))
 
 
-def revisions(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[list[Chunk]]:
+def read_summary_revisions(
+    dialect: SqlDialect, tenant: str, root: str, summary_id: str
+) -> TransactionSteps[list[Summary]]:
     """As `Store.revisions`."""
-    place = {"root": root, "tenant": tenant, "id": chunk_id}
-    rows = yield dialect.say(f"SELECT {_COLUMNS} FROM chunks WHERE {_HERE}", **place)
+    place = {"root": root, "tenant": tenant, "id": summary_id}
+    rows = yield dialect.build_statement(f"SELECT {_COLUMNS} FROM chunks WHERE {_IS_SUMMARY}", **place)
     if not rows:
         return []
-    present = chunk_of(rows[0])
-    older = yield dialect.say(_OLDER, **place)
-    return [*(revised(present, _with_text(rows[0], old)) for old in older), present]
+    present = decode_summary(rows[0])
+    older = yield dialect.build_statement(_OLDER_REVISIONS, **place)
+    return [*(apply_revision(present, _decode_revision(rows[0], old)) for old in older), present]
 
 
-def delete(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[bool]:
+def delete_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[bool]:
     """As `Store.delete_chunk`."""
     place = {"root": root, "tenant": tenant}
-    rows = yield dialect.say(f"SELECT id FROM chunks WHERE {_HERE}{dialect.locking}", **place, id=chunk_id)
+    rows = yield dialect.build_statement(
+        f"SELECT id FROM chunks WHERE {_IS_SUMMARY}{dialect.row_lock_clause}", **place, id=summary_id
+    )
     doomed = [row[0] for row in rows]
     while doomed:
         one = doomed.pop()
-        yield from remove(dialect, tenant, root, one)
-        folds = yield dialect.say(
+        yield from delete_single_summary(dialect, tenant, root, one)
+        folds = yield dialect.build_statement(
             "SELECT id FROM chunks WHERE root = :root AND tenant = :tenant AND is_fold AND folds LIKE :naming",
             **place,
             naming=f'%"{one}"%',
@@ -115,68 +122,74 @@ def delete(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[bo
     return bool(rows)
 
 
-async def purge(
-    dialect: Dialect,
-    look: Callable[[str, tuple[Any, ...]], Awaitable[Rows]],
-    delete_all: Callable[[Sequence[Place]], Awaitable[int]],
-    made_before: datetime,
+async def purge_stray_summaries(
+    dialect: SqlDialect,
+    fetch_rows: Callable[[str, tuple[Any, ...]], Awaitable[Rows]],
+    delete_strays: Callable[[Sequence[SummaryKey]], Awaitable[int]],
+    created_before: datetime,
 ) -> int:
-    """As `Store.purge_chunks`: looks at all chunks, some at a time, and deletes what strays among them.
+    """As `Store.purge_stray_summaries`: looks at all chunks, some at a time, and deletes what strays among them.
 
     Args:
-        look: runs a statement that only reads.
-        delete_all: runs `delete_strays`.
+        fetch_rows: runs a statement that only reads.
+        delete_strays: runs `delete_strays`.
     """
     found, after = 0, ("", "")
     while True:
-        asked = dialect.say(
-            _LOOKED_AT,
-            made_before=dialect.moment(made_before),
+        asked = dialect.build_statement(
+            _STRAY_PAGE,
+            made_before=dialect.encode_time(created_before),
             after_root=after[0],
             after_id=after[1],
-            limit=LOOKED_AT,
+            limit=STRAY_PAGE_SIZE,
         )
-        rows = await look(*asked)
-        if strays := [Place(root, id_, tenant) for root, id_, tenant, strays in rows if strays]:
-            found += await delete_all(strays)
-        if len(rows) < LOOKED_AT:
+        rows = await fetch_rows(*asked)
+        if strays := [SummaryKey(root, id_, tenant) for root, id_, tenant, strays in rows if strays]:
+            found += await delete_strays(strays)
+        if len(rows) < STRAY_PAGE_SIZE:
             return found
         after = rows[-1][0], rows[-1][1]
 
 
-def delete_strays(dialect: Dialect, places: Sequence[Place]) -> Script[int]:
+def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> TransactionSteps[int]:
     """Delete those of some chunks that still stray; how many."""
     count = 0
-    for root, chunk_id, tenant in places:
-        strays = yield dialect.say(
-            f"SELECT 1 FROM chunks k WHERE {_HERE} AND {_STRAY}", root=root, id=chunk_id, tenant=tenant
+    for root, chunk_id, tenant in keys:
+        strays = yield dialect.build_statement(
+            f"SELECT 1 FROM chunks k WHERE {_IS_SUMMARY} AND {_IS_STRAY}", root=root, id=chunk_id, tenant=tenant
         )
         if strays:
-            count += yield from delete(dialect, tenant, root, chunk_id)
+            count += yield from delete_summary(dialect, tenant, root, chunk_id)
     return count
 
 
-def delete_strays_of(dialect: Dialect, tenant: str, root: str) -> Script[None]:
+def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> TransactionSteps[None]:
     """Delete whatever strays in a family."""
-    strays = yield dialect.say(
-        f"SELECT k.id FROM chunks k WHERE k.root = :root AND k.tenant = :tenant AND {_STRAY}", root=root, tenant=tenant
+    strays = yield dialect.build_statement(
+        f"SELECT k.id FROM chunks k WHERE k.root = :root AND k.tenant = :tenant AND {_IS_STRAY}",
+        root=root,
+        tenant=tenant,
     )
     for (chunk_id,) in strays:
-        yield from delete(dialect, tenant, root, chunk_id)
+        yield from delete_summary(dialect, tenant, root, chunk_id)
 
 
-def remove(dialect: Dialect, tenant: str, root: str, chunk_id: str) -> Script[None]:
+def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[None]:
     """Delete one chunk and its revisions."""
-    yield dialect.say(f"DELETE FROM chunks WHERE {_HERE}", root=root, tenant=tenant, id=chunk_id)
-    yield dialect.say(_FORGET, root=root, tenant=tenant, id=chunk_id)
+    yield dialect.build_statement(f"DELETE FROM chunks WHERE {_IS_SUMMARY}", root=root, tenant=tenant, id=summary_id)
+    yield dialect.build_statement(_DELETE_REVISIONS, root=root, tenant=tenant, id=summary_id)
 
 
-def rewrite(dialect: Dialect, tenant: str, root: str, chunks: Sequence[Chunk]) -> Script[None]:
+def rewrite_summary_texts(
+    dialect: SqlDialect, tenant: str, root: str, summaries: Sequence[Summary]
+) -> TransactionSteps[None]:
     """Replace the texts of revisions."""
-    for chunk in chunks:
+    for chunk in summaries:
         place = {"root": root, "tenant": tenant, "id": chunk.id, "revision": chunk.revision, "text": chunk.text}
-        yield dialect.say(f"UPDATE chunks SET text = :text WHERE {_HERE} AND revision = :revision", **place)
-        yield dialect.say(
+        yield dialect.build_statement(
+            f"UPDATE chunks SET text = :text WHERE {_IS_SUMMARY} AND revision = :revision", **place
+        )
+        yield dialect.build_statement(
             """
             UPDATE chunk_revisions SET text = :text
             WHERE root = :root AND chunk_id = :id AND tenant = :tenant AND revision = :revision""",
@@ -184,12 +197,15 @@ def rewrite(dialect: Dialect, tenant: str, root: str, chunks: Sequence[Chunk]) -
         )
 
 
-def _text_values(dialect: Dialect, chunk: Chunk) -> dict[str, Any]:
-    values = {name: getattr(chunk, name) for name in REVISED}
-    return values | {"created_at": dialect.moment(chunk.created_at), "usage": as_optional_json(chunk.usage)}
+def _revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
+    values = {name: getattr(summary, name) for name in REVISION_FIELDS}
+    return values | {
+        "created_at": dialect.encode_time(summary.created_at),
+        "usage": encode_optional_json(summary.usage),
+    }
 
 
-def _with_text(row: Sequence[Any], text: Sequence[Any]) -> Chunk:
-    """A chunk from its row, with the `REVISED` columns of another text."""
-    values = dict(zip(CHUNK_COLUMNS, row, strict=True)) | dict(zip(REVISED, text, strict=True))
-    return chunk_of([values[name] for name in CHUNK_COLUMNS])
+def _decode_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
+    """A chunk from its row, with the `REVISION_FIELDS` columns of another text."""
+    values = dict(zip(SUMMARY_COLUMNS, row, strict=True)) | dict(zip(REVISION_FIELDS, revision, strict=True))
+    return decode_summary([values[name] for name in SUMMARY_COLUMNS])

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from app.store.sql.transactions import SQLITE, Dialect, Query
+from app.store.sql.transactions import SQLITE, SqlDialect, Statement
 
-GRACE_SECONDS: Final = 300
+LEASE_GRACE_SECONDS: Final = 300
 """Leases that ended longer ago than this belong to holders that are gone."""
 
-COUNTS: Final = {
+COUNT_STATEMENTS: Final = {
     name: f"SELECT count(*) FROM {name}"
     for name in ("conversations", "messages", "client_versions", "chunks", "completions", "leases")
 }
@@ -27,39 +27,39 @@ _NO_MESSAGE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Dangling:
+class DanglingRow:
     """One such row."""
 
     kind: str
     where: str
-    told: str
+    description: str
     is_fault: bool = True
     """False: nothing goes wrong by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DanglingQuery:
-    """Finds one kind of them. `told` has a place for the second column."""
+    """Finds one kind of them. `description_template` has a place for the second column."""
 
     kind: str
-    told: str
+    description_template: str
     sql: str
     values: Mapping[str, Any] = field(default_factory=dict)
     is_fault: bool = True
 
-    def say(self, dialect: Dialect) -> Query:
-        return dialect.say(self.sql, **self.values)
+    def build_statement(self, dialect: SqlDialect) -> Statement:
+        return dialect.build_statement(self.sql, **self.values)
 
 
-def queries(dialect: Dialect, now: datetime) -> list[DanglingQuery]:
+def build_dangling_queries(dialect: SqlDialect, now: datetime) -> list[DanglingQuery]:
     """All of them, for one database.
 
     Args:
         now: leases that ended `GRACE_SECONDS` before are told of.
     """
-    ended = dialect.moment(now - timedelta(seconds=GRACE_SECONDS))
+    ended = dialect.encode_time(now - timedelta(seconds=LEASE_GRACE_SECONDS))
     return [
-        *_EVERYWHERE,
+        *_SHARED_QUERIES,
         DanglingQuery(
             "lease",
             "a lease ended {} and was not given back: its holder is gone",
@@ -67,11 +67,11 @@ def queries(dialect: Dialect, now: datetime) -> list[DanglingQuery]:
             {"ended": ended},
             is_fault=False,
         ),
-        *(_ON_SQLITE if dialect is SQLITE else _ON_POSTGRES),
+        *(_SQLITE_QUERIES if dialect is SQLITE else _POSTGRES_QUERIES),
     ]
 
 
-_EVERYWHERE: Final = (
+_SHARED_QUERIES: Final = (
     DanglingQuery(
         "messages",
         "messages of a conversation that is not there, from seq {} on",
@@ -152,7 +152,7 @@ _EVERYWHERE: Final = (
                           WHERE t.tenant_scope = p.tenant_scope AND t.scope = p.scope)""",
     ),
 )
-_ON_SQLITE: Final = (
+_SQLITE_QUERIES: Final = (
     DanglingQuery(
         "index",
         "words of its message {} are indexed, which is not there",
@@ -168,7 +168,7 @@ _ON_SQLITE: Final = (
         WHERE NOT EXISTS (SELECT 1 FROM tenant_scopes t WHERE t.scope = p.scope)""",
     ),
 )
-_ON_POSTGRES: Final = (
+_POSTGRES_QUERIES: Final = (
     DanglingQuery(
         "index",
         "words of its message {} are indexed, which is not there",

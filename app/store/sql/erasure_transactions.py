@@ -10,28 +10,38 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.conversation.messages import Chunk, ClientVersion, Conversation, LogMessage
-from app.store.contract import RANGE_LEASES, HeadMoved
-from app.store.lineage import Erasure, erasure, placed
-from app.store.shared_redaction import REDACTED, Change, Sharing, covers, marked, sharing, shift_of, shifts, total
+from app.conversation.messages import ClientVersion, Conversation, LogMessage, Summary
+from app.store.contract import SUMMARY_LEASE_PREFIXES, WriteConflict
+from app.store.lineage import ErasurePlan, locate_messages, plan_erasure
+from app.store.shared_redaction import (
+    REDACTED_KEY,
+    ChangesByConversation,
+    MessageChange,
+    compute_summary_shift,
+    compute_total_shifts,
+    covers_change,
+    find_shared_changes,
+    sum_token_deltas,
+    update_marks,
+)
 from app.store.sql import chunk_transactions
 from app.store.sql.rows import (
-    CHUNK_COLUMNS,
+    SUMMARY_COLUMNS,
     Lineage,
-    as_json,
-    as_optional_json,
-    chunk_of,
-    lineage_json,
-    lineage_of,
-    version_values,
+    client_version_values,
+    decode_lineage,
+    decode_summary,
+    encode_json,
+    encode_lineage,
+    encode_optional_json,
 )
-from app.store.sql.transactions import Dialect, Script, Words
+from app.store.sql.transactions import SearchIndexCleanup, SqlDialect, TransactionSteps
 
-_THIS: Final = "root = :root AND id = :id AND tenant = :tenant"
-_VERSION_OVER: Final = "root = :root AND conversation_id = :member AND seq <= :seq AND to_seq > :seq"
-_PLACE: Final = "root = :root AND conversation_id = :place AND seq = :seq"
-_CHUNKS_READ_BY: Final = f"""
-    SELECT {", ".join(f"k.{name}" for name in CHUNK_COLUMNS)} FROM chunks k
+_IS_CONVERSATION: Final = "root = :root AND id = :id AND tenant = :tenant"
+_IS_VERSION_OVER_MESSAGE: Final = "root = :root AND conversation_id = :member AND seq <= :seq AND to_seq > :seq"
+_IS_MESSAGE: Final = "root = :root AND conversation_id = :place AND seq = :seq"
+_SUMMARIES_READ_BY: Final = f"""
+    SELECT {", ".join(f"k.{name}" for name in SUMMARY_COLUMNS)} FROM chunks k
     WHERE k.root = :root AND k.tenant = :tenant AND k.to_seq > :from_seq AND (
         k.conversation_id = :member OR EXISTS (
             SELECT 1 FROM messages m
@@ -41,22 +51,24 @@ _ERASE_REVISIONS: Final = """
         SELECT 1 FROM chunks c WHERE c.root = chunk_revisions.root AND c.id = chunk_revisions.chunk_id)"""
 
 
-class Redacted(msgspec.Struct, frozen=True):
+class RedactionResult(msgspec.Struct, frozen=True):
     """What a redaction took away."""
 
-    chunks: list[Chunk]
-    texts: list[str]
+    deleted_summaries: list[Summary]
+    erased_texts: list[str]
     """Bodies of messages and texts of chunks as they were."""
 
 
-def delete(dialect: Dialect, words: Words, doomed: Conversation) -> Script[bool]:
+def erase_conversation(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
+) -> TransactionSteps[bool]:
     """Erase a conversation; whether it was still there."""
-    root, here, sql = doomed.root, (doomed.root, doomed.id), dialect.sql
+    root, here, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
     # Locked first, so that no branch can begin from it while its family is looked at.
-    if not (yield f"{sql.by_id}{dialect.locking}", (*here, doomed.tenant)):
+    if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*here, conversation.tenant)):
         return False
-    family = yield f"{sql.family} ORDER BY id{dialect.locking}", (root, f'%"{doomed.id}"%')
-    plan = erasure(doomed.id, {member: lineage_of(lineage) for member, lineage in family})
+    family = yield f"{sql.select_branches} ORDER BY id{dialect.row_lock_clause}", (root, f'%"{conversation.id}"%')
+    plan = plan_erasure(conversation.id, {member: decode_lineage(lineage) for member, lineage in family})
     for erase, hand_over in (
         (sql.erase_messages, sql.hand_over_messages),
         (sql.erase_versions, sql.hand_over_versions),
@@ -65,30 +77,36 @@ def delete(dialect: Dialect, words: Words, doomed: Conversation) -> Script[bool]
         yield erase, (*here, plan.kept_through)
         if plan.heir is not None:
             yield hand_over, (*here, plan.heir)
-    yield from words.erase(
-        tenant=doomed.tenant, root=root, conversation_id=doomed.id, kept_through=plan.kept_through, heir=plan.heir
+    yield from search_index.remove_conversation(
+        tenant=conversation.tenant,
+        root=root,
+        conversation_id=conversation.id,
+        kept_through=plan.kept_through,
+        heir=plan.heir,
     )
     for member, lineage in plan.lineages.items():
-        yield sql.change_lineage, (root, member, lineage_json(lineage))
-    yield from _settle_completions(dialect, doomed, plan)
+        yield sql.change_lineage, (root, member, encode_lineage(lineage))
+    yield from _hand_over_completions(dialect, conversation, plan)
     for statement in (
         sql.erase_conversation,
         sql.erase_external_ids,
         sql.erase_leases,
-        sql.erase_chunks,
-        sql.hand_over_chunks,
+        sql.erase_summaries,
+        sql.hand_over_summaries,
     ):
         yield statement, here
-    yield from chunk_transactions.delete_strays_of(dialect, doomed.tenant, root)
-    yield dialect.say(_ERASE_REVISIONS, root=root)
+    yield from chunk_transactions.delete_family_strays(dialect, conversation.tenant, root)
+    yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
 
-def _settle_completions(dialect: Dialect, doomed: Conversation, plan: Erasure) -> Script[None]:
+def _hand_over_completions(
+    dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
+) -> TransactionSteps[None]:
     """Stored completions pass to the heir with the messages that it takes over, or go."""
-    here = {"root": doomed.root, "id": doomed.id}
+    here = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
-        yield dialect.say(
+        yield dialect.build_statement(
             """
             UPDATE completions SET conversation_id = :heir
             WHERE root = :root AND conversation_id = :id AND seq <= :kept_through""",
@@ -96,185 +114,201 @@ def _settle_completions(dialect: Dialect, doomed: Conversation, plan: Erasure) -
             heir=plan.heir,
             kept_through=plan.kept_through,
         )
-    yield dialect.say("DELETE FROM completions WHERE root = :root AND conversation_id = :id", **here)
+    yield dialect.build_statement("DELETE FROM completions WHERE root = :root AND conversation_id = :id", **here)
 
 
-def redact(
-    dialect: Dialect, words: Words, conversation: Conversation, entries: Sequence[LogMessage]
-) -> Script[Redacted]:
+def redact_messages(
+    dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation, entries: Sequence[LogMessage]
+) -> TransactionSteps[RedactionResult]:
     """As `Store.redact`."""
     root, tenant = conversation.root, conversation.tenant
-    places = yield from _places(dialect, conversation, entries)
-    family = yield from _family(dialect, conversation, list(dict.fromkeys(place for place, _ in places)))
+    places = yield from _locate_stored_messages(dialect, conversation, entries)
+    family = yield from _lock_family(dialect, conversation, list(dict.fromkeys(place for place, _ in places)))
     changes, replaced = [], []
     for place, entry in places:
-        rows = yield dialect.say(
-            f"SELECT link, tokens, body FROM messages WHERE {_PLACE}", root=root, place=place, seq=entry.seq
+        rows = yield dialect.build_statement(
+            f"SELECT link, tokens, body FROM messages WHERE {_IS_MESSAGE}", root=root, place=place, seq=entry.seq
         )
         if not rows or rows[0][0] != entry.link:
-            raise HeadMoved
-        changes.append(Change(place, entry.seq, entry.tokens - rows[0][1]))
+            raise WriteConflict
+        changes.append(MessageChange(place, entry.seq, entry.tokens - rows[0][1]))
         replaced.append(rows[0][2])
     for place, entry in places:
-        yield dialect.say(
-            f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_PLACE}",
+        yield dialect.build_statement(
+            f"UPDATE messages SET body = :body, tokens = :tokens, meta = :meta WHERE {_IS_MESSAGE}",
             root=root,
             place=place,
             seq=entry.seq,
             body=entry.message.raw.decode(),
             tokens=entry.tokens,
-            meta=as_optional_json(entry.meta),
+            meta=encode_optional_json(entry.meta),
         )
-        yield from words.forget(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
-    for prefix in RANGE_LEASES:
-        yield dialect.say("DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%")
-    shared = sharing(changes, {member: lineage for member, (lineage, _) in family.items()})
+        yield from search_index.remove_message(tenant=tenant, root=root, conversation_id=place, seq=entry.seq)
+    for prefix in SUMMARY_LEASE_PREFIXES:
+        yield dialect.build_statement(
+            "DELETE FROM leases WHERE root = :root AND key LIKE :keys", root=root, keys=f"{prefix}%"
+        )
+    shared = find_shared_changes(changes, {member: lineage for member, (lineage, _) in family.items()})
     for member, theirs in shared.items():
-        yield from _move_totals(dialect, root, member, family[member][1], theirs)
-        replaced += yield from _forget_versions(dialect, root, member, theirs)
-    gone = yield from _settle_chunks(dialect, tenant, root, shared)
-    return Redacted(gone, [*replaced, *(chunk.text for chunk in gone)])
+        yield from _shift_totals(dialect, root, member, family[member][1], theirs)
+        replaced += yield from _delete_client_versions(dialect, root, member, theirs)
+    gone = yield from _update_summaries(dialect, tenant, root, shared)
+    return RedactionResult(gone, [*replaced, *(chunk.text for chunk in gone)])
 
 
-def _places(
-    dialect: Dialect, conversation: Conversation, entries: Sequence[LogMessage]
-) -> Script[list[tuple[str, LogMessage]]]:
+def _locate_stored_messages(
+    dialect: SqlDialect, conversation: Conversation, entries: Sequence[LogMessage]
+) -> TransactionSteps[list[tuple[str, LogMessage]]]:
     """Where messages of a log are kept now."""
-    rows = yield dialect.say(
-        f"SELECT lineage, head_seq FROM conversations WHERE {_THIS}",
+    rows = yield dialect.build_statement(
+        f"SELECT lineage, head_seq FROM conversations WHERE {_IS_CONVERSATION}",
         root=conversation.root,
         id=conversation.id,
         tenant=conversation.tenant,
     )
     if not rows:
-        raise HeadMoved
-    places = placed((*lineage_of(rows[0][0]), (conversation.id, rows[0][1])), entries)
+        raise WriteConflict
+    places = locate_messages((*decode_lineage(rows[0][0]), (conversation.id, rows[0][1])), entries)
     if len(places) != len(entries):
-        raise HeadMoved
+        raise WriteConflict
     return places
 
 
-def _family(
-    dialect: Dialect, conversation: Conversation, keepers: Sequence[str]
-) -> Script[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
+def _lock_family(
+    dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
+) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
     """Lineage and marks of whoever keeps a message or may share it, locked: keepers first, so that no branch can
     begin while their families are looked at."""
     root, tenant = conversation.root, conversation.tenant
     for keeper in keepers:
-        yield dialect.say(
-            f"SELECT id FROM conversations WHERE {_THIS}{dialect.locking}", root=root, id=keeper, tenant=tenant
+        yield dialect.build_statement(
+            f"SELECT id FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+            root=root,
+            id=keeper,
+            tenant=tenant,
         )
     family: dict[str, tuple[Lineage, Mapping[str, Any]]] = {}
     for keeper in keepers:
-        rows = yield dialect.say(
+        rows = yield dialect.build_statement(
             f"""
             SELECT id, lineage, marks FROM conversations
             WHERE root = :root AND tenant = :tenant AND (id = :keeper OR lineage LIKE :naming)
-            ORDER BY id{dialect.locking}""",
+            ORDER BY id{dialect.row_lock_clause}""",
             root=root,
             tenant=tenant,
             keeper=keeper,
             naming=f'%"{keeper}"%',
         )
-        family |= {member: (lineage_of(lineage), orjson.loads(marks)) for member, lineage, marks in rows}
+        family |= {member: (decode_lineage(lineage), orjson.loads(marks)) for member, lineage, marks in rows}
     return family
 
 
-def _move_totals(
-    dialect: Dialect, root: str, member: str, marks: Mapping[str, Any], changes: Sequence[Change]
-) -> Script[None]:
-    for from_seq, delta in shifts(member, changes):
-        yield dialect.say(
+def _shift_totals(
+    dialect: SqlDialect, root: str, conversation_id: str, marks: Mapping[str, Any], changes: Sequence[MessageChange]
+) -> TransactionSteps[None]:
+    for from_seq, delta in compute_total_shifts(conversation_id, changes):
+        yield dialect.build_statement(
             """
             UPDATE messages SET tokens_total = tokens_total + :delta
             WHERE root = :root AND conversation_id = :member AND seq >= :from_seq""",
             root=root,
-            member=member,
+            member=conversation_id,
             from_seq=from_seq,
             delta=delta,
         )
-    yield dialect.say(
+    yield dialect.build_statement(
         """
         UPDATE conversations SET head_tokens_total = head_tokens_total + :delta, marks = :marks
         WHERE root = :root AND id = :member""",
         root=root,
-        member=member,
-        delta=total(changes),
-        marks=as_json(marked(marks, changes)),
+        member=conversation_id,
+        delta=sum_token_deltas(changes),
+        marks=encode_json(update_marks(marks, changes)),
     )
 
 
-def _forget_versions(dialect: Dialect, root: str, member: str, changes: Sequence[Change]) -> Script[list[str]]:
+def _delete_client_versions(
+    dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageChange]
+) -> TransactionSteps[list[str]]:
     """Delete what a client shows in the place of changed messages, and their anchors; the bodies as they were."""
     bodies: list[str] = []
     for change in changes:
-        here = {"root": root, "member": member, "seq": change.seq}
-        rows = yield dialect.say(f"SELECT bodies FROM client_versions WHERE {_VERSION_OVER}", **here)
+        here = {"root": root, "member": conversation_id, "seq": change.seq}
+        rows = yield dialect.build_statement(
+            f"SELECT bodies FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here
+        )
         bodies += [text for (text,) in rows if text]
-        yield dialect.say(f"DELETE FROM client_versions WHERE {_VERSION_OVER}", **here)
-        yield dialect.say("DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **here)
+        yield dialect.build_statement(f"DELETE FROM client_versions WHERE {_IS_VERSION_OVER_MESSAGE}", **here)
+        yield dialect.build_statement(
+            "DELETE FROM anchors WHERE root = :root AND conversation_id = :member AND seq = :seq", **here
+        )
     return bodies
 
 
-def _settle_chunks(dialect: Dialect, tenant: str, root: str, shared: Sharing) -> Script[list[Chunk]]:
+def _update_summaries(
+    dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: ChangesByConversation
+) -> TransactionSteps[list[Summary]]:
     """Delete chunks that cover a change, move the totals of those behind one; the deleted ones."""
-    found: dict[str, Chunk] = {}
+    found: dict[str, Summary] = {}
     readers: dict[str, list[str]] = {}
-    for member, changes in shared.items():
+    for member, changes in changes_by_conversation.items():
         from_seq = min(change.seq for change in changes)
-        rows = yield dialect.say(_CHUNKS_READ_BY, root=root, tenant=tenant, member=member, from_seq=from_seq)
-        for chunk in map(chunk_of, rows):
+        rows = yield dialect.build_statement(
+            _SUMMARIES_READ_BY, root=root, tenant=tenant, member=member, from_seq=from_seq
+        )
+        for chunk in map(decode_summary, rows):
             found[chunk.id] = chunk
             readers.setdefault(chunk.id, []).append(member)
-    gone = [chunk for chunk in found.values() if covers(chunk, readers[chunk.id], shared)]
+    gone = [chunk for chunk in found.values() if covers_change(chunk, readers[chunk.id], changes_by_conversation)]
     for chunk in gone:
-        yield from chunk_transactions.remove(dialect, tenant, root, chunk.id)
+        yield from chunk_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
         del found[chunk.id]
     for chunk in found.values():
-        yield dialect.say(
+        yield dialect.build_statement(
             """
             UPDATE chunks SET tokens_total = tokens_total + :delta
             WHERE root = :root AND id = :id AND tenant = :tenant""",
             root=root,
             id=chunk.id,
             tenant=tenant,
-            delta=shift_of(chunk, readers[chunk.id], shared),
+            delta=compute_summary_shift(chunk, readers[chunk.id], changes_by_conversation),
         )
     return sorted(gone, key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 
 
-def rewrite(
-    dialect: Dialect,
+def rewrite_sealed_fields(
+    dialect: SqlDialect,
     conversation: Conversation,
     entries: Sequence[LogMessage],
-    chunks: Sequence[Chunk],
-    versions: Sequence[ClientVersion],
-) -> Script[None]:
+    summaries: Sequence[Summary],
+    client_versions: Sequence[ClientVersion],
+) -> TransactionSteps[None]:
     """As `Store.rewrite`."""
     here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
-    rows = yield dialect.say(
-        f"SELECT marks, head_seq, head_link FROM conversations WHERE {_THIS}{dialect.locking}", **here
+    rows = yield dialect.build_statement(
+        f"SELECT marks, head_seq, head_link FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}",
+        **here,
     )
     if not rows:
         return
     marks, head_seq, head_link = rows[0]
-    redacted = set(orjson.loads(marks).get(REDACTED, ())) - set(conversation.marks.get(REDACTED, ()))
+    redacted = set(orjson.loads(marks).get(REDACTED_KEY, ())) - set(conversation.marks.get(REDACTED_KEY, ()))
     for entry in entries:
         if entry.seq in redacted:
             continue
-        yield dialect.say(
-            f"UPDATE messages SET body = :body, meta = :meta WHERE {_PLACE} AND link = :link AND tokens = :tokens",
+        yield dialect.build_statement(
+            f"UPDATE messages SET body = :body, meta = :meta WHERE {_IS_MESSAGE} AND link = :link AND tokens = :tokens",
             root=conversation.root,
             place=conversation.id,
             seq=entry.seq,
             link=entry.link,
             tokens=entry.tokens,
             body=entry.message.raw.decode(),
-            meta=as_optional_json(entry.meta),
+            meta=encode_optional_json(entry.meta),
         )
-    for version in versions:
-        seq, since_seq, to_seq, bodies, _ = version_values(version)
-        yield dialect.say(
+    for version in client_versions:
+        seq, since_seq, to_seq, bodies, _ = client_version_values(version)
+        yield dialect.build_statement(
             """
             UPDATE client_versions SET bodies = :bodies
             WHERE root = :root AND conversation_id = :id AND since_seq = :since_seq AND seq = :seq
@@ -286,17 +320,23 @@ def rewrite(
             to_seq=to_seq,
             bodies=bodies,
         )
-    yield from chunk_transactions.rewrite(dialect, conversation.tenant, conversation.root, chunks)
+    yield from chunk_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
-        yield dialect.say(
-            f"UPDATE conversations SET state = :state WHERE {_THIS}", **here, state=as_json(conversation.state)
+        yield dialect.build_statement(
+            f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",
+            **here,
+            state=encode_json(conversation.state),
         )
 
 
-def mark(dialect: Dialect, conversation: Conversation, marks: Mapping[str, Any]) -> Script[None]:
+def replace_marks(dialect: SqlDialect, conversation: Conversation, marks: Mapping[str, Any]) -> TransactionSteps[None]:
     """As `Store.mark`."""
     here = {"root": conversation.root, "id": conversation.id, "tenant": conversation.tenant}
-    rows = yield dialect.say(f"SELECT marks FROM conversations WHERE {_THIS}{dialect.locking}", **here)
+    rows = yield dialect.build_statement(
+        f"SELECT marks FROM conversations WHERE {_IS_CONVERSATION}{dialect.row_lock_clause}", **here
+    )
     if not rows or orjson.loads(rows[0][0]) != conversation.marks:
-        raise HeadMoved
-    yield dialect.say(f"UPDATE conversations SET marks = :marks WHERE {_THIS}", **here, marks=as_json(marks))
+        raise WriteConflict
+    yield dialect.build_statement(
+        f"UPDATE conversations SET marks = :marks WHERE {_IS_CONVERSATION}", **here, marks=encode_json(marks)
+    )

@@ -10,13 +10,13 @@ import orjson
 
 from app.conversation.api_keys import ApiKey
 from app.conversation.messages import (
-    Anchor,
-    Chunk,
+    AnswerAnchor,
     ClientVersion,
     Conversation,
     LogMessage,
     Message,
     StoredCompletion,
+    Summary,
 )
 
 CONVERSATION_COLUMNS: Final = (
@@ -53,7 +53,7 @@ MESSAGE_COLUMNS: Final = (
     "created_at",
     "meta",
 )
-CHUNK_COLUMNS: Final = (
+SUMMARY_COLUMNS: Final = (
     "id",
     "conversation_id",
     "from_seq",
@@ -76,7 +76,7 @@ CHUNK_COLUMNS: Final = (
     "usage",
     "revision",
 )
-VERSION_COLUMNS: Final = ("seq", "since_seq", "to_seq", "bodies", "tokens_delta")
+CLIENT_VERSION_COLUMNS: Final = ("seq", "since_seq", "to_seq", "bodies", "tokens_delta")
 ANCHOR_COLUMNS: Final = ("digest", "root", "conversation_id", "seq")
 COMPLETION_COLUMNS: Final = (
     "id",
@@ -90,7 +90,7 @@ COMPLETION_COLUMNS: Final = (
     "parameters",
     "instructions",
 )
-KEY_COLUMNS: Final = (
+API_KEY_COLUMNS: Final = (
     "id",
     "digest",
     "hint",
@@ -108,36 +108,36 @@ KEY_COLUMNS: Final = (
 Lineage = tuple[tuple[str, int], ...]
 
 
-def as_json(value: Mapping[str, Any]) -> str:
+def encode_json(value: Mapping[str, Any]) -> str:
     if not value:
         return "{}"
     return orjson.dumps(value if type(value) is dict else dict(value)).decode()
 
 
-def as_optional_json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else as_json(value)
+def encode_optional_json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else encode_json(value)
 
 
-def lineage_json(lineage: Lineage) -> str:
+def encode_lineage(lineage: Lineage) -> str:
     return orjson.dumps(lineage).decode() if lineage else "[]"
 
 
-def lineage_of(text: str) -> Lineage:
+def decode_lineage(text: str) -> Lineage:
     if text == "[]":
         return ()
     return tuple((conversation_id, upto_seq) for conversation_id, upto_seq in orjson.loads(text))
 
 
-def as_text(moment: datetime) -> str:
+def encode_time(time: datetime) -> str:
     """How SQLite keeps a time; always with microseconds, so that text order is time order."""
-    return moment.isoformat(timespec="microseconds")
+    return time.isoformat(timespec="microseconds")
 
 
-def moment_of(value: datetime | str) -> datetime:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
+def decode_time(stored_time: datetime | str) -> datetime:
+    return datetime.fromisoformat(stored_time) if isinstance(stored_time, str) else stored_time
 
 
-def conversation_of(row: Sequence[Any]) -> Conversation:
+def decode_conversation(row: Sequence[Any]) -> Conversation:
     """A row of `CONVERSATION_COLUMNS`."""
     (
         conversation_id,
@@ -170,72 +170,74 @@ def conversation_of(row: Sequence[Any]) -> Conversation:
         head_tokens_total,
         bool(answered),
         encoding,
-        lineage_of(lineage),
+        decode_lineage(lineage),
         external_id,
         mode,
         chunk_count,
         {} if state == "{}" else orjson.loads(state),
         {} if metadata == "{}" else orjson.loads(metadata),
-        moment_of(created_at),
-        moment_of(updated_at),
+        decode_time(created_at),
+        decode_time(updated_at),
         {} if marks == "{}" else orjson.loads(marks),
         indexed_before,
     )
 
 
-def conversation_values(new: Conversation, created_at: datetime | str, updated_at: datetime | str) -> tuple[Any, ...]:
+def conversation_values(
+    conversation: Conversation, created_at: datetime | str, updated_at: datetime | str
+) -> tuple[Any, ...]:
     """The values of `CONVERSATION_COLUMNS`."""
     return (
-        new.id,
-        new.root,
-        new.tenant,
-        new.head_seq,
-        new.head_link,
-        new.head_skeleton,
-        new.head_tokens_total,
-        new.answered,
-        new.encoding,
-        lineage_json(new.lineage),
-        new.external_id,
-        new.mode,
-        new.chunk_count,
-        as_json(new.state),
-        as_json(new.metadata),
+        conversation.id,
+        conversation.root,
+        conversation.tenant,
+        conversation.head_seq,
+        conversation.head_link,
+        conversation.head_skeleton,
+        conversation.head_tokens_total,
+        conversation.answered,
+        conversation.encoding,
+        encode_lineage(conversation.lineage),
+        conversation.external_id,
+        conversation.mode,
+        conversation.chunk_count,
+        encode_json(conversation.state),
+        encode_json(conversation.metadata),
         created_at,
         updated_at,
-        as_json(new.marks),
-        new.indexed_before,
+        encode_json(conversation.marks),
+        conversation.indexed_before,
     )
 
 
-def names_itself(new: Conversation) -> bool:
+def claims_external_id(conversation: Conversation) -> bool:
     """Whether a new conversation is the first that its client's own id means."""
-    return new.external_id is not None and not new.lineage
+    return conversation.external_id is not None and not conversation.lineage
 
 
-def advance_values(
-    after: Conversation, after_seq: int, tokens_total_before: int, updated_at: datetime | str
+def head_update_values(
+    conversation: Conversation, expected_head_seq: int, tokens_total_before: int, updated_at: datetime | str
 ) -> tuple[Any, ...]:
     """Which head moves, and the values of `statements.HEAD` that it moves to."""
     return (
-        after.root,
-        after.id,
-        after.tenant,
-        after_seq,
+        conversation.root,
+        conversation.id,
+        conversation.tenant,
+        expected_head_seq,
         tokens_total_before,
-        after.head_seq,
-        after.head_link,
-        after.head_skeleton,
-        after.head_tokens_total,
-        after.answered,
-        after.mode,
-        after.chunk_count,
-        as_json(after.state),
+        conversation.head_seq,
+        conversation.head_link,
+        conversation.head_skeleton,
+        conversation.head_tokens_total,
+        conversation.answered,
+        conversation.mode,
+        conversation.chunk_count,
+        encode_json(conversation.state),
         updated_at,
     )
 
 
-def log_message_of(row: Sequence[Any]) -> LogMessage:
+def decode_log_message(row: Sequence[Any]) -> LogMessage:
     """A row of `MESSAGE_COLUMNS`."""
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
     return LogMessage(
@@ -248,7 +250,7 @@ def log_message_of(row: Sequence[Any]) -> LogMessage:
         tokens_total,
         bool(answered),
         bool(incomplete),
-        moment_of(created_at),
+        decode_time(created_at),
         None if meta is None else orjson.loads(meta),
     )
 
@@ -266,31 +268,31 @@ def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, 
         entry.answered,
         entry.incomplete,
         created_at,
-        as_optional_json(entry.meta),
+        encode_optional_json(entry.meta),
     )
 
 
-def version_of(row: Sequence[Any]) -> ClientVersion:
-    """A row of `VERSION_COLUMNS`."""
+def decode_client_version(row: Sequence[Any]) -> ClientVersion:
+    """A row of `CLIENT_VERSION_COLUMNS`."""
     seq, since_seq, to_seq, bodies, tokens_delta = row
     texts = None if bodies is None else tuple(text.encode() for text in orjson.loads(bodies))
     return ClientVersion(seq, since_seq, to_seq, texts, tokens_delta)
 
 
-def version_values(version: ClientVersion) -> tuple[Any, ...]:
-    """The values of `VERSION_COLUMNS`."""
+def client_version_values(version: ClientVersion) -> tuple[Any, ...]:
+    """The values of `CLIENT_VERSION_COLUMNS`."""
     bodies = version.bodies
     text = None if bodies is None else orjson.dumps([body.decode() for body in bodies]).decode()
     return (version.seq, version.since_seq, version.to_seq, text, version.tokens_delta)
 
 
-def anchor_values(anchor: Anchor) -> tuple[Any, ...]:
+def anchor_values(anchor: AnswerAnchor) -> tuple[Any, ...]:
     """The values of `ANCHOR_COLUMNS`."""
     return (anchor.digest, anchor.root, anchor.conversation_id, anchor.seq)
 
 
-def chunk_of(row: Sequence[Any]) -> Chunk:
-    """A row of `CHUNK_COLUMNS`."""
+def decode_summary(row: Sequence[Any]) -> Summary:
+    """A row of `SUMMARY_COLUMNS`."""
     (
         chunk_id,
         conversation_id,
@@ -314,7 +316,7 @@ def chunk_of(row: Sequence[Any]) -> Chunk:
         usage,
         revision,
     ) = row
-    return Chunk(
+    return Summary(
         chunk_id,
         conversation_id,
         from_seq,
@@ -331,7 +333,7 @@ def chunk_of(row: Sequence[Any]) -> Chunk:
         kind,
         model,
         prompt_version,
-        moment_of(created_at),
+        decode_time(created_at),
         () if folds == "[]" else tuple(orjson.loads(folds)),
         duration_ms,
         None if usage is None else orjson.loads(usage),
@@ -339,37 +341,37 @@ def chunk_of(row: Sequence[Any]) -> Chunk:
     )
 
 
-def chunk_values(chunk: Chunk, created_at: datetime | str) -> tuple[Any, ...]:
-    """The values of `CHUNK_COLUMNS`."""
+def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
+    """The values of `SUMMARY_COLUMNS`."""
     return (
-        chunk.id,
-        chunk.conversation_id,
-        chunk.from_seq,
-        chunk.to_seq,
-        chunk.from_link,
-        chunk.to_link,
-        chunk.to_skeleton,
-        chunk.text,
-        chunk.tokens,
-        chunk.tokens_total,
-        chunk.anchor_seq,
-        chunk.anchor_tokens,
-        chunk.through_turn,
-        chunk.kind,
-        chunk.model,
-        chunk.prompt_version,
+        summary.id,
+        summary.conversation_id,
+        summary.from_seq,
+        summary.to_seq,
+        summary.from_link,
+        summary.to_link,
+        summary.to_skeleton,
+        summary.text,
+        summary.tokens,
+        summary.tokens_total,
+        summary.anchor_seq,
+        summary.anchor_tokens,
+        summary.through_turn,
+        summary.kind,
+        summary.model,
+        summary.prompt_version,
         created_at,
-        orjson.dumps(chunk.folds).decode(),
-        chunk.duration_ms,
-        as_optional_json(chunk.usage),
-        chunk.revision,
+        orjson.dumps(summary.folds).decode(),
+        summary.duration_ms,
+        encode_optional_json(summary.usage),
+        summary.revision,
     )
 
 
-def completion_of(row: Sequence[Any]) -> StoredCompletion:
+def decode_completion(row: Sequence[Any]) -> StoredCompletion:
     """A row of `COMPLETION_COLUMNS`."""
     values: dict[str, Any] = dict(zip(COMPLETION_COLUMNS, row, strict=True))
-    values["created_at"] = moment_of(values["created_at"])
+    values["created_at"] = decode_time(values["created_at"])
     values["metadata"] = orjson.loads(values["metadata"])
     values["parameters"] = orjson.loads(values["parameters"])
     values["instructions"] = tuple(orjson.loads(values["instructions"]))
@@ -381,27 +383,27 @@ def completion_values(completion: StoredCompletion, created_at: datetime | str) 
     values = {name: getattr(completion, name) for name in COMPLETION_COLUMNS}
     return values | {
         "created_at": created_at,
-        "metadata": as_json(completion.metadata),
-        "parameters": as_json(completion.parameters),
+        "metadata": encode_json(completion.metadata),
+        "parameters": encode_json(completion.parameters),
         "instructions": orjson.dumps(completion.instructions).decode(),
     }
 
 
-def key_of(row: Sequence[Any]) -> ApiKey:
-    """A row of `KEY_COLUMNS`."""
-    values: dict[str, Any] = dict(zip(KEY_COLUMNS, row, strict=True))
+def decode_api_key(row: Sequence[Any]) -> ApiKey:
+    """A row of `API_KEY_COLUMNS`."""
+    values: dict[str, Any] = dict(zip(API_KEY_COLUMNS, row, strict=True))
     for name in ("created_at", "expires_at", "revoked_at"):
-        values[name] = None if values[name] is None else moment_of(values[name])
+        values[name] = None if values[name] is None else decode_time(values[name])
     for name in ("scopes", "models"):
         values[name] = tuple(orjson.loads(values[name]))
     return ApiKey(**values)
 
 
-def key_values(key: ApiKey, moment: Callable[[datetime], Any]) -> dict[str, Any]:
-    """The values of `KEY_COLUMNS`; `moment` makes a time what is stored."""
-    values = {name: getattr(key, name) for name in KEY_COLUMNS}
+def api_key_values(key: ApiKey, encode_time_value: Callable[[datetime], Any]) -> dict[str, Any]:
+    """The values of `API_KEY_COLUMNS`; `encode_time_value` makes a time what is stored."""
+    values = {name: getattr(key, name) for name in API_KEY_COLUMNS}
     for name in ("created_at", "expires_at", "revoked_at"):
-        values[name] = None if values[name] is None else moment(values[name])
+        values[name] = None if values[name] is None else encode_time_value(values[name])
     for name in ("scopes", "models"):
         values[name] = orjson.dumps(values[name]).decode()
     return values

@@ -14,13 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from app.store.contract import MAX_MATCHES
-from app.store.sql.rows import ANCHOR_COLUMNS, CHUNK_COLUMNS, CONVERSATION_COLUMNS, MESSAGE_COLUMNS, VERSION_COLUMNS
+from app.store.contract import MAX_LINK_MATCHES
+from app.store.sql.rows import (
+    ANCHOR_COLUMNS,
+    CLIENT_VERSION_COLUMNS,
+    CONVERSATION_COLUMNS,
+    MESSAGE_COLUMNS,
+    SUMMARY_COLUMNS,
+)
 
-MESSAGE_ROW: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
-VERSION_ROW: Final = ("root", "conversation_id", *VERSION_COLUMNS)
-CHUNK_ROW: Final = ("root", "tenant", "is_fold", *CHUNK_COLUMNS)
-HEAD: Final = (
+MESSAGE_INSERT_COLUMNS: Final = ("root", "conversation_id", *MESSAGE_COLUMNS)
+CLIENT_VERSION_INSERT_COLUMNS: Final = ("root", "conversation_id", *CLIENT_VERSION_COLUMNS)
+SUMMARY_INSERT_COLUMNS: Final = ("root", "tenant", "is_fold", *SUMMARY_COLUMNS)
+HEAD_COLUMNS: Final = (
     "head_seq",
     "head_link",
     "head_skeleton",
@@ -34,37 +40,37 @@ HEAD: Final = (
 """What an append replaces of its conversation."""
 
 
-def numbered(sql: str, names: Sequence[str], mark: str) -> str:
+def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
     """Replace each `:name` by its number in `names`, marked as the driver wants it (`?1` or `$1`)."""
-    numbers = {name: f"{mark}{number}" for number, name in enumerate(names, start=1)}
+    numbers = {name: f"{placeholder}{number}" for number, name in enumerate(names, start=1)}
     unused = numbers.keys() - set(re.findall(r"(?<!:):(\w+)", sql))
     if unused:
         raise ValueError(f"Parameters {sorted(unused)} do not occur in: {sql}")
     return re.sub(r"(?<!:):(\w+)", lambda found: numbers[found[1]], sql)
 
 
-def chunk_columns(*, texts: bool) -> str:
+def summary_select_columns(*, with_texts: bool) -> str:
     """What a SELECT from `chunks k` names; empty texts instead of the real ones, unless they are wanted."""
-    return ", ".join("'' AS text" if name == "text" and not texts else f"k.{name}" for name in CHUNK_COLUMNS)
+    return ", ".join("'' AS text" if name == "text" and not with_texts else f"k.{name}" for name in SUMMARY_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
     """SQL text for one driver; arguments in the order noted in `_SHARED`."""
 
-    by_id: str
-    by_id_alone: str
-    by_external_id: str
-    log_range: str
-    facts: str
+    select_conversation: str
+    select_any_conversation: str
+    select_by_external_id: str
+    select_messages: str
+    select_model_facts: str
     insert_conversation: str
     insert_message: str
     insert_version: str
     insert_anchor: str
-    versions: str
+    select_client_versions: str
     insert_external_id: str
-    advance: str
-    family: str
+    update_head: str
+    select_branches: str
     erase_messages: str
     hand_over_messages: str
     erase_versions: str
@@ -75,9 +81,9 @@ class Statements:
     erase_conversation: str
     erase_external_ids: str
     erase_leases: str
-    erase_chunks: str
-    hand_over_chunks: str
-    release: str
+    erase_summaries: str
+    hand_over_summaries: str
+    release_lease: str
 
 
 def _insert(table: str, names: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -95,8 +101,11 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant",
         ("root", "id", "tenant"),
     ),
-    "by_id_alone": (f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id", ("root", "id")),
-    "by_external_id": (
+    "select_any_conversation": (
+        f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id",
+        ("root", "id"),
+    ),
+    "select_by_external_id": (
         f"""
         SELECT {_CONVERSATION_BY_EXTERNAL_ID}
         FROM external_ids e JOIN conversations c ON c.root = e.root AND c.id = e.conversation_id
@@ -111,8 +120,8 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     ),
     "facts": ("SELECT model, facts FROM model_facts", ()),
     "insert_conversation": _insert("conversations", CONVERSATION_COLUMNS),
-    "insert_message": _insert("messages", MESSAGE_ROW),
-    "insert_version": _insert("client_versions", VERSION_ROW),
+    "insert_message": _insert("messages", MESSAGE_INSERT_COLUMNS),
+    "insert_version": _insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS),
     "insert_anchor": (
         f"""
         INSERT INTO anchors ({", ".join(ANCHOR_COLUMNS)}, kept_at)
@@ -121,17 +130,17 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
     ),
     "versions": (
         f"""
-        SELECT {", ".join(VERSION_COLUMNS)} FROM client_versions
+        SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
         WHERE root = :root AND conversation_id = :id AND since_seq <= :until_seq ORDER BY since_seq, seq""",
         ("root", "id", "until_seq"),
     ),
     "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
     "advance": (
         f"""
-        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD)}
+        UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
         WHERE root = :root AND id = :id AND tenant = :tenant
           AND head_seq = :after_seq AND head_tokens_total = :total_before""",
-        ("root", "id", "tenant", "after_seq", "total_before", *HEAD),
+        ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS),
     ),
     "family": (
         "SELECT id, lineage FROM conversations WHERE root = :root AND lineage LIKE :naming",
@@ -191,44 +200,45 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
 """SQL, and the order of its arguments."""
 
 
-def shared_statements(mark: str) -> Statements:
+def build_shared_statements(placeholder: str) -> Statements:
     """All shared statements, their parameters marked as a driver wants them (`?1` or `$1`)."""
-    return Statements(**{each.name: numbered(*_SHARED[each.name], mark) for each in fields(Statements)})
+    return Statements(**{each.name: number_parameters(*_SHARED[each.name], placeholder) for each in fields(Statements)})
 
 
 @dataclass(frozen=True, slots=True)
 class MatchSource:
     """What `matches` selects from: `w` (`depth`, 0 being the deepest, and `link`), messages `m`, conversations `c`.
 
-    `joined` has places for the conditions on `{message}` and `{conversation}`; `yes` makes a stored boolean a
+    `join_template` has places for the conditions on `{message}` and `{conversation}`; `true_comparison` makes a stored
+    boolean a
     condition that an index serves.
     """
 
-    joined: str
-    yes: str = ""
+    join_template: str
+    true_comparison: str = ""
 
 
 _MATCH_COLUMNS: Final = ", ".join(
     [f"m.{name} AS m_{name}" for name in MESSAGE_COLUMNS] + [f"c.{name} AS c_{name}" for name in CONVERSATION_COLUMNS]
 )
-_OF_THE_NAMED: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
+_IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversation_id AND m.seq <= n.upto_seq)"
 
 
-def matches(source: MatchSource, *, by_skeleton: bool, within: bool) -> str:
+def build_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
     """Stored messages on a list of links, deepest first: depth, the message, the conversation that keeps it.
 
     Args:
         source: how the dialect joins links, messages and conversations, in this order whatever its statistics say.
             Looking for the links in the conversation's messages instead would read all of them.
-        within: unanswered messages of the relation `named` (`id`, `upto_seq`) count too.
+        with_named: unanswered messages of the relation `named` (`id`, `upto_seq`) count too.
 
     Parameters: `:root`, `:tenant`, and those of the source.
     """
     column = "skeleton" if by_skeleton else "link"
-    in_skeleton = f" AND m.in_skeleton{source.yes}" if by_skeleton else ""
-    answered = f"m.answered{source.yes}"
-    counts = f"({answered} OR {_OF_THE_NAMED})" if within else answered
-    joined = source.joined.format(
+    in_skeleton = f" AND m.in_skeleton{source.true_comparison}" if by_skeleton else ""
+    answered = f"m.answered{source.true_comparison}"
+    counts = f"({answered} OR {_IS_IN_NAMED_LOG})" if with_named else answered
+    joined = source.join_template.format(
         message=f"m.root = :root AND m.{column} = w.link{in_skeleton} AND {counts}",
         conversation="c.root = :root AND c.id = m.conversation_id AND c.tenant = :tenant",
     )
@@ -236,4 +246,4 @@ def matches(source: MatchSource, *, by_skeleton: bool, within: bool) -> str:
         SELECT w.depth, {_MATCH_COLUMNS}
         FROM {joined}
         ORDER BY w.depth, (m.seq = c.head_seq) DESC, c.updated_at DESC, m.seq DESC
-        LIMIT {MAX_MATCHES}"""
+        LIMIT {MAX_LINK_MATCHES}"""

@@ -31,12 +31,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
-ONLY_ON: Final = "only_on"
+DIALECT_INFO_KEY: Final = "only_on"
 """`Table.info`: the one dialect that has the table. The index of words differs (`store.search.index_terms`)."""
 
 metadata = MetaData()
 
-MOMENT: Final[TypeEngine[Any]] = Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+TIME_TYPE: Final[TypeEngine[Any]] = Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
 
 conversations = Table(
     "conversations",
@@ -56,8 +56,8 @@ conversations = Table(
     Column("chunk_count", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("metadata", Text, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
-    Column("updated_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
+    Column("updated_at", TIME_TYPE, nullable=False),
     Column("marks", Text, nullable=False, server_default="{}"),
     Column("indexed_before", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("root", "id", name="conversations_pkey"),
@@ -90,7 +90,7 @@ messages = Table(
     Column("tokens_total", BigInteger, nullable=False),
     Column("answered", Boolean, nullable=False),
     Column("incomplete", Boolean, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
     Column("meta", Text),
     PrimaryKeyConstraint("root", "conversation_id", "seq", name="messages_pkey"),
     # `answered` inside the key: a thousand conversations that begin with the same greeting, none of which counts
@@ -129,7 +129,7 @@ anchors = Table(
     Column("root", Text, nullable=False),
     Column("conversation_id", Text, nullable=False),
     Column("seq", Integer, nullable=False),
-    Column("kept_at", MOMENT, nullable=False),
+    Column("kept_at", TIME_TYPE, nullable=False),
     PrimaryKeyConstraint("digest", "root", "conversation_id", "seq", name="anchors_pkey"),
     Index("anchors_conversation", "root", "conversation_id"),
     sqlite_with_rowid=False,
@@ -157,7 +157,7 @@ chunks = Table(
     Column("kind", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("prompt_version", Text, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
     Column("folds", Text, nullable=False),
     Column("is_fold", Boolean, nullable=False),
     Column("duration_ms", Integer, nullable=False),
@@ -180,7 +180,7 @@ chunk_revisions = Table(
     Column("kind", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("prompt_version", Text, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
     Column("duration_ms", Integer, nullable=False),
     Column("usage", Text),
     PrimaryKeyConstraint("root", "chunk_id", "revision", name="chunk_revisions_pkey"),
@@ -203,7 +203,7 @@ message_terms = Table(
         postgresql_using="gin",
         postgresql_with={"fastupdate": "on", "gin_pending_list_limit": 128},
     ),
-    info={ONLY_ON: "postgresql"},
+    info={DIALECT_INFO_KEY: "postgresql"},
 )
 
 postings = Table(
@@ -214,7 +214,7 @@ postings = Table(
     Column("seq", Integer, nullable=False),
     PrimaryKeyConstraint("scope", "term", "seq", name="postings_pkey"),
     sqlite_with_rowid=False,
-    info={ONLY_ON: "sqlite"},
+    info={DIALECT_INFO_KEY: "sqlite"},
 )
 
 tenant_postings = Table(
@@ -249,7 +249,7 @@ completions = Table(
     Column("conversation_id", Text, nullable=False),
     Column("seq", Integer, nullable=False),
     Column("model", Text, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
     Column("metadata", Text, nullable=False),
     Column("parameters", Text, nullable=False),
     Column("instructions", Text, nullable=False),
@@ -269,7 +269,7 @@ request_keys = Table(
     Column("conversation_id", Text),
     Column("seq", Integer),
     Column("kept_seconds", Integer, nullable=False),
-    Column("expires_at", MOMENT, nullable=False),
+    Column("expires_at", TIME_TYPE, nullable=False),
     PrimaryKeyConstraint("tenant", "key", name="request_keys_pkey"),
 )
 
@@ -282,12 +282,12 @@ api_keys = Table(
     Column("name", Text, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("scopes", Text, nullable=False),
-    Column("created_at", MOMENT, nullable=False),
+    Column("created_at", TIME_TYPE, nullable=False),
     Column("policy", Text),
     Column("models", Text, nullable=False),
     Column("retention_days", Integer),
-    Column("expires_at", MOMENT),
-    Column("revoked_at", MOMENT),
+    Column("expires_at", TIME_TYPE),
+    Column("revoked_at", TIME_TYPE),
     PrimaryKeyConstraint("id", name="api_keys_pkey"),
     Index("api_keys_digest", "digest", unique=True),
 )
@@ -307,7 +307,7 @@ leases = Table(
     Column("key", Text, nullable=False),
     Column("holder", Text, nullable=False),
     Column("token", BigInteger, nullable=False),
-    Column("expires_at", MOMENT, nullable=False),
+    Column("expires_at", TIME_TYPE, nullable=False),
     PrimaryKeyConstraint("root", "key", name="leases_pkey"),
 )
 
@@ -316,11 +316,11 @@ model_facts = Table(
     metadata,
     Column("model", Text, nullable=False),
     Column("facts", Text, nullable=False),
-    Column("updated_at", MOMENT, nullable=False),
+    Column("updated_at", TIME_TYPE, nullable=False),
     PrimaryKeyConstraint("model", name="model_facts_pkey"),
 )
 
 
-def is_on(table: Table, dialect: str) -> bool:
+def is_in_dialect(table: Table, dialect: str) -> bool:
     """Whether a table is one of a dialect's."""
-    return bool(table.info.get(ONLY_ON, dialect) == dialect)
+    return bool(table.info.get(DIALECT_INFO_KEY, dialect) == dialect)

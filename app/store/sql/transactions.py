@@ -12,65 +12,65 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from app.store.sql.rows import as_text
-from app.store.sql.statements import Statements, numbered, shared_statements
+from app.store.sql.rows import encode_time
+from app.store.sql.statements import Statements, build_shared_statements, number_parameters
 
 Result = TypeVar("Result")
-Query: TypeAlias = tuple[str, tuple[Any, ...]]
+Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 """A statement and its arguments."""
 Rows: TypeAlias = list[Any]
-Script: TypeAlias = Generator[Query, Rows, Result]
+TransactionSteps: TypeAlias = Generator[Statement, Rows, Result]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SqlDialect:
     """How a database wants to be spoken to."""
 
-    sql: Statements
-    mark: str
-    moment: Callable[[datetime], Any]
+    statements: Statements
+    placeholder: str
+    encode_time: Callable[[datetime], Any]
     """A time as it is stored."""
-    locking: str
+    row_lock_clause: str
     """Ends a SELECT whose rows nobody else may change before the transaction ends."""
-    has_pairs: str
+    has_pairs_condition: str
     """Condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
 
-    def say(self, text: str, /, **values: Any) -> Query:
+    def build_statement(self, text: str, /, **values: Any) -> Statement:
         """A statement with `:name` parameters, and their values."""
-        return _numbered(text, tuple(values), self.mark), tuple(values.values())
+        return _number_parameters_cached(text, tuple(values), self.placeholder), tuple(values.values())
 
 
 @cache
-def _numbered(text: str, names: tuple[str, ...], mark: str) -> str:
-    return numbered(text, names, mark)
+def _number_parameters_cached(text: str, names: tuple[str, ...], placeholder: str) -> str:
+    return number_parameters(text, names, placeholder)
 
 
-class Words(Protocol):
+class SearchIndexCleanup(Protocol):
     """What a database does with its index of words when messages go."""
 
-    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
+    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
         """Forget the words of one message of a conversation's own."""
 
-    def erase(
+    def remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> Script[None]:
+    ) -> TransactionSteps[None]:
         """Forget those of its messages after `kept_through`; those before are the heir's now."""
 
 
-SQLITE: Final = Dialect(
-    sql=shared_statements("?"),
-    mark="?",
-    moment=as_text,
-    locking="",
-    has_pairs="""NOT EXISTS (
+SQLITE: Final = SqlDialect(
+    statements=build_shared_statements("?"),
+    placeholder="?",
+    encode_time=encode_time,
+    row_lock_clause="",
+    has_pairs_condition="""NOT EXISTS (
         SELECT 1 FROM json_each(:pairs) q
         WHERE NOT EXISTS (SELECT 1 FROM json_each({column}) h WHERE h.key = q.key AND h.value = q.value))""",
 )
 # jsonb cannot hold NUL, of which a client's text may have one.
-POSTGRES: Final = Dialect(
-    sql=shared_statements("$"),
-    mark="$",
-    moment=lambda moment: moment,
-    locking=" FOR UPDATE",
-    has_pairs=r"replace({column}, '\u0000', '\ufffd')::jsonb @> replace(:pairs, '\u0000', '\ufffd')::jsonb",
+POSTGRES: Final = SqlDialect(
+    statements=build_shared_statements("$"),
+    placeholder="$",
+    encode_time=lambda moment: moment,
+    row_lock_clause=" FOR UPDATE",
+    has_pairs_condition=r"replace({column}, '\u0000', '\ufffd')::jsonb @> replace(:pairs, '\u0000', '\ufffd')::jsonb",
 )

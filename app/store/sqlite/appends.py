@@ -18,121 +18,131 @@ from typing import Any, Final
 
 import msgspec
 
-from app.store.contract import Append, HeadMoved
-from app.store.sql.rows import CONVERSATION_COLUMNS, as_text, names_itself
-from app.store.sql.statements import HEAD, MESSAGE_ROW
+from app.store.contract import LogAppend, WriteConflict
+from app.store.sql.rows import CONVERSATION_COLUMNS, claims_external_id, encode_time
+from app.store.sql.statements import HEAD_COLUMNS, MESSAGE_INSERT_COLUMNS
 from app.store.sqlite.reads import SQL
 from app.store.sqlite.threads import Job
-from app.store.sqlite.writes import advanced_row, append, created_row, message_row, release, require
+from app.store.sqlite.writes import (
+    append_messages,
+    head_update_row,
+    message_row,
+    new_conversation_row,
+    release_lease,
+    require_lease,
+)
 
 Row = tuple[Any, ...]
 
-_SIZES: Final = (16, 8, 4, 2, 1)
+_ROWS_PER_STATEMENT: Final = (16, 8, 4, 2, 1)
 """How many rows a statement has: few texts, so that SQLite compiles each once."""
 
 
-class Appending(msgspec.Struct, frozen=True):
-    """A job that appends; `run_together` may do many at once."""
+class AppendJob(msgspec.Struct, frozen=True):
+    """A job that appends; `run_jobs_batched` may do many at once."""
 
-    write: Append
+    write: LogAppend
     now: datetime
 
     def __call__(self, connection: sqlite3.Connection) -> None:
-        append(connection, self.write, self.now)
+        append_messages(connection, self.write, self.now)
 
 
-def run_together(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
+def run_jobs_batched(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
     """Run jobs in their order inside a transaction; what each comes to.
 
     Raises:
         Exception: whatever one of them raised. The transaction is to be undone.
     """
     values: list[Any] = []
-    for can_be_joined, neighbours in groupby(jobs, _can_be_joined):
+    for can_be_joined, neighbours in groupby(jobs, _is_batchable):
         run = list(neighbours)
-        appendings = [job for job in run if isinstance(job, Appending)] if can_be_joined else []
+        appendings = [job for job in run if isinstance(job, AppendJob)] if can_be_joined else []
         if len(appendings) > 1 and _are_independent(appendings):
-            _append_all(connection, appendings)
+            _append_batch(connection, appendings)
             values += [None] * len(run)
         else:
             values += [job(connection) for job in run]
     return values
 
 
-def _can_be_joined(job: Job) -> bool:
+def _is_batchable(job: Job) -> bool:
     # A branch first looks at what it branches from, which an append beside it may be changing.
     # Versions are held against what was redacted meanwhile.
-    return isinstance(job, Appending) and not (
-        job.write.versions or (job.write.creates and job.write.conversation.lineage)
+    return isinstance(job, AppendJob) and not (
+        job.write.versions or (job.write.creates_conversation and job.write.conversation.lineage)
     )
 
 
-def _are_independent(appendings: Sequence[Appending]) -> bool:
-    return len({one.write.conversation.id for one in appendings}) == len(appendings)
+def _are_independent(jobs: Sequence[AppendJob]) -> bool:
+    return len({one.write.conversation.id for one in jobs}) == len(jobs)
 
 
-def _append_all(connection: sqlite3.Connection, appendings: Sequence[Appending]) -> None:
+def _append_batch(connection: sqlite3.Connection, jobs: Sequence[AppendJob]) -> None:
     new: list[Row] = []
     advanced: list[Row] = []
     messages: list[Row] = []
-    for one in appendings:
+    for one in jobs:
         write, now = one.write, one.now
-        conversation, moment = write.conversation, as_text(now)
+        conversation, moment = write.conversation, encode_time(now)
         if write.fence is not None:
-            require(connection, write.fence, now)
-        if write.creates:
-            new.append(created_row(conversation, moment))
+            require_lease(connection, write.fence, now)
+        if write.creates_conversation:
+            new.append(new_conversation_row(conversation, moment))
         else:
-            advanced.append(advanced_row(write, moment))
+            advanced.append(head_update_row(write, moment))
         messages += [message_row(conversation.root, conversation.id, entry, moment) for entry in write.messages]
-    _insert(connection, _insert_conversations, new)
-    for rows, sql in _in_statements(advanced, _advance):
+    _insert_rows(connection, _build_conversations_insert, new)
+    for rows, sql in _split_into_statements(advanced, _build_heads_update):
         if connection.execute(sql, rows).rowcount != len(rows) // len(advanced[0]):
-            raise HeadMoved
-    _insert(connection, _insert_messages, messages)
-    for one in appendings:
+            raise WriteConflict
+    _insert_rows(connection, _build_messages_insert, messages)
+    for one in jobs:
         write = one.write
-        if write.creates and names_itself(write.conversation):
+        if write.creates_conversation and claims_external_id(write.conversation):
             named = write.conversation
             connection.execute(SQL.insert_external_id, (named.tenant, named.external_id, named.root, named.id))
-        if write.releases and write.fence is not None:
-            release(connection, write.fence)
+        if write.releases_lease and write.fence is not None:
+            release_lease(connection, write.fence)
 
 
-def _insert(connection: sqlite3.Connection, text: Callable[[int], str], rows: Sequence[Row]) -> None:
-    for values, sql in _in_statements(rows, text):
+def _insert_rows(connection: sqlite3.Connection, build_sql: Callable[[int], str], rows: Sequence[Row]) -> None:
+    for values, sql in _split_into_statements(rows, build_sql):
         connection.execute(sql, values)
 
 
-def _in_statements(rows: Sequence[Row], text: Callable[[int], str]) -> Iterator[tuple[Row, str]]:
+def _split_into_statements(rows: Sequence[Row], build_sql: Callable[[int], str]) -> Iterator[tuple[Row, str]]:
     """Rows end to end, and the statement for so many of them."""
     start = 0
-    for size in _SIZES:
+    for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:
-            yield tuple(chain.from_iterable(rows[start : start + size])), text(size)
+            yield tuple(chain.from_iterable(rows[start : start + size])), build_sql(size)
             start += size
 
 
-def _values(size: int, columns: int) -> str:
+def _values_clause(size: int, columns: int) -> str:
     row = f"({', '.join('?' * columns)})"
     return f"VALUES {', '.join([row] * size)}"
 
 
 @cache
-def _insert_conversations(size: int) -> str:
-    return f"INSERT INTO conversations ({', '.join(CONVERSATION_COLUMNS)}) {_values(size, len(CONVERSATION_COLUMNS))}"
+def _build_conversations_insert(size: int) -> str:
+    values = _values_clause(size, len(CONVERSATION_COLUMNS))
+    return f"INSERT INTO conversations ({', '.join(CONVERSATION_COLUMNS)}) {values}"
 
 
 @cache
-def _insert_messages(size: int) -> str:
-    return f"INSERT INTO messages ({', '.join(MESSAGE_ROW)}) {_values(size, len(MESSAGE_ROW))}"
+def _build_messages_insert(size: int) -> str:
+    values = _values_clause(size, len(MESSAGE_INSERT_COLUMNS))
+    return f"INSERT INTO messages ({', '.join(MESSAGE_INSERT_COLUMNS)}) {values}"
 
 
 @cache
-def _advance(size: int) -> str:
+def _build_heads_update(size: int) -> str:
     if size == 1:
-        return SQL.advance
+        return SQL.update_head
     place = ("root", "id", "tenant", "head_seq", "head_tokens_total")
     found = " AND ".join(f"conversations.{name} = v.column{number}" for number, name in enumerate(place, start=1))
-    changed = ", ".join(f"{name} = v.column{number}" for number, name in enumerate(HEAD, start=len(place) + 1))
-    return f"UPDATE conversations SET {changed} FROM ({_values(size, len(place) + len(HEAD))}) v WHERE {found}"
+    changed = ", ".join(f"{name} = v.column{number}" for number, name in enumerate(HEAD_COLUMNS, start=len(place) + 1))
+    values = _values_clause(size, len(place) + len(HEAD_COLUMNS))
+    return f"UPDATE conversations SET {changed} FROM ({values}) v WHERE {found}"

@@ -14,48 +14,54 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.conversation.identity import root_of_conversation
-from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
+from app.conversation.identity import extract_family_root
+from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
-from app.store.contract import Append, Found, FoundAnywhere, Lease, Match, StoreInfo
-from app.store.lineage import expected_count, placed, ranges_within, stretches, stretches_of
-from app.store.search.index_terms import keys_of_messages, keys_of_terms, portions
+from app.store.contract import ConversationHit, Lease, LinkMatch, LogAppend, SearchHit, StoreInfo
+from app.store.lineage import clip_ranges, count_range_messages, find_range_segments, find_segments, locate_messages
+from app.store.search.index_terms import hash_message_terms, hash_terms, split_index_batches
 from app.store.sql import chunk_transactions, erasure_transactions
 from app.store.sql.schema import SCHEMA_VERSION
-from app.store.sql.side_tables import Desk
-from app.store.sql.transactions import SQLITE, Rows, Script
+from app.store.sql.side_tables import SideTables
+from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
 from app.store.sqlite import reads, search_index, writes
-from app.store.sqlite.appends import Appending, run_together
-from app.store.sqlite.erased_remains import ERASURE_BYTES, REDACTION_BYTES, holds_remains, rebuild, truncate_log
+from app.store.sqlite.appends import AppendJob, run_jobs_batched
+from app.store.sqlite.erased_remains import (
+    ERASURE_SCAN_BYTES,
+    REDACTION_SCAN_BYTES,
+    has_erased_text,
+    truncate_write_ahead_log,
+    vacuum_file,
+)
 from app.store.sqlite.threads import (
-    Lane,
+    DatabaseThread,
     SqliteOptions,
-    commit_together,
-    open_file,
-    read_each,
-    unavailable,
+    commit_batch,
+    open_connection,
+    run_reads,
+    translate_driver_error,
 )
 
 Result = TypeVar("Result")
 
 
-class SqliteStore(Desk):
+class SqliteStore(SideTables):
     """`Store` on one SQLite file, whose schema must be up to date when it is opened."""
 
-    searches_all = True
+    is_fully_searchable = True
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime], options: SqliteOptions | None = None) -> None:
         super().__init__(SQLITE, clock=clock)
         self._path = path
         self._options = options or SqliteOptions()
-        connect = partial(open_file, path, self._options)
-        self._writer = Lane("store-writer", connect, partial(commit_together, run_all=run_together))
-        self._lookups = Lane("store-lookups", connect, read_each)
-        self._ranges = Lane("store-ranges", connect, read_each)
+        connect = partial(open_connection, path, self._options)
+        self._writer_thread = DatabaseThread("store-writer", connect, partial(commit_batch, run_all=run_jobs_batched))
+        self._lookup_thread = DatabaseThread("store-lookups", connect, run_reads)
+        self._range_thread = DatabaseThread("store-ranges", connect, run_reads)
 
     async def open(self) -> None:
-        await self._writer.start()
-        await asyncio.gather(self._lookups.start(), self._ranges.start())
+        await self._writer_thread.start()
+        await asyncio.gather(self._lookup_thread.start(), self._range_thread.start())
         version = (await self.check()).schema_version
         if version != SCHEMA_VERSION:
             await self.close()
@@ -65,216 +71,261 @@ class SqliteStore(Desk):
             )
 
     async def close(self) -> None:
-        await asyncio.gather(self._writer.stop(), self._lookups.stop(), self._ranges.stop())
+        await asyncio.gather(self._writer_thread.stop(), self._lookup_thread.stop(), self._range_thread.stop())
 
     async def check(self) -> StoreInfo:
-        version = await self._lookups.run(_schema_version)
+        version = await self._lookup_thread.submit(_read_schema_version)
         return StoreInfo("sqlite", version, {"path": str(self._path), "synchronous": self._options.synchronous})
 
-    async def find(
+    async def find_link_matches(
         self,
         *,
         tenant: str,
         root: str,
         links: Sequence[bytes],
         skeletons: Sequence[bytes],
-        within: str | None = None,
-    ) -> list[Match]:
-        return await self._lookups.run(
-            lambda connection: reads.find(connection, tenant, root, links, skeletons, within)
+        named_conversation_id: str | None = None,
+    ) -> list[LinkMatch]:
+        return await self._lookup_thread.submit(
+            lambda connection: reads.find_link_matches(
+                connection, tenant, root, links, skeletons, named_conversation_id
+            )
         )
 
-    async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        root = root_of_conversation(conversation_id)
-        return await self._lookups.run(lambda connection: reads.get(connection, tenant, conversation_id, root))
+    async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
+        root = extract_family_root(conversation_id)
+        return await self._lookup_thread.submit(
+            lambda connection: reads.find_conversation(connection, tenant, conversation_id, root)
+        )
 
-    async def look_up(self, conversation_id: str) -> Conversation | None:
-        root = root_of_conversation(conversation_id)
-        return await self._lookups.run(lambda connection: reads.look_up(connection, conversation_id, root))
+    async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
+        root = extract_family_root(conversation_id)
+        return await self._lookup_thread.submit(
+            lambda connection: reads.find_conversation_of_any_tenant(connection, conversation_id, root)
+        )
 
-    async def point(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        await self._writer.run(partial(writes.point, tenant=tenant, external_id=external_id, conversation=conversation))
+    async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
+        await self._writer_thread.submit(
+            partial(writes.assign_external_id, tenant=tenant, external_id=external_id, conversation=conversation)
+        )
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        return await self.read_ranges(conversation, ((from_seq, to_seq),))
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        return await self.read_log_ranges(conversation, ((from_seq, to_seq),))
 
-    async def read_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        found = await self._read(conversation, ranges)
-        if len(found) == sum([expected_count(conversation, *one) for one in ranges]):
+    async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
+        found = await self._read_segments(conversation, ranges)
+        if len(found) == sum([count_range_messages(conversation, *one) for one in ranges]):
             return found
         # An ancestor was erased meanwhile and its messages have moved: the stored lineage says where to.
-        fresh = await self.get(tenant=conversation.tenant, conversation_id=conversation.id)
-        return found if fresh is None else await self._read(fresh, ranges_within(conversation, ranges))
+        fresh = await self.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
+        return found if fresh is None else await self._read_segments(fresh, clip_ranges(conversation, ranges))
 
-    async def _read(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
-        wanted = stretches_of(conversation.path, ranges)
-        if not wanted:
+    async def _read_segments(self, conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[LogMessage]:
+        segments = find_range_segments(conversation.lineage_with_self, ranges)
+        if not segments:
             return []
-        return await self._ranges.run(lambda connection: reads.read(connection, conversation.root, wanted))
+        return await self._range_thread.submit(
+            lambda connection: reads.read_segments(connection, conversation.root, segments)
+        )
 
-    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
         until = conversation.head_seq if until_seq is None else until_seq
-        return await self._ranges.run(
-            lambda connection: reads.versions(connection, conversation.root, conversation.path, until)
+        return await self._range_thread.submit(
+            lambda connection: reads.read_client_versions(
+                connection, conversation.root, conversation.lineage_with_self, until
+            )
         )
 
-    async def keep_anchors(self, anchors: Sequence[Anchor]) -> None:
+    async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: writes.keep_anchors(connection, anchors, now))
+        await self._writer_thread.submit(lambda connection: writes.add_anchors(connection, anchors, now))
 
-    async def find_anchors(self, digests: Sequence[bytes]) -> list[Anchor]:
-        return await self._lookups.run(lambda connection: reads.find_anchors(connection, digests))
+    async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
+        return await self._lookup_thread.submit(lambda connection: reads.find_anchors(connection, digests))
 
-    async def index(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        kept = placed(conversation.path, entries)
-        keys = await asyncio.to_thread(keys_of_messages, [entry for _, entry in kept])
-        for part in portions(keys):
-            job = partial(search_index.index, conversation=conversation, kept=kept[part], keys=keys[part])
-            await self._writer.run(job)
+    async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
+        located_messages = locate_messages(conversation.lineage_with_self, entries)
+        keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
+        for part in split_index_batches(keys):
+            job = partial(
+                search_index.index_messages,
+                conversation=conversation,
+                located_messages=located_messages[part],
+                keys=keys[part],
+            )
+            await self._writer_thread.submit(job)
 
-    async def forget_index(self) -> None:
-        await self._writer.run(search_index.forget_all)
+    async def clear_search_index(self) -> None:
+        await self._writer_thread.submit(search_index.clear_index)
 
-    async def search(
+    async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
-    ) -> list[Found]:
-        wanted = stretches(conversation.path, max(from_seq, 0), before_seq)
-        if not wanted or not terms:
+    ) -> list[SearchHit]:
+        segments = find_segments(conversation.lineage_with_self, max(from_seq, 0), before_seq)
+        if not segments or not terms:
             return []
-        keys, count = keys_of_terms(terms), expected_count(conversation, from_seq, before_seq)
-        return await self._ranges.run(
-            lambda connection: search_index.search(connection, conversation.root, wanted, keys, count, limit)
+        keys, count = hash_terms(terms), count_range_messages(conversation, from_seq, before_seq)
+        return await self._range_thread.submit(
+            lambda connection: search_index.search_log(connection, conversation.root, segments, keys, count, limit)
         )
 
-    async def search_all(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[FoundAnywhere]:
-        keys = keys_of_terms(terms)
-        return await self._ranges.run(lambda connection: search_index.search_all(connection, tenant, keys, limit))
+    async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
+        keys = hash_terms(terms)
+        return await self._range_thread.submit(
+            lambda connection: search_index.search_tenant(connection, tenant, keys, limit)
+        )
 
-    def append(self, write: Append) -> asyncio.Future[None]:
-        return self._writer.run(Appending(write, self._clock()))
+    def append(self, write: LogAppend) -> asyncio.Future[None]:
+        return self._writer_thread.submit(AppendJob(write, self._clock()))
 
-    async def delete(self, *, tenant: str, conversation_id: str) -> bool:
-        root = root_of_conversation(conversation_id)
-        texts = await self._writer.run(lambda connection: writes.delete(connection, tenant, conversation_id, root))
+    async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
+        root = extract_family_root(conversation_id)
+        texts = await self._writer_thread.submit(
+            lambda connection: writes.erase_conversation(connection, tenant, conversation_id, root)
+        )
         if texts is None:
             return False
-        await self._leave_nothing(texts, ERASURE_BYTES)
+        await self._remove_erased_texts(texts, ERASURE_SCAN_BYTES)
         return True
 
-    async def describe(self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        root = root_of_conversation(conversation_id)
-        return await self._writer.run(
-            lambda connection: writes.describe(connection, tenant, conversation_id, root, metadata)
+    async def replace_metadata(
+        self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation | None:
+        root = extract_family_root(conversation_id)
+        return await self._writer_thread.submit(
+            lambda connection: writes.replace_metadata(connection, tenant, conversation_id, root, metadata)
         )
 
-    async def mark(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        await self._run(lambda: erasure_transactions.mark(SQLITE, conversation, marks))
+    async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
+        await self._run_transaction(lambda: erasure_transactions.replace_marks(SQLITE, conversation, marks))
 
-    async def redact(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Chunk]:
-        redacted = await self._run(lambda: erasure_transactions.redact(SQLITE, writes.WORDS, conversation, entries))
-        await self._leave_nothing(redacted.texts, REDACTION_BYTES)
-        return redacted.chunks
+    async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
+        redacted = await self._run_transaction(
+            lambda: erasure_transactions.redact_messages(SQLITE, writes.SEARCH_INDEX_CLEANUP, conversation, entries)
+        )
+        await self._remove_erased_texts(redacted.erased_texts, REDACTION_SCAN_BYTES)
+        return redacted.deleted_summaries
 
-    async def rewrite(
+    async def rewrite_sealed_fields(
         self,
         conversation: Conversation,
         *,
         entries: Sequence[LogMessage] = (),
-        chunks: Sequence[Chunk] = (),
-        versions: Sequence[ClientVersion] = (),
+        summaries: Sequence[Summary] = (),
+        client_versions: Sequence[ClientVersion] = (),
     ) -> None:
-        await self._run(lambda: erasure_transactions.rewrite(SQLITE, conversation, entries, chunks, versions))
+        await self._run_transaction(
+            lambda: erasure_transactions.rewrite_sealed_fields(
+                SQLITE, conversation, entries, summaries, client_versions
+            )
+        )
 
-    async def revise(self, *, tenant: str, root: str, chunk: Chunk) -> None:
-        await self._run(lambda: chunk_transactions.revise(SQLITE, tenant, root, chunk))
+    async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
+        await self._run_transaction(lambda: chunk_transactions.revise_summary(SQLITE, tenant, root, summary))
 
-    async def revisions(self, *, tenant: str, root: str, chunk_id: str) -> list[Chunk]:
-        return await self._run(lambda: chunk_transactions.revisions(SQLITE, tenant, root, chunk_id))
+    async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
+        return await self._run_transaction(
+            lambda: chunk_transactions.read_summary_revisions(SQLITE, tenant, root, summary_id)
+        )
 
-    async def delete_chunk(self, *, tenant: str, root: str, chunk_id: str) -> bool:
-        was_there = await self._run(lambda: chunk_transactions.delete(SQLITE, tenant, root, chunk_id))
+    async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
+        was_there = await self._run_transaction(
+            lambda: chunk_transactions.delete_summary(SQLITE, tenant, root, summary_id)
+        )
         if was_there:
-            await self._forget_log()
+            await self._truncate_write_ahead_log()
         return was_there
 
-    async def purge_chunks(self, *, made_before: datetime) -> int:
-        found = await chunk_transactions.purge(SQLITE, self._look, self._delete_strays, made_before)
+    async def purge_stray_summaries(self, *, created_before: datetime) -> int:
+        found = await chunk_transactions.purge_stray_summaries(
+            SQLITE, self._execute_long_read, self._delete_stray_summaries, created_before
+        )
         if found:
-            await self._forget_log()
+            await self._truncate_write_ahead_log()
         return found
 
-    def _look(self, sql: str, arguments: tuple[Any, ...]) -> asyncio.Future[Rows]:
-        return self._ranges.run(lambda connection: connection.execute(sql, arguments).fetchall())
+    def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> asyncio.Future[Rows]:
+        return self._range_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
-    def _delete_strays(self, places: Sequence[chunk_transactions.Place]) -> asyncio.Future[int]:
-        return self._run(lambda: chunk_transactions.delete_strays(SQLITE, places))
+    def _delete_stray_summaries(self, keys: Sequence[chunk_transactions.SummaryKey]) -> asyncio.Future[int]:
+        return self._run_transaction(lambda: chunk_transactions.delete_stray_summaries(SQLITE, keys))
 
-    async def chunks(
+    async def find_summaries(
         self,
         *,
         tenant: str,
         root: str,
         path: Sequence[tuple[str, int]] = (),
         links: Sequence[bytes] = (),
-        after: bytes | None = None,
-        texts: bool = True,
-    ) -> list[Chunk]:
-        return await self._ranges.run(
-            lambda connection: reads.chunks(connection, tenant, root, path, links, after, texts=texts)
+        from_link: bytes | None = None,
+        with_texts: bool = True,
+    ) -> list[Summary]:
+        return await self._range_thread.submit(
+            lambda connection: reads.find_summaries(
+                connection, tenant, root, path, links, from_link, with_texts=with_texts
+            )
         )
 
-    async def add_chunk(self, *, tenant: str, root: str, chunk: Chunk, fence: Lease) -> None:
+    async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: writes.add_chunk(connection, tenant, root, chunk, fence, now))
+        await self._writer_thread.submit(
+            lambda connection: writes.add_summary(connection, tenant, root, summary, fence, now)
+        )
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
         now = self._clock()
-        return await self._writer.run(lambda connection: writes.claim(connection, root, key, holder, seconds, now))
+        return await self._writer_thread.submit(
+            lambda connection: writes.claim_lease(connection, root, key, holder, seconds, now)
+        )
 
     async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
         now = self._clock()
-        return await self._writer.run(lambda connection: writes.renew(connection, leases, seconds, now))
+        return await self._writer_thread.submit(
+            lambda connection: writes.renew_leases(connection, leases, seconds, now)
+        )
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._writer.run(lambda connection: writes.release(connection, lease))
+        await self._writer_thread.submit(lambda connection: writes.release_lease(connection, lease))
 
-    async def model_facts(self) -> dict[str, dict[str, Any]]:
-        return await self._lookups.run(reads.model_facts)
+    async def read_model_facts(self) -> dict[str, dict[str, Any]]:
+        return await self._lookup_thread.submit(reads.read_model_facts)
 
-    async def learn(self, *, model: str, facts: Mapping[str, Any]) -> None:
+    async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
         now = self._clock()
-        await self._writer.run(lambda connection: writes.learn(connection, model, facts, now))
+        await self._writer_thread.submit(lambda connection: writes.merge_model_facts(connection, model, facts, now))
 
-    async def _ask(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        return await self._lookups.run(lambda connection: connection.execute(sql, arguments).fetchall())
+    async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._lookup_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
-    async def _tell(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        return await self._writer.run(lambda connection: connection.execute(sql, arguments).fetchall())
+    async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
+        return await self._writer_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
-    def _run(self, script: Callable[[], Script[Result]]) -> asyncio.Future[Result]:
+    def _run_transaction(self, make_steps: Callable[[], TransactionSteps[Result]]) -> asyncio.Future[Result]:
         """Run a script in the writer's transaction; it is made there, since a failed batch is run again."""
-        return self._writer.run(lambda connection: writes.run(connection, script()))
+        return self._writer_thread.submit(lambda connection: writes.run_transaction_steps(connection, make_steps()))
 
-    async def scrub(self) -> None:
+    async def scrub_deleted_data(self) -> None:
         try:
-            await asyncio.to_thread(rebuild, self._path, self._options)
+            await asyncio.to_thread(vacuum_file, self._path, self._options)
         except sqlite3.Error as error:
-            raise unavailable(error) from error
-        await self._forget_log()
+            raise translate_driver_error(error) from error
+        await self._truncate_write_ahead_log()
 
-    async def _leave_nothing(self, texts: Sequence[str], budget_bytes: int) -> None:
+    async def _remove_erased_texts(self, texts: Sequence[str], budget_bytes: int) -> None:
         """Make sure that erased texts are nowhere in the files, as far as that can be done in a short time."""
-        await self._forget_log()
-        search = partial(holds_remains, self._path, self._options, texts, budget_bytes=budget_bytes)
+        await self._truncate_write_ahead_log()
+        search = partial(has_erased_text, self._path, self._options, texts, budget_bytes=budget_bytes)
         if await asyncio.to_thread(search):
-            await self.scrub()
+            await self.scrub_deleted_data()
 
-    async def _forget_log(self) -> None:
+    async def _truncate_write_ahead_log(self) -> None:
         """Empty the write-ahead log, in which erased text may stand."""
-        await asyncio.to_thread(truncate_log, self._path, self._options)
+        await asyncio.to_thread(truncate_write_ahead_log, self._path, self._options)
 
 
-def _schema_version(connection: sqlite3.Connection) -> str:
+def _read_schema_version(connection: sqlite3.Connection) -> str:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
         return "none"
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()

@@ -11,34 +11,41 @@ from typing import Any, Final
 
 import orjson
 
-from app.conversation.messages import Anchor, Chunk, ClientVersion, Conversation, LogMessage
-from app.store.contract import MAX_ANCHORS, NEAR_LINKS, WINDOW_LINKS, Match
-from app.store.lineage import Stretch, deepest_first
-from app.store.sql.rows import ANCHOR_COLUMNS, MESSAGE_COLUMNS, chunk_of, conversation_of, log_message_of, version_of
-from app.store.sql.statements import MatchSource, chunk_columns, matches, numbered
+from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation, LogMessage, Summary
+from app.store.contract import DEEPEST_LINKS, LAST_LINKS, MAX_ANCHORS, LinkMatch
+from app.store.lineage import LogSegment, order_deepest_first
+from app.store.sql.rows import (
+    ANCHOR_COLUMNS,
+    MESSAGE_COLUMNS,
+    decode_client_version,
+    decode_conversation,
+    decode_log_message,
+    decode_summary,
+)
+from app.store.sql.statements import MatchSource, build_match_query, number_parameters, summary_select_columns
 from app.store.sql.transactions import SQLITE
 
-SQL: Final = SQLITE.sql
+SQL: Final = SQLITE.statements
 
-_LIST_SIZES: Final = (8, 32, WINDOW_LINKS, 512)
+_LIST_SIZES: Final = (8, 32, DEEPEST_LINKS, 512)
 """Lengths of VALUES lists; shorter ones are filled up with NULL, so that a handful of texts serves all."""
-_MESSAGE: Final = len(MESSAGE_COLUMNS)
-_NAMED: Final = """
+_MESSAGE_COLUMN_COUNT: Final = len(MESSAGE_COLUMNS)
+_NAMED_LOG: Final = """
     named (id, upto_seq) AS (
         SELECT id, head_seq FROM conversations WHERE root = :root AND id = :within AND tenant = :tenant
         UNION ALL
         SELECT json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]')
         FROM conversations k, json_each(k.lineage) e
         WHERE k.root = :root AND k.id = :within AND k.tenant = :tenant)"""
-_READ_STRETCHES: Final = f"""
+_READ_SEGMENTS: Final = f"""
     SELECT {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)}
     FROM json_each(?2) s CROSS JOIN messages m
       ON m.root = ?1 AND m.conversation_id = json_extract(s.value, '$[0]')
      AND m.seq >= json_extract(s.value, '$[1]') AND m.seq < json_extract(s.value, '$[2]')
     ORDER BY m.seq"""
-_ANCHORS: Final = f"""
+_FIND_ANCHORS: Final = f"""
     SELECT {", ".join(ANCHOR_COLUMNS)} FROM anchors WHERE digest = ? ORDER BY kept_at DESC, conversation_id LIMIT ?"""
-_CHUNKS_ON_PATH: Final = """
+_PATH_SUMMARIES: Final = """
     WITH p (id, upto_seq) AS MATERIALIZED (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?2))
     SELECT {columns} FROM chunks k
@@ -48,7 +55,7 @@ _CHUNKS_ON_PATH: Final = """
           AND m.conversation_id = p.id AND m.seq <= p.upto_seq)"""
 
 
-def _values(size: int) -> str:
+def _links_relation(size: int) -> str:
     """A relation `(depth, link)` of `size` parameters."""
     return "(SELECT column1 AS depth, column2 AS link FROM (VALUES {}))".format(
         ", ".join(f"({depth}, :link{depth})" for depth in range(size))
@@ -56,163 +63,185 @@ def _values(size: int) -> str:
 
 
 @cache
-def _matches(size: int, *, by_skeleton: bool, within: bool) -> str:
-    joined = _values(size) + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
-    text = matches(MatchSource(joined, yes=" = 1"), by_skeleton=by_skeleton, within=within)
+def _build_match_query(size: int, *, by_skeleton: bool, with_named: bool) -> str:
+    joined = (
+        _links_relation(size) + " w CROSS JOIN messages m ON {message} CROSS JOIN conversations c ON {conversation}"
+    )
+    text = build_match_query(
+        MatchSource(joined, true_comparison=" = 1"), by_skeleton=by_skeleton, with_named=with_named
+    )
     names = ["root", "tenant", *(f"link{depth}" for depth in range(size))]
-    if not within:
-        return numbered(text, names, "?")
-    return numbered(f"WITH {_NAMED} {text}", ["root", "tenant", "within", *names[2:]], "?")
+    if not with_named:
+        return number_parameters(text, names, "?")
+    return number_parameters(f"WITH {_NAMED_LOG} {text}", ["root", "tenant", "within", *names[2:]], "?")
 
 
-_NEAR: Final = _matches(1, by_skeleton=False, within=False)
+_LAST_LINK_QUERY: Final = _build_match_query(1, by_skeleton=False, with_named=False)
 
 
-def find(
+def find_link_matches(
     connection: sqlite3.Connection,
     tenant: str,
     root: str,
     links: Sequence[bytes],
     skeletons: Sequence[bytes],
-    within: str | None,
-) -> list[Match]:
-    near = _find_near(connection, tenant, root, links)
-    if near and (within is None or _is_within(connection, tenant, root, near, within)):
+    named_conversation_id: str | None,
+) -> list[LinkMatch]:
+    near = _find_last_link_matches(connection, tenant, root, links)
+    if near and (
+        named_conversation_id is None or _is_in_named_log(connection, tenant, root, near, named_conversation_id)
+    ):
         return near
-    if within is None and not _knows(connection, root):
+    if named_conversation_id is None and not _has_root(connection, root):
         return []
-    by_link = _find_deepest(connection, tenant, root, links, within, by_skeleton=False)
-    if by_link and by_link[0].message.link in links[-WINDOW_LINKS:]:
+    by_link = _find_deepest_matches(connection, tenant, root, links, named_conversation_id, by_skeleton=False)
+    if by_link and by_link[0].message.link in links[-DEEPEST_LINKS:]:
         # A skeleton skips messages: what it reaches further back than this is shallower than the link.
-        skeletons = skeletons[-WINDOW_LINKS:]
-    return by_link + _find_deepest(connection, tenant, root, skeletons, within, by_skeleton=True)
+        skeletons = skeletons[-DEEPEST_LINKS:]
+    return by_link + _find_deepest_matches(connection, tenant, root, skeletons, named_conversation_id, by_skeleton=True)
 
 
-def _find_near(connection: sqlite3.Connection, tenant: str, root: str, links: Sequence[bytes]) -> list[Match]:
+def _find_last_link_matches(
+    connection: sqlite3.Connection, tenant: str, root: str, links: Sequence[bytes]
+) -> list[LinkMatch]:
     """Where the last message, or else the one before it, is kept."""
-    for link in reversed(links[-NEAR_LINKS:]):
-        rows = connection.execute(_NEAR, (root, tenant, link)).fetchall()
+    for link in reversed(links[-LAST_LINKS:]):
+        rows = connection.execute(_LAST_LINK_QUERY, (root, tenant, link)).fetchall()
         if rows:
-            return [_match_of(row, by_skeleton=False) for row in rows]
+            return [_decode_match(row, by_skeleton=False) for row in rows]
     return []
 
 
-def _is_within(connection: sqlite3.Connection, tenant: str, root: str, found: list[Match], within: str) -> bool:
-    if any(match.conversation.id == within for match in found):
+def _is_in_named_log(
+    connection: sqlite3.Connection, tenant: str, root: str, found: list[LinkMatch], named_conversation_id: str
+) -> bool:
+    if any(match.conversation.id == named_conversation_id for match in found):
         return True
-    row = connection.execute(SQL.by_id, (root, within, tenant)).fetchone()
+    row = connection.execute(SQL.select_conversation, (root, named_conversation_id, tenant)).fetchone()
     if row is None:
         return False
-    path = dict(conversation_of(row).lineage)
+    path = dict(decode_conversation(row).lineage)
     return any(match.message.seq <= path.get(match.conversation.id, -1) for match in found)
 
 
-def _knows(connection: sqlite3.Connection, root: str) -> bool:
+def _has_root(connection: sqlite3.Connection, root: str) -> bool:
     """Whether anything at all begins with this message; spares looking for each of thousands of links."""
     return connection.execute("SELECT 1 FROM conversations WHERE root = ? LIMIT 1", (root,)).fetchone() is not None
 
 
-def _find_deepest(
+def _find_deepest_matches(
     connection: sqlite3.Connection,
     tenant: str,
     root: str,
     links: Sequence[bytes],
-    within: str | None,
+    named_conversation_id: str | None,
     *,
     by_skeleton: bool,
-) -> list[Match]:
+) -> list[LinkMatch]:
     """Matches in the deepest window of links that holds any."""
-    end, window = len(links), WINDOW_LINKS
-    leading = (root, tenant) if within is None else (root, tenant, within)
+    end, window = len(links), DEEPEST_LINKS
+    leading = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
     while end > 0:
-        wanted = deepest_first(links[max(0, end - window) : end])
+        wanted = order_deepest_first(links[max(0, end - window) : end])
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
-        sql = _matches(size, by_skeleton=by_skeleton, within=within is not None)
+        sql = _build_match_query(size, by_skeleton=by_skeleton, with_named=named_conversation_id is not None)
         padding = (None,) * (size - len(wanted))
         rows = connection.execute(sql, (*leading, *wanted, *padding)).fetchall()
         if rows:
-            return [_match_of(row, by_skeleton=by_skeleton) for row in rows]
+            return [_decode_match(row, by_skeleton=by_skeleton) for row in rows]
         end, window = end - window, _LIST_SIZES[-1]
     return []
 
 
-def _match_of(row: Sequence[Any], *, by_skeleton: bool) -> Match:
-    return Match(conversation_of(row[1 + _MESSAGE :]), log_message_of(row[1 : 1 + _MESSAGE]), by_skeleton)
+def _decode_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
+    return LinkMatch(
+        decode_conversation(row[1 + _MESSAGE_COLUMN_COUNT :]),
+        decode_log_message(row[1 : 1 + _MESSAGE_COLUMN_COUNT]),
+        by_skeleton,
+    )
 
 
-def get(connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None) -> Conversation | None:
+def find_conversation(
+    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
+) -> Conversation | None:
     """By an id of ours if it has a root, else by the client's own."""
     if root is not None:
-        row = connection.execute(SQL.by_id, (root, conversation_id, tenant)).fetchone()
+        row = connection.execute(SQL.select_conversation, (root, conversation_id, tenant)).fetchone()
     else:
-        row = connection.execute(SQL.by_external_id, (tenant, conversation_id)).fetchone()
-    return None if row is None else conversation_of(row)
+        row = connection.execute(SQL.select_by_external_id, (tenant, conversation_id)).fetchone()
+    return None if row is None else decode_conversation(row)
 
 
-def look_up(connection: sqlite3.Connection, conversation_id: str, root: str | None) -> Conversation | None:
-    row = connection.execute(SQL.by_id_alone, (root, conversation_id)).fetchone()
-    return None if row is None else conversation_of(row)
+def find_conversation_of_any_tenant(
+    connection: sqlite3.Connection, conversation_id: str, root: str | None
+) -> Conversation | None:
+    row = connection.execute(SQL.select_any_conversation, (root, conversation_id)).fetchone()
+    return None if row is None else decode_conversation(row)
 
 
-def read(connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch]) -> list[LogMessage]:
-    if len(wanted) == 1:
-        (one,) = wanted
-        rows = connection.execute(SQL.log_range, (root, one.conversation_id, one.from_seq, one.to_seq))
-        return [log_message_of(row) for row in rows]
-    stretch = orjson.dumps([(one.conversation_id, one.from_seq, one.to_seq) for one in wanted]).decode()
-    return [log_message_of(row) for row in connection.execute(_READ_STRETCHES, (root, stretch))]
+def read_segments(connection: sqlite3.Connection, root: str, segments: Sequence[LogSegment]) -> list[LogMessage]:
+    if len(segments) == 1:
+        (one,) = segments
+        rows = connection.execute(SQL.select_messages, (root, one.conversation_id, one.from_seq, one.to_seq))
+        return [decode_log_message(row) for row in rows]
+    stretch = orjson.dumps([(one.conversation_id, one.from_seq, one.to_seq) for one in segments]).decode()
+    return [decode_log_message(row) for row in connection.execute(_READ_SEGMENTS, (root, stretch))]
 
 
-def versions(
+def read_client_versions(
     connection: sqlite3.Connection, root: str, path: Sequence[tuple[str, int]], until_seq: int
 ) -> list[ClientVersion]:
     return [
-        version_of(row)
+        decode_client_version(row)
         for conversation_id, upto_seq in path
-        for row in connection.execute(SQL.versions, (root, conversation_id, min(upto_seq, until_seq)))
+        for row in connection.execute(SQL.select_client_versions, (root, conversation_id, min(upto_seq, until_seq)))
     ]
 
 
-def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> list[Anchor]:
-    return [Anchor(*row) for digest in digests for row in connection.execute(_ANCHORS, (digest, MAX_ANCHORS))]
+def find_anchors(connection: sqlite3.Connection, digests: Sequence[bytes]) -> list[AnswerAnchor]:
+    return [
+        AnswerAnchor(*row) for digest in digests for row in connection.execute(_FIND_ANCHORS, (digest, MAX_ANCHORS))
+    ]
 
 
 @cache
-def _chunks_on_path(*, begins: bool, texts: bool) -> str:
+def _build_path_summaries_query(*, begins: bool, with_texts: bool) -> str:
     beginning = "AND k.from_link = ?4" if begins else ""
-    return _CHUNKS_ON_PATH.format(columns=chunk_columns(texts=texts), beginning=beginning)
+    return _PATH_SUMMARIES.format(columns=summary_select_columns(with_texts=with_texts), beginning=beginning)
 
 
 @cache
-def _chunks_at(size: int, *, texts: bool) -> str:
+def _build_link_summaries_query(size: int, *, with_texts: bool) -> str:
     marks = ", ".join("?" * size)
-    columns = chunk_columns(texts=texts)
+    columns = summary_select_columns(with_texts=with_texts)
     return f"SELECT {columns} FROM chunks k WHERE k.root = ? AND k.tenant = ? AND k.to_link IN ({marks})"
 
 
-def chunks(
+def find_summaries(
     connection: sqlite3.Connection,
     tenant: str,
     root: str,
     path: Sequence[tuple[str, int]],
     links: Sequence[bytes],
-    after: bytes | None,
+    from_link: bytes | None,
     *,
-    texts: bool,
-) -> list[Chunk]:
+    with_texts: bool,
+) -> list[Summary]:
     rows: list[Any] = []
     if path:
-        on_path = _chunks_on_path(begins=after is not None, texts=texts)
-        beginning = () if after is None else (after,)
+        on_path = _build_path_summaries_query(begins=from_link is not None, with_texts=with_texts)
+        beginning = () if from_link is None else (from_link,)
         rows += connection.execute(on_path, (root, orjson.dumps(path).decode(), tenant, *beginning)).fetchall()
     for start in range(0, len(links), _LIST_SIZES[-1]):
         wanted = links[start : start + _LIST_SIZES[-1]]
         size = next(size for size in _LIST_SIZES if size >= len(wanted))
         padding = (None,) * (size - len(wanted))
-        rows += connection.execute(_chunks_at(size, texts=texts), (root, tenant, *wanted, *padding)).fetchall()
-    found = {row[0]: chunk_of(row) for row in rows}
+        rows += connection.execute(
+            _build_link_summaries_query(size, with_texts=with_texts), (root, tenant, *wanted, *padding)
+        ).fetchall()
+    found = {row[0]: decode_summary(row) for row in rows}
     return sorted(found.values(), key=lambda chunk: (chunk.to_seq, chunk.created_at, chunk.id))
 
 
-def model_facts(connection: sqlite3.Connection) -> dict[str, dict[str, Any]]:
-    return {model: orjson.loads(facts) for model, facts in connection.execute(SQL.facts)}
+def read_model_facts(connection: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+    return {model: orjson.loads(facts) for model, facts in connection.execute(SQL.select_model_facts)}

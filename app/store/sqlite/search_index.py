@@ -14,26 +14,26 @@ from typing import Any, Final
 import orjson
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.contract import Found, FoundAnywhere
-from app.store.lineage import Stretch, own_from, run_of, stretches
+from app.store.contract import ConversationHit, SearchHit
+from app.store.lineage import LogSegment, find_leading_range, find_segments, first_own_seq
 from app.store.search.index_terms import (
-    DENSE_HITS,
-    MOST_HITS,
-    NEWEST,
-    RANKED_HITS,
-    scope_of,
-    score,
-    tenant_scope_of,
-    weight,
+    COMMON_NEWEST_HITS,
+    COMMON_TERM_HITS,
+    MAX_RANKED_HITS,
+    NEWEST_MESSAGES,
+    hash_conversation_scope,
+    hash_tenant_scope,
+    term_weight,
+    weights_to_score,
 )
-from app.store.shared_redaction import REDACTED
-from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, conversation_of, log_message_of
-from app.store.sql.transactions import Script
+from app.store.shared_redaction import REDACTED_KEY
+from app.store.sql.rows import CONVERSATION_COLUMNS, MESSAGE_COLUMNS, decode_conversation, decode_log_message
+from app.store.sql.transactions import TransactionSteps
 
-_IS_KEPT: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
-_BELONGS: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
+_IS_STORED: Final = "SELECT 1 FROM messages WHERE root = ? AND conversation_id = ? AND seq = ? AND link = ?"
+_IS_TENANTS_CONVERSATION: Final = "SELECT 1 FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
 # One statement for thousands of rows, in the order of the key: neighbours share a page, and Python's other threads run.
-_INSERT: Final = """
+_INSERT_POSTINGS: Final = """
     INSERT OR IGNORE INTO postings (scope, term, seq)
     SELECT ?1, t.value, json_extract(m.value, '$[0]')
     FROM json_each(?2) m CROSS JOIN json_each(m.value, '$[1]') t ORDER BY 2, 3"""
@@ -43,13 +43,14 @@ _SEARCH: Final = f"""
                json_extract(value, '$[2]'), json_extract(value, '$[3]')
         FROM json_each(?2)),
     recent (scope, from_seq, to_seq, term, late) AS MATERIALIZED (
-        SELECT s.scope, s.from_seq, s.to_seq, q.value, iif(s.to_seq - s.from_seq <= {MOST_HITS}, 0, (
+        SELECT s.scope, s.from_seq, s.to_seq, q.value, iif(s.to_seq - s.from_seq <= {COMMON_TERM_HITS}, 0, (
             SELECT count(*) FROM postings p
-            WHERE p.scope = s.scope AND p.term = q.value AND p.seq >= s.to_seq - {NEWEST} AND p.seq < s.to_seq))
+            WHERE p.scope = s.scope AND p.term = q.value AND p.seq >= s.to_seq - {NEWEST_MESSAGES}
+              AND p.seq < s.to_seq))
         FROM stretch s CROSS JOIN json_each(?3) q),
     counted (scope, from_seq, to_seq, term, late, upto) AS MATERIALIZED (
         SELECT r.*, CASE
-            WHEN r.late >= {DENSE_HITS} THEN 0
+            WHEN r.late >= {COMMON_NEWEST_HITS} THEN 0
             WHEN r.late = 0 THEN (
                 SELECT count(*) FROM postings p
                 WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq)
@@ -57,22 +58,22 @@ _SEARCH: Final = f"""
                 SELECT count(*) FROM (
                     SELECT 1 FROM postings p
                     WHERE p.scope = r.scope AND p.term = r.term AND p.seq >= r.from_seq AND p.seq < r.to_seq
-                    LIMIT {MOST_HITS} + 1)) END
+                    LIMIT {COMMON_TERM_HITS} + 1)) END
         FROM recent r),
     shown (scope, from_seq, to_seq, term, hits, matching) AS MATERIALIZED (
         SELECT scope, from_seq, to_seq, term, upto, upto FROM counted
-        WHERE upto BETWEEN 1 AND {MOST_HITS} OR upto AND NOT late
+        WHERE upto BETWEEN 1 AND {COMMON_TERM_HITS} OR upto AND NOT late
         UNION ALL
-        SELECT scope, to_seq - {NEWEST}, to_seq, term, late,
-               max(min(upto, {MOST_HITS}), late * (to_seq - from_seq) / {NEWEST})
-        FROM counted WHERE late >= {DENSE_HITS} OR late AND upto > {MOST_HITS}),
+        SELECT scope, to_seq - {NEWEST_MESSAGES}, to_seq, term, late,
+               max(min(upto, {COMMON_TERM_HITS}), late * (to_seq - from_seq) / {NEWEST_MESSAGES})
+        FROM counted WHERE late >= {COMMON_NEWEST_HITS} OR late AND upto > {COMMON_TERM_HITS}),
     telling (term, weight) AS MATERIALIZED (
         SELECT term, term_weight(?4, matching)
         FROM (
             SELECT term, sum(matching) AS matching,
                    sum(sum(hits)) OVER (ORDER BY sum(matching), term) - sum(hits) AS hits
             FROM shown GROUP BY term)
-        WHERE hits < {RANKED_HITS}),
+        WHERE hits < {MAX_RANKED_HITS}),
     best (seq, weights) AS MATERIALIZED (
         SELECT p.seq, sum(t.weight) AS weights
         FROM telling t CROSS JOIN shown s ON s.term = t.term CROSS JOIN postings p
@@ -96,7 +97,7 @@ _SEARCH_ALL: Final = f"""
         FROM (
             SELECT term, matching, sum(matching) OVER (ORDER BY matching, term) - matching AS hits
             FROM counted WHERE matching > 0)
-        WHERE hits < {RANKED_HITS}),
+        WHERE hits < {MAX_RANKED_HITS}),
     told (scope, weights) AS MATERIALIZED (
         SELECT p.scope, sum(t.weight)
         FROM telling t CROSS JOIN tenant_postings p ON p.tenant_scope = ?1 AND p.term = t.term
@@ -106,104 +107,130 @@ _SEARCH_ALL: Final = f"""
     CROSS JOIN conversations c ON c.root = s.root AND c.id = s.conversation_id AND c.tenant = ?2
     WHERE t.weights >= ifnull((SELECT weights FROM told ORDER BY weights DESC LIMIT 1 OFFSET ?4 - 1), 0)
     ORDER BY t.weights DESC, c.updated_at DESC, c.id LIMIT ?4"""  # noqa: S608 - our own names
-_INSERT_FOR_TENANT: Final = """
+_INSERT_TENANT_POSTINGS: Final = """
     INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope) SELECT ?1, value, ?2 FROM json_each(?3)"""
 _INSERT_SCOPE: Final = """
     INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id) VALUES (?, ?, ?, ?)"""
 _NEW_TERMS: Final = """
     SELECT value FROM json_each(?1) q WHERE NOT EXISTS (SELECT 1 FROM postings WHERE scope = ?2 AND term = q.value)"""
-_POST_ALL: Final = """
+_COPY_POSTINGS_TO_TENANT: Final = """
     INSERT OR IGNORE INTO tenant_postings (tenant_scope, term, scope)
     SELECT DISTINCT ?1, term, scope FROM postings WHERE scope = ?2"""
-_MOVE_ON: Final = """
+_ADVANCE_INDEXED_BEFORE: Final = """
     UPDATE conversations SET indexed_before = ?
     WHERE root = ? AND id = ? AND tenant = ? AND indexed_before BETWEEN ? AND ?"""
-_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
+_READ_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? AND tenant = ?"
 
 
-def prepare(connection: sqlite3.Connection) -> None:
+def register_sql_functions(connection: sqlite3.Connection) -> None:
     """Make known to a connection what its searches call."""
-    connection.create_function("term_weight", 2, weight, deterministic=True)
+    connection.create_function("term_weight", 2, term_weight, deterministic=True)
 
 
-def index(
+def index_messages(
     connection: sqlite3.Connection,
     conversation: Conversation,
-    kept: Sequence[tuple[str, LogMessage]],
+    located_messages: Sequence[tuple[str, LogMessage]],
     keys: Sequence[Sequence[int]],
 ) -> None:
     """As `Store.index`, of messages `placed` on the conversation's path, with the term keys of each."""
     root, tenant = conversation.root, conversation.tenant
     ours = {
         place
-        for place in {place for place, _ in kept}
-        if connection.execute(_BELONGS, (root, place, tenant)).fetchone()
+        for place in {place for place, _ in located_messages}
+        if connection.execute(_IS_TENANTS_CONVERSATION, (root, place, tenant)).fetchone()
     }
-    row = connection.execute(_MARKS, (root, conversation.id, tenant)).fetchone()
-    redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED, ()))
+    row = connection.execute(_READ_MARKS, (root, conversation.id, tenant)).fetchone()
+    redacted = set() if row is None or row[0] == "{}" else set(orjson.loads(row[0]).get(REDACTED_KEY, ()))
     stored = set()
     posted: dict[str, list[tuple[int, Sequence[int]]]] = {}
-    for (place, entry), terms in zip(kept, keys, strict=True):
-        if place in ours and connection.execute(_IS_KEPT, (root, place, entry.seq, entry.link)).fetchone():
+    for (place, entry), terms in zip(located_messages, keys, strict=True):
+        if place in ours and connection.execute(_IS_STORED, (root, place, entry.seq, entry.link)).fetchone():
             stored.add(entry.seq)
             if entry.seq not in redacted and terms:
                 posted.setdefault(place, []).append((entry.seq, terms))
     for place, terms_at in posted.items():
-        _post(connection, tenant, root, place, terms_at)
-    start, end = run_of([entry for _, entry in kept])
+        _insert_postings(connection, tenant, root, place, terms_at)
+    start, end = find_leading_range([entry for _, entry in located_messages])
     if end and stored.issuperset(range(start, end)):
-        connection.execute(_MOVE_ON, (end, root, conversation.id, tenant, start, end - 1))
+        connection.execute(_ADVANCE_INDEXED_BEFORE, (end, root, conversation.id, tenant, start, end - 1))
 
 
-def _post(
-    connection: sqlite3.Connection, tenant: str, root: str, place: str, terms_at: Sequence[tuple[int, Sequence[int]]]
+def _insert_postings(
+    connection: sqlite3.Connection,
+    tenant: str,
+    root: str,
+    conversation_id: str,
+    terms_by_seq: Sequence[tuple[int, Sequence[int]]],
 ) -> None:
     """Post terms of messages of one conversation, by seq; for the tenant those that are new in it. What lies together
     in the conversation's part of the index lies far apart in the tenant's, where each term costs a page."""
-    scope, tenant_scope = scope_of(root, place), tenant_scope_of(tenant)
-    is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, place)).rowcount == 1
-    asked = orjson.dumps(sorted({term for _, terms in terms_at for term in terms})).decode()
+    scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
+    is_first = connection.execute(_INSERT_SCOPE, (tenant_scope, scope, root, conversation_id)).rowcount == 1
+    asked = orjson.dumps(sorted({term for _, terms in terms_by_seq for term in terms})).decode()
     new = [term for (term,) in connection.execute(_NEW_TERMS, (asked, scope))]
-    connection.execute(_INSERT, (scope, orjson.dumps(terms_at).decode()))
+    connection.execute(_INSERT_POSTINGS, (scope, orjson.dumps(terms_by_seq).decode()))
     if is_first:
-        connection.execute(_POST_ALL, (tenant_scope, scope))
+        connection.execute(_COPY_POSTINGS_TO_TENANT, (tenant_scope, scope))
     else:
-        connection.execute(_INSERT_FOR_TENANT, (tenant_scope, scope, orjson.dumps(new).decode()))
+        connection.execute(_INSERT_TENANT_POSTINGS, (tenant_scope, scope, orjson.dumps(new).decode()))
 
 
-def search(
-    connection: sqlite3.Connection, root: str, wanted: Sequence[Stretch], keys: Sequence[int], messages: int, limit: int
-) -> list[Found]:
-    stretches = [(one.conversation_id, scope_of(root, one.conversation_id), one.from_seq, one.to_seq) for one in wanted]
-    arguments: tuple[Any, ...] = (root, orjson.dumps(stretches).decode(), orjson.dumps(keys).decode(), messages, limit)
+def search_log(
+    connection: sqlite3.Connection,
+    root: str,
+    segments: Sequence[LogSegment],
+    keys: Sequence[int],
+    message_count: int,
+    limit: int,
+) -> list[SearchHit]:
+    stretches = [
+        (one.conversation_id, hash_conversation_scope(root, one.conversation_id), one.from_seq, one.to_seq)
+        for one in segments
+    ]
+    arguments: tuple[Any, ...] = (
+        root,
+        orjson.dumps(stretches).decode(),
+        orjson.dumps(keys).decode(),
+        message_count,
+        limit,
+    )
     rows = connection.execute(_SEARCH, arguments)
-    return [Found(log_message_of(row[1:]), None if row[0] is None else score(row[0])) for row in rows]
+    return [
+        SearchHit(decode_log_message(row[1:]), None if row[0] is None else weights_to_score(row[0])) for row in rows
+    ]
 
 
-def search_all(connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int) -> list[FoundAnywhere]:
-    arguments = (tenant_scope_of(tenant), tenant, orjson.dumps(keys).decode(), limit)
+def search_tenant(
+    connection: sqlite3.Connection, tenant: str, keys: Sequence[int], limit: int
+) -> list[ConversationHit]:
+    arguments = (hash_tenant_scope(tenant), tenant, orjson.dumps(keys).decode(), limit)
     found = []
     for weights, *row in connection.execute(_SEARCH_ALL, arguments).fetchall():
-        conversation = conversation_of(row)
-        start, end = own_from(conversation), conversation.head_seq + 1
-        own = stretches(conversation.path, start, end)
-        hits = search(connection, conversation.root, own, keys, end - start, 1)
-        found += [FoundAnywhere(conversation, hit.message, score(weights)) for hit in hits if hit.score is not None]
+        conversation = decode_conversation(row)
+        start, end = first_own_seq(conversation), conversation.head_seq + 1
+        own = find_segments(conversation.lineage_with_self, start, end)
+        hits = search_log(connection, conversation.root, own, keys, end - start, 1)
+        found += [
+            ConversationHit(conversation, hit.message, weights_to_score(weights))
+            for hit in hits
+            if hit.score is not None
+        ]
     return found
 
 
-def forget_all(connection: sqlite3.Connection) -> None:
+def clear_index(connection: sqlite3.Connection) -> None:
     """Make nothing findable any more."""
     for table in ("postings", "tenant_postings", "tenant_scopes"):
         connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
     connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")
 
 
-class SqliteWords:
-    """`scripts.Words` for these tables."""
+class SqliteIndexCleanup:
+    """`scripts.SearchIndexCleanup` for these tables."""
 
-    def forget(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> Script[None]:
-        scope, tenant_scope = scope_of(root, conversation_id), tenant_scope_of(tenant)
+    def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
+        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
         yield (
             """
             DELETE FROM tenant_postings
@@ -220,10 +247,10 @@ class SqliteWords:
             (tenant_scope, scope),
         )
 
-    def erase(
+    def remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
-    ) -> Script[None]:
-        scope, tenant_scope = scope_of(root, conversation_id), tenant_scope_of(tenant)
+    ) -> TransactionSteps[None]:
+        scope, tenant_scope = hash_conversation_scope(root, conversation_id), hash_tenant_scope(tenant)
         yield (
             """
             DELETE FROM tenant_postings
@@ -234,9 +261,9 @@ class SqliteWords:
         yield "DELETE FROM postings WHERE scope = ? AND seq > ?", (scope, kept_through)
         if heir is None:
             return
-        inheriting = scope_of(root, heir)
+        inheriting = hash_conversation_scope(root, heir)
         yield "UPDATE OR IGNORE postings SET scope = ? WHERE scope = ?", (inheriting, scope)
-        yield _POST_ALL, (tenant_scope, inheriting)
+        yield _COPY_POSTINGS_TO_TENANT, (tenant_scope, inheriting)
         yield (
             """
             INSERT OR IGNORE INTO tenant_scopes (tenant_scope, scope, root, conversation_id)

@@ -24,14 +24,14 @@ from app.store.sqlite import search_index
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
 Outcome = tuple[Any, BaseException | None]
-Work = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
-RunAll = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
+RunBatch = Callable[[sqlite3.Connection, Sequence[Job]], list[Outcome]]
+RunJobs = Callable[[sqlite3.Connection, Sequence[Job]], list[Any]]
 
-Entry = tuple["asyncio.Future[Any]", Job]
+QueuedJob = tuple["asyncio.Future[Any]", Job]
 
-MAX_BATCH: Final = 256
+MAX_BATCH_JOBS: Final = 256
 
-_UNAVAILABLE: Final = frozenset(
+_UNAVAILABLE_CODES: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -60,7 +60,7 @@ class SqliteOptions:
     busy_timeout_seconds: float = 5.0
 
 
-def open_file(path: Path, options: SqliteOptions) -> sqlite3.Connection:
+def open_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     """A connection in autocommit mode to a file in write-ahead-log mode."""
     connection = sqlite3.connect(
         path, timeout=options.busy_timeout_seconds, isolation_level=None, check_same_thread=False
@@ -73,33 +73,33 @@ def open_file(path: Path, options: SqliteOptions) -> sqlite3.Connection:
     # 16 MB between checkpoints instead of 4: a quarter less work for each commit.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    search_index.prepare(connection)
+    search_index.register_sql_functions(connection)
     return connection
 
 
-def unavailable(error: BaseException) -> BaseException:
+def translate_driver_error(error: BaseException) -> BaseException:
     """A driver's error as `StoreUnavailable` if it says that the file cannot be used now; others unchanged."""
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None or code & 0xFF not in _UNAVAILABLE:
+    if code is None or code & 0xFF not in _UNAVAILABLE_CODES:
         return error
     ours = StoreUnavailable(f"The database file cannot be used: {error}.", retry_after_seconds=1.0)
     ours.__cause__ = error
     return ours
 
 
-def read_each(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
+def run_reads(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
     """Run jobs that only read."""
-    return [_outcome(connection, job) for job in jobs]
+    return [_run_job(connection, job) for job in jobs]
 
 
-def run_each(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
+def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
     """What each job comes to."""
     return [job(connection) for job in jobs]
 
 
-def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunAll = run_each) -> list[Outcome]:
+def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs) -> list[Outcome]:
     """Run jobs in one transaction. None has succeeded before the commit has.
 
     Nearly always all of them do: the savepoints that keep one failure from the others, and cost as much as the writes,
@@ -110,10 +110,10 @@ def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job], run_all
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
-        values = _run_all(connection, jobs, run_all)
+        values = _run_jobs_or_raise(connection, jobs, run_all)
         connection.execute("COMMIT")
         return [(value, None) for value in values]
-    except _JobFailed as failed:
+    except _JobError as failed:
         _roll_back(connection)
         if len(jobs) == 1:
             return [(None, failed.error)]
@@ -122,7 +122,7 @@ def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job], run_all
         return [(None, error)] * len(jobs)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [_attempt(connection, job) for job in jobs]
+        outcomes = [_run_in_savepoint(connection, job) for job in jobs]
         connection.execute("COMMIT")
         return outcomes
     except sqlite3.Error as error:
@@ -130,17 +130,17 @@ def commit_together(connection: sqlite3.Connection, jobs: Sequence[Job], run_all
         return [(None, error)] * len(jobs)
 
 
-class _JobFailed(Exception):
+class _JobError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
 
 
-def _run_all(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunAll) -> list[Any]:
+def _run_jobs_or_raise(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs) -> list[Any]:
     try:
         return run_all(connection, jobs)
     except BaseException as error:
-        raise _JobFailed(error) from error
+        raise _JobError(error) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
@@ -149,9 +149,9 @@ def _roll_back(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _attempt(connection: sqlite3.Connection, job: Job) -> Outcome:
+def _run_in_savepoint(connection: sqlite3.Connection, job: Job) -> Outcome:
     connection.execute("SAVEPOINT job")
-    value, error = _outcome(connection, job)
+    value, error = _run_job(connection, job)
     if error is not None:
         if not connection.in_transaction:
             # A full disk or an I/O error has made SQLite roll back everything: the whole batch has failed.
@@ -161,28 +161,28 @@ def _attempt(connection: sqlite3.Connection, job: Job) -> Outcome:
     return value, error
 
 
-def _outcome(connection: sqlite3.Connection, job: Job) -> Outcome:
+def _run_job(connection: sqlite3.Connection, job: Job) -> Outcome:
     try:
         return job(connection), None
     except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the job
         return None, error
 
 
-class Lane:
+class DatabaseThread:
     """One thread, one connection, one queue. Jobs run in the order in which they were submitted."""
 
-    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], work: Work) -> None:
+    def __init__(self, name: str, connect: Callable[[], sqlite3.Connection], run_batch: RunBatch) -> None:
         self._connect = connect
-        self._work = work
-        self._submitted: list[Entry] = []
+        self._run_batch = run_batch
+        self._submitted: list[QueuedJob] = []
         """Not handed over yet."""
         self._is_working = False
         """Whether a batch is under way, as far as the event loop has heard."""
-        self._batches: SimpleQueue[list[Entry] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._batches: SimpleQueue[list[QueuedJob] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
-        self._ended: asyncio.Future[None] | None = None
+        self._ended_future: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Start the thread and wait until it is connected.
@@ -191,11 +191,11 @@ class Lane:
             StoreUnavailable: the file cannot be opened.
         """
         self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
+        self._ended_future = self._loop.create_future()
         self._thread.start()
-        await self.run(lambda connection: None)
+        await self.submit(lambda connection: None)
 
-    def run(self, job: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
+    def submit(self, job: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
         """Queue a job; the future has its result once it is durable.
 
         Raises:
@@ -207,66 +207,66 @@ class Lane:
         self._submitted.append((future, job))
         if len(self._submitted) == 1 and not self._is_working:
             # Whatever else this iteration of the loop submits goes along.
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._dispatch_batch)
         return future
 
-    def _hand_over(self) -> None:
+    def _dispatch_batch(self) -> None:
         if self._submitted and not self._is_working:
             self._is_working = True
-            self._batches.put(self._submitted[:MAX_BATCH])
-            del self._submitted[:MAX_BATCH]
+            self._batches.put(self._submitted[:MAX_BATCH_JOBS])
+            del self._submitted[:MAX_BATCH_JOBS]
 
     async def stop(self) -> None:
         """Finish what is queued, then close the connection."""
-        if self._ended is None:
+        if self._ended_future is None:
             return
         self._is_closing = True
         while self._submitted:
-            self._batches.put(self._submitted[:MAX_BATCH])
-            del self._submitted[:MAX_BATCH]
+            self._batches.put(self._submitted[:MAX_BATCH_JOBS])
+            del self._submitted[:MAX_BATCH_JOBS]
         self._batches.put(None)
-        await asyncio.shield(self._ended)
+        await asyncio.shield(self._ended_future)
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         try:
             connection = self._connect()
         except sqlite3.Error as error:
-            self._refuse(error)
+            self._reject_first_batch(error)
             return
         while (batch := self._batches.get()) is not None:
-            outcomes = self._work(connection, [job for _, job in batch])
-            self._deliver([(future, outcome) for (future, _), outcome in zip(batch, outcomes, strict=True)])
+            outcomes = self._run_batch(connection, [job for _, job in batch])
+            self._deliver_outcomes([(future, outcome) for (future, _), outcome in zip(batch, outcomes, strict=True)])
         connection.close()
-        self._end()
+        self._report_end()
 
-    def _refuse(self, error: sqlite3.Error) -> None:
+    def _reject_first_batch(self, error: sqlite3.Error) -> None:
         """The connection could not be made: the first jobs, which wait for it, get the error."""
-        self._deliver([(future, (None, error)) for future, _ in self._batches.get() or ()])
-        self._end()
+        self._deliver_outcomes([(future, (None, error)) for future, _ in self._batches.get() or ()])
+        self._report_end()
 
-    def _deliver(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
-        self._call(self._settle, settled)
+    def _deliver_outcomes(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+        self._call_in_loop(self._resolve_futures, settled)
 
-    def _settle(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    def _resolve_futures(self, settled: list[tuple[asyncio.Future[Any], Outcome]]) -> None:
         self._is_working = False
-        self._hand_over()
+        self._dispatch_batch()
         for future, (value, error) in settled:
             if future.done():
                 continue
             if error is None:
                 future.set_result(value)
             else:
-                future.set_exception(unavailable(error))
+                future.set_exception(translate_driver_error(error))
 
-    def _end(self) -> None:
-        self._call(self._finish)
+    def _report_end(self) -> None:
+        self._call_in_loop(self._resolve_ended)
 
-    def _finish(self) -> None:
+    def _resolve_ended(self) -> None:
         self._is_closing = True
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        if self._ended_future is not None and not self._ended_future.done():
+            self._ended_future.set_result(None)
 
-    def _call(self, function: Callable[..., None], *args: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
         # The loop is gone when the process ends without closing the store; nobody waits for an outcome then.
         with contextlib.suppress(RuntimeError):
             if self._loop is not None:

@@ -10,215 +10,232 @@ from typing import Any, Final, TypeVar
 import orjson
 from msgspec.structs import replace
 
-from app.conversation.messages import Anchor, Chunk, Conversation, LogMessage
-from app.store.contract import Append, HeadMoved, Lease, LeaseLost
-from app.store.shared_redaction import beginning_at, kept_versions, total_before
+from app.conversation.messages import AnswerAnchor, Conversation, LogMessage, Summary
+from app.store.contract import Lease, LeaseLost, LogAppend, WriteConflict
+from app.store.shared_redaction import drop_redacted_versions, rebase_append, tokens_before_append
 from app.store.sql import chunk_transactions, erasure_transactions
 from app.store.sql.rows import (
-    advance_values,
     anchor_values,
-    as_json,
-    as_text,
-    conversation_of,
+    claims_external_id,
+    client_version_values,
     conversation_values,
+    decode_conversation,
+    encode_json,
+    encode_time,
+    head_update_values,
     message_values,
-    names_itself,
-    version_values,
 )
-from app.store.sql.transactions import SQLITE, Rows, Script
+from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
 from app.store.sqlite.erased_remains import PIECE_CHARS
-from app.store.sqlite.reads import SQL, get
-from app.store.sqlite.search_index import SqliteWords
+from app.store.sqlite.reads import SQL, find_conversation
+from app.store.sqlite.search_index import SqliteIndexCleanup
 
 Result = TypeVar("Result")
 
-WORDS: Final = SqliteWords()
+SEARCH_INDEX_CLEANUP: Final = SqliteIndexCleanup()
 
-_HELD: Final = "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
-_CLAIM: Final = """
+_IS_LEASE_HELD: Final = (
+    "SELECT 1 FROM leases WHERE root = ? AND key = ? AND holder = ? AND token = ? AND expires_at > ?"
+)
+_CLAIM_LEASE: Final = """
     INSERT INTO leases (root, key, holder, token, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (root, key) DO UPDATE
     SET holder = excluded.holder, token = max(leases.token + 1, excluded.token), expires_at = excluded.expires_at
     WHERE leases.expires_at <= ?6 OR leases.holder = excluded.holder
     RETURNING token"""
-_RENEW: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
-_BEGINNINGS: Final = """
+_RENEW_LEASE: Final = "UPDATE leases SET expires_at = ? WHERE root = ? AND key = ? AND holder = ? AND token = ?"
+_TEXT_BEGINNINGS: Final = """
     SELECT substr(body, 1, ?1) FROM messages WHERE root = ?2 AND conversation_id = ?3
     UNION ALL
     SELECT substr(bodies, 1, ?1) FROM client_versions WHERE root = ?2 AND conversation_id = ?3 AND bodies != '[]'"""
-_POINT: Final = """
+_ASSIGN_EXTERNAL_ID: Final = """
     INSERT INTO external_ids (tenant, external_id, root, conversation_id) VALUES (?, ?, ?, ?)
     ON CONFLICT (tenant, external_id) DO UPDATE
     SET root = excluded.root, conversation_id = excluded.conversation_id"""
 
 
-def append(connection: sqlite3.Connection, write: Append, now: datetime) -> None:
+def append_messages(connection: sqlite3.Connection, write: LogAppend, now: datetime) -> None:
     if write.fence is not None:
-        require(connection, write.fence, now)
-    moment = as_text(now)
-    write = _create(connection, write, moment) if write.creates else _advance(connection, write, moment)
+        require_lease(connection, write.fence, now)
+    moment = encode_time(now)
+    write = (
+        _insert_conversation(connection, write, moment)
+        if write.creates_conversation
+        else _update_head(connection, write, moment)
+    )
     if write.messages:
         root, conversation_id = write.conversation.root, write.conversation.id
         rows = [message_row(root, conversation_id, message, moment) for message in write.messages]
         connection.executemany(SQL.insert_message, rows)
-    insert_versions(connection, write)
-    if write.releases and write.fence is not None:
-        release(connection, write.fence)
+    insert_client_versions(connection, write)
+    if write.releases_lease and write.fence is not None:
+        release_lease(connection, write.fence)
 
 
-def insert_versions(connection: sqlite3.Connection, write: Append) -> None:
+def insert_client_versions(connection: sqlite3.Connection, write: LogAppend) -> None:
     if write.versions:
         here = (write.conversation.root, write.conversation.id)
-        connection.executemany(SQL.insert_version, [(*here, *version_values(one)) for one in write.versions])
+        connection.executemany(SQL.insert_version, [(*here, *client_version_values(one)) for one in write.versions])
 
 
-def _create(connection: sqlite3.Connection, write: Append, moment: str) -> Append:
+def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
     """Insert the conversation; the append as it is done."""
     new = write.conversation
-    if new.lineage and not _shares_what_exists(connection, new):
-        raise HeadMoved
+    if new.lineage and not _has_ancestors(connection, new):
+        raise WriteConflict
     try:
-        connection.execute(SQL.insert_conversation, created_row(new, moment))
-        if names_itself(new):
+        connection.execute(SQL.insert_conversation, new_conversation_row(new, stored_now))
+        if claims_external_id(new):
             connection.execute(SQL.insert_external_id, (new.tenant, new.external_id, new.root, new.id))
     except sqlite3.IntegrityError as error:
-        raise HeadMoved from error
-    return replace(write, versions=kept_versions(write, new)) if write.versions else write
+        raise WriteConflict from error
+    return replace(write, versions=drop_redacted_versions(write, new)) if write.versions else write
 
 
-def created_row(new: Conversation, moment: str) -> tuple[Any, ...]:
-    return conversation_values(new, moment if new.created_at is None else as_text(new.created_at), moment)
+def new_conversation_row(conversation: Conversation, stored_now: str) -> tuple[Any, ...]:
+    return conversation_values(
+        conversation,
+        stored_now if conversation.created_at is None else encode_time(conversation.created_at),
+        stored_now,
+    )
 
 
-def _shares_what_exists(connection: sqlite3.Connection, branch: Conversation) -> bool:
+def _has_ancestors(connection: sqlite3.Connection, conversation: Conversation) -> bool:
     """Whether all that it shares is still where its lineage says; an ancestor's erasure moves it."""
     heads = []
-    for ancestor, _ in branch.lineage:
-        row = connection.execute(SQL.by_id, (branch.root, ancestor, branch.tenant)).fetchone()
+    for ancestor, _ in conversation.lineage:
+        row = connection.execute(SQL.select_conversation, (conversation.root, ancestor, conversation.tenant)).fetchone()
         if row is None:
             return False
-        heads.append(conversation_of(row).head_seq)
-    return bool(heads[-1] >= branch.lineage[-1][1])
+        heads.append(decode_conversation(row).head_seq)
+    return bool(heads[-1] >= conversation.lineage[-1][1])
 
 
-def _advance(connection: sqlite3.Connection, write: Append, moment: str) -> Append:
+def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
     """Move the head; the append as it is done."""
-    if not write.versions and _moves(connection, write, moment):
+    if not write.versions and _try_update_head(connection, write, stored_now):
         return write
     after = write.conversation
-    row = connection.execute(SQL.by_id, (after.root, after.id, after.tenant)).fetchone()
+    row = connection.execute(SQL.select_conversation, (after.root, after.id, after.tenant)).fetchone()
     if row is None:
-        raise HeadMoved
-    write = beginning_at(write, conversation_of(row))
-    if not _moves(connection, write, moment):
-        raise HeadMoved
+        raise WriteConflict
+    write = rebase_append(write, decode_conversation(row))
+    if not _try_update_head(connection, write, stored_now):
+        raise WriteConflict
     return write
 
 
-def _moves(connection: sqlite3.Connection, write: Append, moment: str) -> bool:
-    return connection.execute(SQL.advance, advanced_row(write, moment)).rowcount == 1
+def _try_update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> bool:
+    return connection.execute(SQL.update_head, head_update_row(write, stored_now)).rowcount == 1
 
 
-def advanced_row(write: Append, moment: str) -> tuple[Any, ...]:
-    return advance_values(write.conversation, write.after_seq, total_before(write), moment)
+def head_update_row(write: LogAppend, stored_now: str) -> tuple[Any, ...]:
+    return head_update_values(write.conversation, write.after_seq, tokens_before_append(write), stored_now)
 
 
-def message_row(root: str, conversation_id: str, entry: LogMessage, moment: str) -> tuple[Any, ...]:
-    created_at = moment if entry.created_at is None else as_text(entry.created_at)
+def message_row(root: str, conversation_id: str, entry: LogMessage, stored_now: str) -> tuple[Any, ...]:
+    created_at = stored_now if entry.created_at is None else encode_time(entry.created_at)
     return (root, conversation_id, *message_values(entry, created_at))
 
 
-def require(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
+def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
     """
     Raises:
         LeaseLost: the lease has expired or been taken over.
     """
-    held = connection.execute(_HELD, (fence.root, fence.key, fence.holder, fence.token, as_text(now)))
+    held = connection.execute(_IS_LEASE_HELD, (fence.root, fence.key, fence.holder, fence.token, encode_time(now)))
     if held.fetchone() is None:
         raise LeaseLost
 
 
-def run(connection: sqlite3.Connection, script: Script[Result]) -> Result:
+def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionSteps[Result]) -> Result:
     """What a script comes to."""
     rows: Rows | None = None
     while True:
         try:
-            query = next(script) if rows is None else script.send(rows)
+            query = next(steps) if rows is None else steps.send(rows)
         except StopIteration as end:
             result: Result = end.value
             return result
         rows = connection.execute(*query).fetchall()
 
 
-def delete(connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None) -> list[str] | None:
+def erase_conversation(
+    connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
+) -> list[str] | None:
     """Erase a conversation; how its messages began, None if there is none."""
-    doomed = get(connection, tenant, conversation_id, root)
-    if doomed is None:
+    conversation = find_conversation(connection, tenant, conversation_id, root)
+    if conversation is None:
         return None
-    texts = connection.execute(_BEGINNINGS, (PIECE_CHARS, doomed.root, doomed.id)).fetchall()
-    run(connection, erasure_transactions.delete(SQLITE, WORDS, doomed))
+    texts = connection.execute(_TEXT_BEGINNINGS, (PIECE_CHARS, conversation.root, conversation.id)).fetchall()
+    run_transaction_steps(
+        connection, erasure_transactions.erase_conversation(SQLITE, SEARCH_INDEX_CLEANUP, conversation)
+    )
     return [text for (text,) in texts]
 
 
-def point(connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation) -> None:
-    row = connection.execute(SQL.by_external_id, (tenant, external_id)).fetchone()
+def assign_external_id(
+    connection: sqlite3.Connection, tenant: str, external_id: str, conversation: Conversation
+) -> None:
+    row = connection.execute(SQL.select_by_external_id, (tenant, external_id)).fetchone()
     rename = "UPDATE conversations SET external_id = ? WHERE root = ? AND id = ?"
     if row is not None:
-        previous = conversation_of(row)
+        previous = decode_conversation(row)
         connection.execute(rename, (None, previous.root, previous.id))
-    connection.execute(_POINT, (tenant, external_id, conversation.root, conversation.id))
+    connection.execute(_ASSIGN_EXTERNAL_ID, (tenant, external_id, conversation.root, conversation.id))
     connection.execute(rename, (external_id, conversation.root, conversation.id))
 
 
-def keep_anchors(connection: sqlite3.Connection, anchors: Sequence[Anchor], now: datetime) -> None:
-    moment = as_text(now)
+def add_anchors(connection: sqlite3.Connection, anchors: Sequence[AnswerAnchor], now: datetime) -> None:
+    moment = encode_time(now)
     connection.executemany(SQL.insert_anchor, [(*anchor_values(anchor), moment) for anchor in anchors])
 
 
-def add_chunk(
-    connection: sqlite3.Connection, tenant: str, root: str, chunk: Chunk, fence: Lease, now: datetime
+def add_summary(
+    connection: sqlite3.Connection, tenant: str, root: str, summary: Summary, fence: Lease, now: datetime
 ) -> None:
-    require(connection, fence, now)
-    run(connection, chunk_transactions.add(SQLITE, tenant, root, chunk))
+    require_lease(connection, fence, now)
+    run_transaction_steps(connection, chunk_transactions.add_summary(SQLITE, tenant, root, summary))
 
 
-def describe(
+def replace_metadata(
     connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None, metadata: Mapping[str, str]
 ) -> Conversation | None:
-    found = get(connection, tenant, conversation_id, root)
+    found = find_conversation(connection, tenant, conversation_id, root)
     if found is None:
         return None
-    values = (as_json(metadata), found.root, found.id)
+    values = (encode_json(metadata), found.root, found.id)
     connection.execute("UPDATE conversations SET metadata = ? WHERE root = ? AND id = ?", values)
-    return get(connection, tenant, conversation_id, root)
+    return find_conversation(connection, tenant, conversation_id, root)
 
 
-def claim(
+def claim_lease(
     connection: sqlite3.Connection, root: str, key: str, holder: str, seconds: float, now: datetime
 ) -> Lease | None:
     token = int(now.timestamp() * 1_000_000)
-    expires_at = as_text(now + timedelta(seconds=seconds))
-    row = connection.execute(_CLAIM, (root, key, holder, token, expires_at, as_text(now))).fetchone()
+    expires_at = encode_time(now + timedelta(seconds=seconds))
+    row = connection.execute(_CLAIM_LEASE, (root, key, holder, token, expires_at, encode_time(now))).fetchone()
     return None if row is None else Lease(root, key, holder, row[0])
 
 
-def renew(connection: sqlite3.Connection, leases: Sequence[Lease], seconds: float, now: datetime) -> list[Lease]:
-    expires_at = as_text(now + timedelta(seconds=seconds))
+def renew_leases(connection: sqlite3.Connection, leases: Sequence[Lease], seconds: float, now: datetime) -> list[Lease]:
+    expires_at = encode_time(now + timedelta(seconds=seconds))
     return [
         lease
         for lease in leases
-        if connection.execute(_RENEW, (expires_at, lease.root, lease.key, lease.holder, lease.token)).rowcount != 1
+        if connection.execute(_RENEW_LEASE, (expires_at, lease.root, lease.key, lease.holder, lease.token)).rowcount
+        != 1
     ]
 
 
-def release(connection: sqlite3.Connection, lease: Lease) -> None:
-    connection.execute(SQL.release, (lease.root, lease.key, lease.holder, lease.token))
+def release_lease(connection: sqlite3.Connection, lease: Lease) -> None:
+    connection.execute(SQL.release_lease, (lease.root, lease.key, lease.holder, lease.token))
 
 
-def learn(connection: sqlite3.Connection, model: str, facts: Mapping[str, Any], now: datetime) -> None:
+def merge_model_facts(connection: sqlite3.Connection, model: str, facts: Mapping[str, Any], now: datetime) -> None:
     row = connection.execute("SELECT facts FROM model_facts WHERE model = ?", (model,)).fetchone()
     known: dict[str, Any] = {} if row is None else orjson.loads(row[0])
     connection.execute(
         "INSERT OR REPLACE INTO model_facts (model, facts, updated_at) VALUES (?, ?, ?)",
-        (model, as_json({**known, **facts}), as_text(now)),
+        (model, encode_json({**known, **facts}), encode_time(now)),
     )

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider import AnswerTimedOut, ConnectionDropped, Reply, Times
+from app.upstream.provider import AnswerTimedOut, CallTimes, ConnectionDropped, UpstreamReply
 
 IDLE_CONNECTION_SECONDS: Final = 30.0
 """How long a connection is kept that nobody needs."""
@@ -27,22 +27,22 @@ KEEP_ALIVE_SECONDS: Final = 60
 """Silence after which the operating system asks whether the other end is still there: a model may be silent for
 minutes, and so may a dead connection."""
 KEEP_ALIVE_PROBE_SECONDS: Final = 20
-HAPPY_EYEBALLS_SECONDS: Final = 0.25
+HAPPY_EYEBALLS_DELAY_SECONDS: Final = 0.25
 """RFC 8305, 5: the recommended delay before the next address is tried beside the first."""
 
-NOT_YET_VALID: Final = 9
-EXPIRED: Final = 10
-UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
+CERTIFICATE_NOT_YET_VALID: Final = 9
+CERTIFICATE_EXPIRED: Final = 10
+CERTIFICATE_UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21})
 """No chain of certificates leads to a root that is trusted; 18 and 19: the chain ends at one that signs itself."""
-OTHER_NAME: Final = frozenset({62, 64})
+CERTIFICATE_FOR_OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's numbers for what is wrong with a certificate: `X509_V_ERR_…` in `x509_vfy.h`."""
 
-_NOT_TAKEN = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
+_CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "set-cookie", "trailer", "transfer-encoding", "upgrade"})
 """Headers of the provider's own connection, and those that are nobody else's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
+class HttpTimeouts:
     """How long a provider may take, in seconds; None is for ever.
 
     `first_byte` runs from the request to the first byte of the answer's body, `between_bytes` from one piece to the
@@ -52,10 +52,10 @@ class Timeouts:
     connect_seconds: float | None = 5.0
     first_byte_seconds: float | None = 600.0
     between_bytes_seconds: float | None = 300.0
-    whole_seconds: float | None = None
+    total_seconds: float | None = None
 
 
-class Head(msgspec.Struct, frozen=True):
+class RequestHead(msgspec.Struct, frozen=True):
     """A request without its body, checked: nothing in it can end a line."""
 
     method: str
@@ -67,14 +67,16 @@ class Head(msgspec.Struct, frozen=True):
     """Request line and headers as they are sent, each with its line end."""
 
 
-class Client(Protocol):
+class HttpClient(Protocol):
     """Carries calls to one server. Redirects are not followed and cookies not kept."""
 
-    async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> Reply:
+    async def send(
+        self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
+    ) -> UpstreamReply:
         """Send a request; returns when status and headers are there.
 
         Args:
-            ends_at: loop time at which the whole answer must have ended; None for never.
+            deadline: loop time at which the whole answer must have ended; None for never.
 
         Raises:
             UpstreamUnavailable: no connection, or an answer that is not HTTP.
@@ -86,102 +88,106 @@ class Client(Protocol):
         """Close all connections."""
 
 
-def keep_what_is_ours(headers: dict[str, str]) -> None:
+def drop_connection_headers(headers: dict[str, str]) -> None:
     """Leave out the headers of an answer that are about the connection it came on."""
-    for name in _NOT_TAKEN & headers.keys():
+    for name in _CONNECTION_HEADERS & headers.keys():
         del headers[name]
 
 
-async def gathered(chunks: AsyncIterator[bytes], name: str, first: bytes = b"") -> bytes:
+async def read_whole_body(chunks: AsyncIterator[bytes], provider_name: str, first_piece: bytes = b"") -> bytes:
     """A body as a whole.
 
     Raises:
         UpstreamUnavailable: it is larger than can be held, or as iterating raises.
     """
-    pieces = [first]
-    size = len(first)
+    pieces = [first_piece]
+    size = len(first_piece)
     async for piece in chunks:
         pieces.append(piece)
         size += len(piece)
         if size > BODY_LIMIT_BYTES:
-            raise UpstreamUnavailable(f"Provider {name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes.")
+            raise UpstreamUnavailable(
+                f"Provider {provider_name!r} sent an answer of more than {BODY_LIMIT_BYTES} bytes."
+            )
     return b"".join(pieces)
 
 
-def kept_alive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
+def make_keepalive_socket(address: tuple[int, int, int, str, object]) -> socket.socket:
     """A socket that notices a peer which is gone.
 
     Args:
         address: as `socket.getaddrinfo` gives it.
     """
     family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection_socket = socket.socket(family=family, type=kind, proto=protocol)
+    connection_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", KEEP_ALIVE_PROBE_SECONDS)):
         if hasattr(socket, option):  # macOS has other names for them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+            connection_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection_socket
 
 
-def unreachable(name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
+def unreachable_error(provider_name: str, error: OSError, *, is_proxy: bool = False) -> UpstreamUnavailable:
     """There is no connection to a provider, or to its proxy. Of the error only its number is told: its text may hold
     an address."""
     hint = None
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason, hint = _certificate_fault(name, error)
+        reason, hint = _explain_certificate_error(provider_name, error)
     elif isinstance(error, ssl.SSLError):
         reason = f"TLS could not be set up ({error.reason or type(error).__name__})"
-        hint = f"Check the scheme and the port of providers.{name}.base_url."
+        hint = f"Check the scheme and the port of providers.{provider_name}.base_url."
     elif isinstance(error, socket.gaierror):
         reason = "its name could not be resolved"
     else:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
-    subject = f"The proxy of provider {name!r}" if is_proxy else f"Provider {name!r}"
+    subject = f"The proxy of provider {provider_name!r}" if is_proxy else f"Provider {provider_name!r}"
     return UpstreamUnavailable(f"{subject} could not be reached: {reason}.", hint=hint)
 
 
-def _certificate_fault(name: str, error: ssl.SSLCertVerificationError) -> tuple[str, str | None]:
+def _explain_certificate_error(provider_name: str, error: ssl.SSLCertVerificationError) -> tuple[str, str | None]:
     """What is wrong with a server's certificate, and what to do about it."""
     code = error.verify_code
-    if code in UNTRUSTED:
-        trust = f"providers.{name}.ca_file, or for all providers SSL_CERT_FILE, names a file of certificates to trust."
+    if code in CERTIFICATE_UNTRUSTED:
+        trust = (
+            f"providers.{provider_name}.ca_file, or for all providers SSL_CERT_FILE, names the certificates to trust."
+        )
         return f"its certificate is not trusted ({error.verify_message})", trust
-    if code == EXPIRED:
+    if code == CERTIFICATE_EXPIRED:
         return "its certificate has expired", "Renew the certificate, or set the clock of the gateway's machine."
-    if code == NOT_YET_VALID:
+    if code == CERTIFICATE_NOT_YET_VALID:
         return "its certificate is not valid yet", "Set the clock of the gateway's machine."
-    if code in OTHER_NAME:
-        return "its certificate is for another name", f"The host of providers.{name}.base_url must be in it."
+    if code in CERTIFICATE_FOR_OTHER_HOST:
+        return "its certificate is for another name", f"The host of providers.{provider_name}.base_url must be in it."
     return f"its certificate is not accepted ({error.verify_message})", None
 
 
-def unreachable_in_time(name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {name!r} could not be reached in time.", status=504)
+def connect_timeout_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {provider_name!r} could not be reached in time.", status=504)
 
 
-def unanswered_in_time(name: str) -> AnswerTimedOut:
-    return AnswerTimedOut(f"Provider {name!r} did not answer in time.", status=504)
+def answer_timeout_error(provider_name: str) -> AnswerTimedOut:
+    return AnswerTimedOut(f"Provider {provider_name!r} did not answer in time.", status=504)
 
 
-def dropped(name: str) -> ConnectionDropped:
-    return ConnectionDropped(f"Provider {name!r} closed the connection without an answer.")
+def connection_dropped_error(provider_name: str) -> ConnectionDropped:
+    return ConnectionDropped(f"Provider {provider_name!r} closed the connection without an answer.")
 
 
-def failed(name: str, reason: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"The call to provider {name!r} failed: {reason}.")
+def call_failed_error(provider_name: str, reason: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The call to provider {provider_name!r} failed: {reason}.")
 
 
-def refused_by_proxy(name: str, status: int) -> UpstreamUnavailable:
+def proxy_refusal_error(provider_name: str, status: int) -> UpstreamUnavailable:
     return UpstreamUnavailable(
-        f"Provider {name!r} could not be reached: its proxy answered with status {status}.",
-        hint=f"Check providers.{name}.proxy, and whom the proxy lets pass.",
+        f"Provider {provider_name!r} could not be reached: its proxy answered with status {status}.",
+        hint=f"Check providers.{provider_name}.proxy, and whom the proxy lets pass.",
     )
 
 
-def broke_off(name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"The answer of provider {name!r} broke off.")
+def incomplete_answer_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The answer of provider {provider_name!r} broke off.")
 
 
-def fell_silent(name: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"Provider {name!r} fell silent in its answer.", status=504)
+def silence_timeout_error(provider_name: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"Provider {provider_name!r} fell silent in its answer.", status=504)

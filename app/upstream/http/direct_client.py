@@ -10,111 +10,123 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.client import IDLE_CONNECTION_SECONDS, Head, Timeouts, gathered, keep_what_is_ours
+from app.upstream.http.client import (
+    IDLE_CONNECTION_SECONDS,
+    HttpTimeouts,
+    RequestHead,
+    drop_connection_headers,
+    read_whole_body,
+)
 from app.upstream.http.dial import Dialer
-from app.upstream.http.http1_connection import Connection
-from app.upstream.http.inflate import inflate_pieces, read_inflated, take_encoding
-from app.upstream.http.timeouts import Watches
-from app.upstream.provider import ConnectionDropped, Times
+from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.http.inflate import decompress_pieces, pop_content_encoding, read_decompressed_body
+from app.upstream.http.timeouts import TimeoutTimer
+from app.upstream.provider import CallTimes, ConnectionDropped
 
-REPEATABLE: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
+IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
 """Methods that may be sent again when a kept connection turns out to be closed (RFC 9110, 9.2.2). A POST may not by
 itself: whether it was carried out is not known."""
-CLOSE_SECONDS: Final = 1.0
+CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 
 class DirectClient:
     """Implements `upstream.http.client.Client`.
 
     Args:
-        name: of the provider.
+        provider_name: of the provider.
         url: where its server is.
         tls: None: the system's roots.
     """
 
-    def __init__(self, name: str, url: SplitResult, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
-        self._name = name
+    def __init__(
+        self, provider_name: str, url: SplitResult, timeouts: HttpTimeouts, tls: ssl.SSLContext | None
+    ) -> None:
+        self._provider_name = provider_name
         self._timeouts = timeouts
         self._url = url
         self._tls = tls
-        self._watches = Watches()
+        self._timeout_timer = TimeoutTimer()
         self._dialer: Dialer | None = None
-        self._open: set[Connection] = set()
-        self._idle: dict[Connection, None] = {}
+        self._open_connections: set[Http1Connection] = set()
+        self._idle_connections: dict[Http1Connection, None] = {}
         """The longest idle first."""
-        self._sweep: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
 
-    async def send(self, head: Head, body: bytes, ends_at: float | None, times: Times | None) -> HttpReply:
+    async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> Http1Reply:
         """See `upstream.http.client.Client`."""
-        if self._idle:
-            connection, _ = self._idle.popitem()
+        if self._idle_connections:
+            connection, _ = self._idle_connections.popitem()
             try:
-                await connection.ask(head, body, ends_at)
-                return HttpReply(connection, self._name, times)
+                await connection.send(head, body, deadline)
+                return Http1Reply(connection, self._provider_name, times)
             except ConnectionDropped:
-                if head.method not in REPEATABLE:
+                if head.method not in IDEMPOTENT_METHODS:
                     raise
-        connection = await self._opened_dialer().dial(ends_at)
+        connection = await self._ensure_dialer().dial(deadline)
         if connection.is_open:
-            self._open.add(connection)
-        await connection.ask(head, body, ends_at)
-        return HttpReply(connection, self._name, times)
+            self._open_connections.add(connection)
+        await connection.send(head, body, deadline)
+        return Http1Reply(connection, self._provider_name, times)
 
     async def aclose(self) -> None:
         """Close all connections, those under way too."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        self._watches.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._timeout_timer.close()
         self._dialer = None
-        if not self._open:
+        if not self._open_connections:
             return
         self._all_closed = asyncio.Event()
-        for connection in tuple(self._open):
+        for connection in tuple(self._open_connections):
             connection.abort()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._all_closed.wait()
         except TimeoutError:
             return
 
-    def _opened_dialer(self) -> Dialer:
+    def _ensure_dialer(self) -> Dialer:
         if self._dialer is None:
-            self._dialer = Dialer(self._name, self._url, self._tls, self._timeouts.connect_seconds, self._new)
+            self._dialer = Dialer(
+                self._provider_name, self._url, self._tls, self._timeouts.connect_seconds, self._make_connection
+            )
         return self._dialer
 
-    def _new(self) -> Connection:
-        return Connection(self._name, self._timeouts, self._watches, self._keep, self._forget)
+    def _make_connection(self) -> Http1Connection:
+        return Http1Connection(
+            self._provider_name, self._timeouts, self._timeout_timer, self._return_to_pool, self._remove_connection
+        )
 
-    def _keep(self, connection: Connection) -> None:
+    def _return_to_pool(self, connection: Http1Connection) -> None:
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
-        self._idle[connection] = None
-        if self._sweep is None:
-            self._sweep = loop.call_later(IDLE_CONNECTION_SECONDS, self._close_idle)
+        self._idle_connections[connection] = None
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(IDLE_CONNECTION_SECONDS, self._close_idle_connections)
 
-    def _forget(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        self._idle.pop(connection, None)
-        if self._all_closed is not None and not self._open:
+    def _remove_connection(self, connection: Http1Connection) -> None:
+        self._open_connections.discard(connection)
+        self._idle_connections.pop(connection, None)
+        if self._all_closed is not None and not self._open_connections:
             self._all_closed.set()
 
-    def _close_idle(self) -> None:
+    def _close_idle_connections(self) -> None:
         """Close the connections that nobody has needed for long, and look again when the next one may be due."""
-        self._sweep = None
+        self._idle_timer = None
         loop = asyncio.get_running_loop()
-        while self._idle:
-            oldest = next(iter(self._idle))
+        while self._idle_connections:
+            oldest = next(iter(self._idle_connections))
             due = oldest.idle_since + IDLE_CONNECTION_SECONDS
             if due > loop.time():
-                self._sweep = loop.call_at(due, self._close_idle)
+                self._idle_timer = loop.call_at(due, self._close_idle_connections)
                 return
-            del self._idle[oldest]
+            del self._idle_connections[oldest]
             oldest.abort()
 
 
-class HttpReply:
+class Http1Reply:
     """An answer under way; `upstream.provider.Reply`.
 
     Args:
@@ -124,18 +136,18 @@ class HttpReply:
         UpstreamUnavailable: its body is encoded in a way that nobody asked for.
     """
 
-    __slots__ = ("_connection", "_encoding", "_has_begun", "_name", "_times", "headers", "status")
+    __slots__ = ("_connection", "_encoding", "_has_body_started", "_provider_name", "_times", "headers", "status")
 
-    def __init__(self, connection: Connection, name: str, times: Times | None) -> None:
-        self._connection: Connection | None = connection
-        self._name = name
+    def __init__(self, connection: Http1Connection, provider_name: str, times: CallTimes | None) -> None:
+        self._connection: Http1Connection | None = connection
+        self._provider_name = provider_name
         self._times = times
-        self._has_begun = False
+        self._has_body_started = False
         self.status = connection.status
         headers = connection.headers
-        keep_what_is_ours(headers)
+        drop_connection_headers(headers)
         try:
-            self._encoding = take_encoding(headers, name)
+            self._encoding = pop_content_encoding(headers, provider_name)
         except UpstreamUnavailable:
             connection.abort()
             raise
@@ -149,25 +161,29 @@ class HttpReply:
         """
         try:
             if self._encoding:
-                return await read_inflated(self.chunks(), self._name)
-            first = await self._next()
-            return first if self._connection is None else await gathered(self.chunks(), self._name, first)
+                return await read_decompressed_body(self.iter_bytes(), self._provider_name)
+            first_piece = await self._read_piece()
+            return (
+                first_piece
+                if self._connection is None
+                else await read_whole_body(self.iter_bytes(), self._provider_name, first_piece)
+            )
         except UpstreamUnavailable:
             await self.aclose()
             raise
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         """The body in pieces, each what has come since the last. A consumer that is cancelled cuts the connection.
 
         Raises:
             UpstreamUnavailable: it breaks off or stays silent too long.
         """
         if not self._encoding:
-            while piece := await self._next():
+            while piece := await self._read_piece():
                 yield piece
             return
         try:
-            async for piece in inflate_pieces(self._pieces(), self._encoding, self._name):
+            async for piece in decompress_pieces(self._iter_encoded_bytes(), self._encoding, self._provider_name):
                 yield piece
         except UpstreamUnavailable:
             await self.aclose()
@@ -178,36 +194,36 @@ class HttpReply:
         connection = self._connection
         if connection is not None:
             self._connection = None
-            connection.let_go()
+            connection.release()
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _iter_encoded_bytes(self) -> AsyncIterator[bytes]:
         """The body as it is sent."""
-        while piece := await self._next():
+        while piece := await self._read_piece():
             yield piece
 
-    async def _next(self) -> bytes:
+    async def _read_piece(self) -> bytes:
         """The next piece; empty at the end, which may have come with the last."""
         connection = self._connection
         if connection is None:
             return b""
-        if not connection.pieces and not connection.is_complete:
-            await connection.more()
-        piece = connection.take()
-        if not self._has_begun:
-            self._begin(connection)
+        if not connection.body_pieces and not connection.is_complete:
+            await connection.wait_for_body()
+        piece = connection.take_body()
+        if not self._has_body_started:
+            self._start_body(connection)
         if connection.is_complete:
-            self._end(connection)
+            self._finish_body(connection)
         return piece
 
-    def _begin(self, connection: Connection) -> None:
-        self._has_begun = True
+    def _start_body(self, connection: Http1Connection) -> None:
+        self._has_body_started = True
         if not connection.is_complete:
-            connection.begin_reading()
+            connection.limit_silence_between_pieces()
         if self._times is not None:
-            self._times.first_byte = time.monotonic()
+            self._times.first_byte_at = time.monotonic()
 
-    def _end(self, connection: Connection) -> None:
+    def _finish_body(self, connection: Http1Connection) -> None:
         self._connection = None
-        connection.let_go()
+        connection.release()
         if self._times is not None:
-            self._times.ended = time.monotonic()
+            self._times.ended_at = time.monotonic()

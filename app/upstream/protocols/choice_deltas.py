@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from app.upstream.protocols.tool_call_deltas import ToolCalls, overlaid
+from app.upstream.protocols.tool_call_deltas import ToolCallCollector, merge_json
 
 
-class Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The fields of a delta that a typed decoder reads; whatever has others is read in the general way."""
 
     content: str | None = None
@@ -23,123 +23,125 @@ class Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     audio: None = None
 
 
-class ChoiceSoFar:
+class ChoiceCollector:
     """What a choice amounts to, gathered delta by delta."""
 
     __slots__ = (
         "audio_id",
-        "calls",
-        "content",
-        "extra",
+        "content_parts",
         "finish_reason",
         "function_call",
-        "lists",
-        "parts",
+        "list_fields",
+        "other_fields",
         "role",
-        "texts",
+        "text_fields",
+        "text_pieces",
+        "tool_calls",
     )
 
     def __init__(self) -> None:
         self.role: str | None = None
-        self.content: list[str] = []
-        self.texts: dict[str, list[str]] = {}
+        self.text_pieces: list[str] = []
+        self.text_fields: dict[str, list[str]] = {}
         """Other fields that come as pieces of text, known ones and unknown."""
-        self.parts: list[Any] = []
+        self.content_parts: list[Any] = []
         """Content that came as a list of parts, which ends `content` as plain text."""
-        self.calls = ToolCalls()
+        self.tool_calls = ToolCallCollector()
         self.function_call: dict[str, str] | None = None
         self.audio_id: str | None = None
-        self.lists: dict[str, list[Any]] = {}
-        self.extra: dict[str, Any] = {}
+        self.list_fields: dict[str, list[Any]] = {}
+        self.other_fields: dict[str, Any] = {}
         self.finish_reason: str | None = None
 
     @property
     def has_content(self) -> bool:
-        spoken = any(self.content) or any(self.texts.get("refusal", ()))
-        return bool(spoken or self.parts or self.calls or self.function_call or self.audio_id)
+        has_text = any(self.text_pieces) or any(self.text_fields.get("refusal", ()))
+        return bool(has_text or self.content_parts or self.tool_calls or self.function_call or self.audio_id)
 
-    def add_typed(self, delta: Delta) -> None:
+    def add_delta(self, delta: ChoiceDelta) -> None:
         if delta.content is not None:
-            if self.parts:
-                self.add_content(delta.content)
+            if self.content_parts:
+                self.add_text(delta.content)
             else:  # as nearly every chunk
-                self.content.append(delta.content)
+                self.text_pieces.append(delta.content)
         if delta.role is not None:
             self.role = self.role or delta.role
         if delta.reasoning_content is not None:
-            self.texts.setdefault("reasoning_content", []).append(delta.reasoning_content)
+            self.text_fields.setdefault("reasoning_content", []).append(delta.reasoning_content)
         if delta.reasoning is not None:
-            self.texts.setdefault("reasoning", []).append(delta.reasoning)
+            self.text_fields.setdefault("reasoning", []).append(delta.reasoning)
         if delta.refusal is not None:
-            self.texts.setdefault("refusal", []).append(delta.refusal)
+            self.text_fields.setdefault("refusal", []).append(delta.refusal)
         if delta.tool_calls is not None:
             for fragment in delta.tool_calls:
-                self.calls.add(fragment)
+                self.tool_calls.add_fragment(fragment)
 
-    def add_content(self, text: str) -> None:
-        if self.parts:
-            self.parts.append({"type": "text", "text": text})
+    def add_text(self, text: str) -> None:
+        if self.content_parts:
+            self.content_parts.append({"type": "text", "text": text})
         else:
-            self.content.append(text)
+            self.text_pieces.append(text)
 
-    def add(self, delta: dict[str, Any]) -> None:
+    def add_untyped_delta(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
             if value is None:
                 continue
             if key == "content":
-                self._add_any_content(value)
+                self._add_untyped_content(value)
             elif key == "role":
                 self.role = self.role or str(value)
             elif key == "tool_calls" and isinstance(value, list):
                 for fragment in value:
                     if isinstance(fragment, dict):
-                        self.calls.add(fragment)
+                        self.tool_calls.add_fragment(fragment)
             elif key == "function_call" and isinstance(value, dict):
                 self._add_function_call(value)
             elif key == "audio" and isinstance(value, dict):
                 self.audio_id = value.get("id") or self.audio_id
             elif isinstance(value, str):
-                self.texts.setdefault(key, []).append(value)
+                self.text_fields.setdefault(key, []).append(value)
             elif isinstance(value, list):
-                self.lists.setdefault(key, []).extend(value)
+                self.list_fields.setdefault(key, []).extend(value)
             else:
-                self.extra[key] = overlaid(self.extra.get(key), value)
+                self.other_fields[key] = merge_json(self.other_fields.get(key), value)
 
-    def message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": self.role or "assistant", "content": self._whole_content()}
-        for key, pieces in self.texts.items():
+    def build_message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": self.role or "assistant", "content": self._build_content()}
+        for key, pieces in self.text_fields.items():
             text = "".join(pieces)
             if text:
                 message[key] = text
-        message.update((key, _joined(items)) for key, items in self.lists.items())
-        message.update(self.extra)
-        if self.calls:
-            message["tool_calls"] = self.calls.as_list()
+        message.update((key, _join_fragments(items)) for key, items in self.list_fields.items())
+        message.update(self.other_fields)
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls.build_calls()
         if self.function_call is not None:
             message["function_call"] = self.function_call
         if self.audio_id is not None:
             message["audio"] = {"id": self.audio_id}
         return message
 
-    def _whole_content(self) -> str | list[Any] | None:
-        if self.parts:
-            if all(isinstance(part, dict) and part.get("type") == "text" for part in self.parts):
-                return "".join(str(part.get("text", "")) for part in self.parts)
-            return _joined(self.parts)
-        text = "".join(self.content)
-        stands_alone = not (self.calls or self.function_call or self.audio_id or any(self.texts.get("refusal", ())))
-        return text if text or (stands_alone and self.content) else None
+    def _build_content(self) -> str | list[Any] | None:
+        if self.content_parts:
+            if all(isinstance(part, dict) and part.get("type") == "text" for part in self.content_parts):
+                return "".join(str(part.get("text", "")) for part in self.content_parts)
+            return _join_fragments(self.content_parts)
+        text = "".join(self.text_pieces)
+        stands_alone = not (
+            self.tool_calls or self.function_call or self.audio_id or any(self.text_fields.get("refusal", ()))
+        )
+        return text if text or (stands_alone and self.text_pieces) else None
 
-    def _add_any_content(self, value: Any) -> None:
+    def _add_untyped_content(self, value: Any) -> None:
         if isinstance(value, str):
-            self.add_content(value)
+            self.add_text(value)
             return
-        if self.content and not self.parts:
-            text = "".join(self.content)
-            self.content.clear()
+        if self.text_pieces and not self.content_parts:
+            text = "".join(self.text_pieces)
+            self.text_pieces.clear()
             if text:
-                self.parts.append({"type": "text", "text": text})
-        self.parts.extend(value if isinstance(value, list) else [value])
+                self.content_parts.append({"type": "text", "text": text})
+        self.content_parts.extend(value if isinstance(value, list) else [value])
 
     def _add_function_call(self, fragment: dict[str, Any]) -> None:
         call = self.function_call or {"name": "", "arguments": ""}
@@ -149,17 +151,17 @@ class ChoiceSoFar:
         }
 
 
-def _joined(items: list[Any]) -> list[Any]:
+def _join_fragments(items: list[Any]) -> list[Any]:
     """A list whose neighbours of one type and index are made one: fragments of a text that came in pieces
     (OpenRouter's `reasoning_details`, Mistral's `thinking` parts)."""
     joined: list[Any] = []
-    for key, group in itertools.groupby(items, _fragment_of):
+    for key, group in itertools.groupby(items, _fragment_key):
         fragments = list(group)
-        joined.extend(fragments if key is None or len(fragments) == 1 else [_joined_fragments(key[0], fragments)])
+        joined.extend(fragments if key is None or len(fragments) == 1 else [_merge_fragments(key[0], fragments)])
     return joined
 
 
-def _fragment_of(item: Any) -> tuple[str, Any, Any, type] | None:
+def _fragment_key(item: Any) -> tuple[str, Any, Any, type] | None:
     """What an item is a fragment of: the field that grows, its type and index; None for what stands alone."""
     if isinstance(item, dict) and "type" in item:
         for field in ("text", "summary", "thinking"):
@@ -168,12 +170,12 @@ def _fragment_of(item: Any) -> tuple[str, Any, Any, type] | None:
     return None
 
 
-def _joined_fragments(field: str, fragments: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge_fragments(field: str, fragments: list[dict[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for fragment in fragments:
         whole.update((key, value) for key, value in fragment.items() if value is not None or key not in whole)
     if isinstance(whole[field], str):
         whole[field] = "".join(fragment[field] for fragment in fragments)
     else:
-        whole[field] = _joined([item for fragment in fragments for item in fragment[field]])
+        whole[field] = _join_fragments([item for fragment in fragments for item in fragment[field]])
     return whole

@@ -19,34 +19,34 @@ import orjson
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
-from app.upstream.http.client import Client, Head, Timeouts
-from app.upstream.http.dial import PORTS, host_of
+from app.upstream.http.client import HttpClient, HttpTimeouts, RequestHead
+from app.upstream.http.dial import DEFAULT_PORTS, ascii_host
 from app.upstream.http.direct_client import DirectClient
-from app.upstream.provider import Call, ClientKeyRule, Reply
-from app.upstream.routing.traced_calls import place_of
+from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
+from app.upstream.routing.traced_calls import server_attributes
 
-__all__ = ["OpenAIProvider", "Timeouts"]
+__all__ = ["HttpTimeouts", "OpenAIProvider"]
 
 MODELS_TIMEOUT_SECONDS: Final = 10.0
-MOST_HEADS: Final = 64
+CACHED_HEADS: Final = 64
 """How many heads without anything of a caller are kept, so that they are made once."""
 
-_NOT_SENT = frozenset(
+_CLIENT_ONLY_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "cookie", "expect", "host", "keep-alive"}
     | {"proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"authorization", "api-key", "x-api-key"}
 )
 """Headers of the client's own connection, its credentials, and headers that are set here."""
-_FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
+_FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding"})
 """Headers that are not for configuration either."""
 
-_METHOD = re.compile(r"[A-Z]+")
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9/_-]*")
-_PATH_SAFE = "/:@!$&'()*+,;=~%"
-_QUERY_SAFE = "/?:@!$&'()*+,;=~%[]"
-_LINE = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n"
+_METHOD_PATTERN = re.compile(r"[A-Z]+")
+_PLAIN_PATH_PATTERN = re.compile(r"[A-Za-z0-9/_-]*")
+_SAFE_IN_PATH = "/:@!$&'()*+,;=~%"
+_SAFE_IN_QUERY = "/?:@!$&'()*+,;=~%[]"
+_HEADER_LINE = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n"
 """RFC 9110, 5.1 and 5.5: a name is a token, and no value holds a control character."""
-_LINES = re.compile(f"(?:{_LINE})*")
+_HEADER_LINES_PATTERN = re.compile(f"(?:{_HEADER_LINE})*")
 
 
 class OpenAIProvider:
@@ -69,7 +69,7 @@ class OpenAIProvider:
         name: str,
         base_url: str,
         api_key: str | None = None,
-        timeouts: Timeouts | None = None,
+        timeouts: HttpTimeouts | None = None,
         *,
         headers: Mapping[str, str] | None = None,
         auth_header: str = "authorization",
@@ -79,24 +79,28 @@ class OpenAIProvider:
     ) -> None:
         self.name = name
         url = urlsplit(base_url)
-        self._path = quote(url.path.rstrip("/"), safe=_PATH_SAFE)
-        self._query = quote(url.query, safe=_QUERY_SAFE)
-        self._own_key = f"Bearer {api_key}" if api_key else None
-        self._timeouts = timeouts or Timeouts()
-        self._always = {"host": _authority(url), "user-agent": "concertina", "accept": "*/*"}
-        self._headers = _configured(headers or {})
+        self._base_path = quote(url.path.rstrip("/"), safe=_SAFE_IN_PATH)
+        self._base_query = quote(url.query, safe=_SAFE_IN_QUERY)
+        self._authorization = f"Bearer {api_key}" if api_key else None
+        self._timeouts = timeouts or HttpTimeouts()
+        self._default_headers = {"host": _host_header(url), "user-agent": "concertina", "accept": "*/*"}
+        self._configured_headers = _encode_configured_headers(headers or {})
         self._auth_header = auth_header.lower()
-        if (basic := _basic(url)) and self._own_key is None and self._auth_header == "authorization":
-            self._own_key = basic
+        if (
+            (basic := _basic_authorization(url))
+            and self._authorization is None
+            and self._auth_header == "authorization"
+        ):
+            self._authorization = basic
         elif basic:
-            self._headers.setdefault("authorization", basic)
-        self.client_key_rule: ClientKeyRule = "never" if self._own_key else client_key_rule
-        self._heads: dict[tuple[str, str, str, bool], Head] = {}
-        self._client = _client(name, url, self._timeouts, ssl_context, proxy)
-        self._place = place_of(name, base_url)
+            self._configured_headers.setdefault("authorization", basic)
+        self.client_key_rule: ClientKeyRule = "never" if self._authorization else client_key_rule
+        self._cached_heads: dict[tuple[str, str, str, bool], RequestHead] = {}
+        self._http_client = _make_http_client(name, url, self._timeouts, ssl_context, proxy)
+        self._server_attributes = server_attributes(name, base_url)
         """What spans say of where calls go."""
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, request: UpstreamRequest) -> UpstreamReply:
         """Send a call; returns when status and headers are there, whatever the status. Redirects are not followed.
 
         Raises:
@@ -107,76 +111,79 @@ class OpenAIProvider:
         """
         span = current_span()
         if span is not NO_SPAN:
-            span.set(self._place)
-        seconds = self._timeouts.whole_seconds
-        ends_at = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        return await self._client.send(self._head(call), call.body, ends_at, call.times)
+            span.set(self._server_attributes)
+        seconds = self._timeouts.total_seconds
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        return await self._http_client.send(self._find_head(request), request.body, deadline, request.times)
 
-    async def models(self, authorization: str | None) -> list[dict[str, Any]]:
+    async def list_models(self, authorization: str | None) -> list[dict[str, Any]]:
         """Its model list; `{"data": […]}`, `{"models": […]}` and a bare list are understood.
 
         Raises:
             UpstreamUnavailable: it could not be had.
         """
-        call = Call("/models", method="GET", authorization=authorization)
-        ends_at = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
-        reply = await self._client.send(self._head(call), call.body, ends_at, call.times)
+        request = UpstreamRequest("/models", method="GET", authorization=authorization)
+        deadline = asyncio.get_running_loop().time() + MODELS_TIMEOUT_SECONDS
+        reply = await self._http_client.send(self._find_head(request), request.body, deadline, request.times)
         try:
             body = await reply.read()
         finally:
             await reply.aclose()
         if reply.status != 200:
             raise UpstreamUnavailable(f"Provider {self.name!r} answered {reply.status} instead of a model list.")
-        return _model_entries(self.name, body)
+        return _parse_model_list(self.name, body)
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._http_client.aclose()
 
-    def _head(self, call: Call) -> Head:
+    def _find_head(self, request: UpstreamRequest) -> RequestHead:
         """The head of a call; made once where nothing in it is its caller's."""
         span = current_span()
-        trace = {} if span is NO_SPAN else span.headers()
-        if call.headers or trace or (self._own_key is None and call.authorization):
-            return self._made_head(call, trace)
-        key = (call.method, call.path, call.query, bool(call.body))
-        head = self._heads.get(key)
+        trace_headers = {} if span is NO_SPAN else span.trace_headers()
+        if request.headers or trace_headers or (self._authorization is None and request.authorization):
+            return self._build_head(request, trace_headers)
+        key = (request.method, request.path, request.query, bool(request.body))
+        head = self._cached_heads.get(key)
         if head is None:
-            if len(self._heads) >= MOST_HEADS:
-                self._heads.clear()
-            head = self._heads[key] = self._made_head(call, trace)
+            if len(self._cached_heads) >= CACHED_HEADS:
+                self._cached_heads.clear()
+            head = self._cached_heads[key] = self._build_head(request, trace_headers)
         return head
 
-    def _made_head(self, call: Call, trace: Mapping[str, str]) -> Head:
-        if _METHOD.fullmatch(call.method) is None:
-            raise ValueError(f"{call.method!r} is not a method")  # the gateway's own routes let none through
-        target = self._target(call)
-        headers = self._headers_for(call, trace)
+    def _build_head(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> RequestHead:
+        if _METHOD_PATTERN.fullmatch(request.method) is None:
+            raise ValueError(f"{request.method!r} is not a method")  # the gateway's own routes let none through
+        target = self._build_target(request)
+        headers = self._build_headers(request, trace_headers)
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if _LINES.fullmatch(lines) is None or lines.count("\n") != len(headers):
+        if _HEADER_LINES_PATTERN.fullmatch(lines) is None or lines.count("\n") != len(headers):
             raise InvalidRequest(
-                f"The header {_unfit(headers)!r} cannot be sent on: it holds control characters.", code="invalid_header"
+                f"The header {_find_invalid_header(headers)!r} cannot be sent on: it holds control characters.",
+                code="invalid_header",
             )
-        return Head(call.method, target, headers, f"{call.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1"))
+        return RequestHead(
+            request.method, target, headers, f"{request.method} {target} HTTP/1.1\r\n{lines}".encode("latin-1")
+        )
 
-    def _target(self, call: Call) -> str:
-        path = call.path
-        if _PLAIN_PATH.fullmatch(path) is None:
-            _refuse_climbing(path)
-            path = quote(path, safe=_PATH_SAFE)
-        query = "&".join(part for part in (self._query, quote(call.query, safe=_QUERY_SAFE)) if part)
-        return f"{self._path}{path}?{query}" if query else self._path + path
+    def _build_target(self, request: UpstreamRequest) -> str:
+        path = request.path
+        if _PLAIN_PATH_PATTERN.fullmatch(path) is None:
+            _refuse_parent_path(path)
+            path = quote(path, safe=_SAFE_IN_PATH)
+        query = "&".join(part for part in (self._base_query, quote(request.query, safe=_SAFE_IN_QUERY)) if part)
+        return f"{self._base_path}{path}?{query}" if query else self._base_path + path
 
-    def _headers_for(self, call: Call, trace: Mapping[str, str]) -> dict[str, str]:
-        headers = dict(self._always)
-        headers.update((name, value) for name, value in call.headers.items() if name not in _NOT_SENT)
-        if trace:
+    def _build_headers(self, request: UpstreamRequest, trace_headers: Mapping[str, str]) -> dict[str, str]:
+        headers = dict(self._default_headers)
+        headers.update((name, value) for name, value in request.headers.items() if name not in _CLIENT_ONLY_HEADERS)
+        if trace_headers:
             headers.pop("tracestate", None)
-            headers.update(trace)
-        if call.body:
+            headers.update(trace_headers)
+        if request.body:
             headers.setdefault("content-type", "application/json")
         headers["accept-encoding"] = "identity"
-        headers.update(self._headers)
-        key = self._own_key or call.authorization
+        headers.update(self._configured_headers)
+        key = self._authorization or request.authorization
         if key and self._auth_header == "authorization":
             headers["authorization"] = key
         elif key:
@@ -184,21 +191,23 @@ class OpenAIProvider:
         return headers
 
 
-def _client(name: str, url: SplitResult, timeouts: Timeouts, tls: ssl.SSLContext | None, proxy: str | None) -> Client:
+def _make_http_client(
+    provider_name: str, url: SplitResult, timeouts: HttpTimeouts, tls: ssl.SSLContext | None, proxy: str | None
+) -> HttpClient:
     if proxy is None:
-        return DirectClient(name, url, timeouts, tls)
+        return DirectClient(provider_name, url, timeouts, tls)
     proxied = import_module("app.upstream.http.proxied_client")  # aiohttp takes a tenth of a second and 20 MB to load
-    made: Client = proxied.ProxiedClient(name, url, timeouts, tls, proxy)
-    return made
+    client: HttpClient = proxied.ProxiedClient(provider_name, url, timeouts, tls, proxy)
+    return client
 
 
-def _authority(url: SplitResult) -> str:
+def _host_header(url: SplitResult) -> str:
     """Host and port as the `Host` header says them."""
-    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else host_of(url)
-    return host if url.port in (None, PORTS.get(url.scheme)) else f"{host}:{url.port}"
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else ascii_host(url)
+    return host if url.port in (None, DEFAULT_PORTS.get(url.scheme)) else f"{host}:{url.port}"
 
 
-def _basic(url: SplitResult) -> str | None:
+def _basic_authorization(url: SplitResult) -> str | None:
     """The credential that a URL carries before its host."""
     if url.username is None:
         return None
@@ -206,29 +215,29 @@ def _basic(url: SplitResult) -> str | None:
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
-def _configured(headers: Mapping[str, str]) -> dict[str, str]:
+def _encode_configured_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers from configuration, their values as the characters that stand for their UTF-8 bytes."""
     lowered = {name.lower(): value.encode().decode("latin-1") for name, value in headers.items()}
-    return {name: value for name, value in lowered.items() if name not in _FRAMING}
+    return {name: value for name, value in lowered.items() if name not in _FRAMING_HEADERS}
 
 
-def _unfit(headers: Mapping[str, str]) -> str:
-    fits = re.compile(_LINE).fullmatch
+def _find_invalid_header(headers: Mapping[str, str]) -> str:
+    fits = re.compile(_HEADER_LINE).fullmatch
     return next(name for name, value in headers.items() if fits(f"{name}: {value}\r\n") is None)
 
 
-def _refuse_climbing(path: str) -> None:
+def _refuse_parent_path(path: str) -> None:
     if ".." in unquote(path).replace("\\", "/").split("/"):
         raise InvalidRequest("The path must not contain '..'.", code="invalid_path")
 
 
-def _model_entries(name: str, body: bytes) -> list[dict[str, Any]]:
+def _parse_model_list(provider_name: str, body: bytes) -> list[dict[str, Any]]:
     try:
-        listed = orjson.loads(body)
+        entries = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise UpstreamUnavailable(f"The model list of provider {name!r} is not JSON.") from error
-    if isinstance(listed, dict):
-        listed = listed.get("data", listed.get("models"))
-    if not isinstance(listed, list):
-        raise UpstreamUnavailable(f"The model list of provider {name!r} holds no list.")
-    return [entry for entry in listed if isinstance(entry, dict)]
+        raise UpstreamUnavailable(f"The model list of provider {provider_name!r} is not JSON.") from error
+    if isinstance(entries, dict):
+        entries = entries.get("data", entries.get("models"))
+    if not isinstance(entries, list):
+        raise UpstreamUnavailable(f"The model list of provider {provider_name!r} holds no list.")
+    return [entry for entry in entries if isinstance(entry, dict)]

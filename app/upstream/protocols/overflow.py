@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
-_LOOKED_AT_BYTES = 32_768
-_DEPTH = 6
+_INSPECTED_BYTES = 32_768
+_MAX_DEPTH = 6
 
-_STATUSES = frozenset({200, 400, 413, 422, 500, 502, 503})
+_OVERFLOW_STATUSES = frozenset({200, 400, 413, 422, 500, 502, 503})
 """200: inside a stream, and older llama.cpp. 5xx: gateways that wrap the error, and template failures."""
 
-_CODES = frozenset(
+_OVERFLOW_CODES = frozenset(
     {
         "context_length_exceeded",
         "exceed_context_size_error",
@@ -34,74 +34,88 @@ _CODES = frozenset(
 )
 _CODE_FIELDS = ("code", "type", "status", "reason")
 
-_SOMETHING_ELSE = re.compile(
+_OTHER_LIMIT_PATTERN = re.compile(
     r"rate.?limit|too many requests|tokens per (?:min|hour|day)|per.minute|\btp[md]\b|throttl|quota|billing|credit"
     r"|please wait|string.?above.?max|string too long|array too long|array_above_max",
 )
 
-_N = r"(?:~|about |over |around |approximately )?(?P<{}>\d[\d,_]*)"
-_LIMIT, _PROMPT, _LEAST = _N.format("limit"), _N.format("prompt"), _N.format("least")
-_ANY_NUMBER = r"\d[\d,_]*"
+_NUMBER_PATTERN = r"(?:~|about |over |around |approximately )?(?P<{}>\d[\d,_]*)"
+_LIMIT_PATTERN, _PROMPT_PATTERN, _AT_LEAST_PATTERN = (
+    _NUMBER_PATTERN.format("limit"),
+    _NUMBER_PATTERN.format("prompt"),
+    _NUMBER_PATTERN.format("least"),
+)
+_ANY_NUMBER_PATTERN = r"\d[\d,_]*"
 
-_SAYINGS = tuple(
+_OVERFLOW_PATTERNS = tuple(
     re.compile(saying, re.DOTALL)
     for saying in (
         # OpenAI, Azure, DeepSeek, older vLLM, text-generation-webui
-        rf"maximum context length is {_LIMIT} tokens.{{0,40}}?messages resulted in {_PROMPT}",
+        rf"maximum context length is {_LIMIT_PATTERN} tokens.{{0,40}}?messages resulted in {_PROMPT_PATTERN}",
         (
-            rf"maximum context length is {_LIMIT} tokens.{{0,40}}?requested {_ANY_NUMBER} tokens"
-            rf" \({_PROMPT} (?:in the messages|in your prompt|of text input)"
+            rf"maximum context length is {_LIMIT_PATTERN} tokens.{{0,40}}?requested {_ANY_NUMBER_PATTERN} tokens"
+            rf" \({_PROMPT_PATTERN} (?:in the messages|in your prompt|of text input)"
         ),
-        rf"input tokens exceed the configured limit of {_LIMIT}.{{0,60}}?resulted in {_PROMPT}",
+        rf"input tokens exceed the configured limit of {_LIMIT_PATTERN}.{{0,60}}?resulted in {_PROMPT_PATTERN}",
         # vLLM: before 0.16, some of 0.20 (which stops to count where the prompt is too long), from 0.16
-        rf"maximum context length is {_LIMIT} tokens and your request has {_PROMPT} input tokens",
+        rf"maximum context length is {_LIMIT_PATTERN} tokens and your request has {_PROMPT_PATTERN} input tokens",
         (
-            rf"maximum context length is {_LIMIT} tokens.{{0,40}}?requested {_ANY_NUMBER} output tokens and your prompt"
-            rf" contains (?:at least {_LEAST}|{_PROMPT}) input tokens"
+            rf"maximum context length is {_LIMIT_PATTERN} tokens.{{0,40}}?requested "
+            rf"{_ANY_NUMBER_PATTERN} output tokens and your prompt"
+            rf" contains (?:at least {_AT_LEAST_PATTERN}|{_PROMPT_PATTERN}) input tokens"
         ),
-        rf"passed {_PROMPT} input tokens and requested {_ANY_NUMBER} output.{{0,80}}?context length is only {_LIMIT}",
-        rf"prompt \(length {_PROMPT}\) is longer than the maximum model length of {_LIMIT}",
+        (
+            rf"passed {_PROMPT_PATTERN} input tokens and requested {_ANY_NUMBER_PATTERN} "
+            rf"output.{{0,80}}?context length is only {_LIMIT_PATTERN}"
+        ),
+        rf"prompt \(length {_PROMPT_PATTERN}\) is longer than the maximum model length of {_LIMIT_PATTERN}",
         r"max_(?:completion_)?tokens must be at least 1, got -\d+",
         # llama.cpp and its Python binding
-        rf"request \({_PROMPT} tokens\) exceeds the available context size \({_LIMIT} tokens\)",
+        rf"request \({_PROMPT_PATTERN} tokens\) exceeds the available context size \({_LIMIT_PATTERN} tokens\)",
         r"exceeds the available context size",
-        rf"requested tokens \({_ANY_NUMBER}\) exceed context window of {_LIMIT}",
+        rf"requested tokens \({_ANY_NUMBER_PATTERN}\) exceed context window of {_LIMIT_PATTERN}",
         # Gemini, Vertex
-        rf"input token count \(?{_PROMPT}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT}",
-        rf"input token count is {_PROMPT} but (?:the )?model only supports up to {_LIMIT}",
+        rf"input token count \(?{_PROMPT_PATTERN}\)? exceeds the maximum number of tokens allowed \(?{_LIMIT_PATTERN}",
+        rf"input token count is {_PROMPT_PATTERN} but (?:the )?model only supports up to {_LIMIT_PATTERN}",
         r"input token count.{0,40}?exceeds the maximum",
         # Anthropic, Bedrock
-        rf"prompt is too long:? {_PROMPT} tokens > {_LIMIT}",
-        rf"prompt is too long:? {_PROMPT}, model maximum context length:? {_LIMIT}",
-        rf"exceed context limit:? {_PROMPT} \+ {_ANY_NUMBER} > {_LIMIT}",
+        rf"prompt is too long:? {_PROMPT_PATTERN} tokens > {_LIMIT_PATTERN}",
+        rf"prompt is too long:? {_PROMPT_PATTERN}, model maximum context length:? {_LIMIT_PATTERN}",
+        rf"exceed context limit:? {_PROMPT_PATTERN} \+ {_ANY_NUMBER_PATTERN} > {_LIMIT_PATTERN}",
         r"prompt is too long|input is too long for requested model|input tokens exceeded",
         # Mistral, xAI, GitHub Copilot
-        rf"prompt contains {_PROMPT} tokens.{{0,60}}?too large for model with {_LIMIT}",
-        rf"maximum prompt length is {_LIMIT} but the request contains {_PROMPT}",
-        rf"prompt token count of {_PROMPT} exceeds the limit of {_LIMIT}",
+        rf"prompt contains {_PROMPT_PATTERN} tokens.{{0,60}}?too large for model with {_LIMIT_PATTERN}",
+        rf"maximum prompt length is {_LIMIT_PATTERN} but the request contains {_PROMPT_PATTERN}",
+        rf"prompt token count of {_PROMPT_PATTERN} exceeds the limit of {_LIMIT_PATTERN}",
         # SGLang, Together, SiliconFlow, TensorRT-LLM
-        rf"input \({_PROMPT} tokens\) is longer than the model'?s context length \({_LIMIT}",
-        rf"maximum context length of {_LIMIT} tokens.{{0,60}}?total of {_ANY_NUMBER} tokens: {_PROMPT} tokens from the",
-        rf"(?:input|prompt) length \({_PROMPT}(?: tokens)?\) exceeds.{{0,40}}?(?:length|limit) \({_LIMIT}",
-        rf"prompt_tokens \({_PROMPT}\) must be less than max_seq_len \({_LIMIT}",
+        rf"input \({_PROMPT_PATTERN} tokens\) is longer than the model'?s context length \({_LIMIT_PATTERN}",
+        (
+            rf"maximum context length of {_LIMIT_PATTERN} tokens.{{0,60}}?total of {_ANY_NUMBER_PATTERN} "
+            rf"tokens: {_PROMPT_PATTERN} tokens from the"
+        ),
+        (
+            rf"(?:input|prompt) length \({_PROMPT_PATTERN}(?: tokens)?\) exceeds.{{0,40}}?(?:length|limit) "
+            rf"\({_LIMIT_PATTERN}"
+        ),
+        rf"prompt_tokens \({_PROMPT_PATTERN}\) must be less than max_seq_len \({_LIMIT_PATTERN}",
         # text-generation-inference
-        rf"`?inputs`? tokens \+ `?max_new_tokens`? must be <= {_LIMIT}(?:.{{0,20}}?given: {_PROMPT} )?",
-        rf"`?inputs`? must have less than {_LIMIT} tokens(?:.{{0,20}}?given: {_PROMPT})?",
+        rf"`?inputs`? tokens \+ `?max_new_tokens`? must be <= {_LIMIT_PATTERN}(?:.{{0,20}}?given: {_PROMPT_PATTERN} )?",
+        rf"`?inputs`? must have less than {_LIMIT_PATTERN} tokens(?:.{{0,20}}?given: {_PROMPT_PATTERN})?",
         # Kimi, Cerebras, DashScope, Cohere, watsonx, Cloudflare, Volcengine
-        rf"exceeded model token limit:? {_LIMIT}",
-        rf"current length is {_PROMPT} while limit is {_LIMIT}",
-        rf"range of input length should be \[\d+, ?{_LIMIT}\]",
-        rf"tokens in the prompt cannot exceed {_LIMIT}.{{0,20}}?received {_PROMPT}",
-        rf"number of input tokens {_PROMPT} cannot exceed the total tokens limit {_LIMIT}",
-        rf"output tokens \({_ANY_NUMBER}\) exceeded this model context window limit \({_LIMIT}",
-        rf"input length {_PROMPT} exceeds the maximum length {_LIMIT}",
+        rf"exceeded model token limit:? {_LIMIT_PATTERN}",
+        rf"current length is {_PROMPT_PATTERN} while limit is {_LIMIT_PATTERN}",
+        rf"range of input length should be \[\d+, ?{_LIMIT_PATTERN}\]",
+        rf"tokens in the prompt cannot exceed {_LIMIT_PATTERN}.{{0,20}}?received {_PROMPT_PATTERN}",
+        rf"number of input tokens {_PROMPT_PATTERN} cannot exceed the total tokens limit {_LIMIT_PATTERN}",
+        rf"output tokens \({_ANY_NUMBER_PATTERN}\) exceeded this model context window limit \({_LIMIT_PATTERN}",
+        rf"input length {_PROMPT_PATTERN} exceeds the maximum length {_LIMIT_PATTERN}",
         # Ollama, LM Studio
         r"exceeded max context length by \d+",
-        rf"loaded with (?:a )?context length of only {_LIMIT}",
+        rf"loaded with (?:a )?context length of only {_LIMIT_PATTERN}",
         r"greater than the context length",
         # with a limit, and no more
         (
-            rf"(?:maximum|max) (?:model |prompt |input )?(?:context )?(?:length|window|size) (?:is|of) {_LIMIT}"
+            rf"(?:maximum|max) (?:model |prompt |input )?(?:context )?(?:length|window|size) (?:is|of) {_LIMIT_PATTERN}"
             r"(?=.*(?:request|exceed|reduce|too|longer))"
         ),
         # Groq, OpenAI Responses, MiniMax, Zhipu and others, without numbers
@@ -118,89 +132,94 @@ _SAYINGS = tuple(
     )
 )
 
-_ECHOES = frozenset({"input", "messages", "body", "request"})
+_ECHOED_REQUEST_FIELDS = frozenset({"input", "messages", "body", "request"})
 """Where validation errors quote the request: a user's words about context windows are none of the server's."""
 
-_TOO_MANY_BYTES = re.compile(r"^\W*$|entity too large|payload too large|content too large", re.IGNORECASE)
+_BODY_TOO_LARGE_PATTERN = re.compile(r"^\W*$|entity too large|payload too large|content too large", re.IGNORECASE)
 
 _LIMIT_FIELDS = ("n_ctx", "max_context_length", "context_length", "max_model_len")
 _PROMPT_FIELDS = ("n_prompt_tokens", "prompt_tokens", "input_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow:
+class ContextOverflow:
     """A prompt was refused as too long.
 
-    `limit_tokens` and `prompt_tokens` are the provider's own numbers where it states them. `only_output`: the prompt
-    alone fits, so a smaller `max_tokens` mends it. `at_least`: the prompt may be longer than `prompt_tokens` says.
-    `certain` is False for answers that say nothing (an empty 400 or 413), which mean this only if the prompt was large.
+    `limit_tokens` and `prompt_tokens` are the provider's own numbers where it states them. `is_output_too_long`: the
+    prompt
+    alone fits, so a smaller `max_tokens` mends it. `is_lower_bound`: the prompt may be longer than `prompt_tokens`
+    says.
+    `is_certain` is False for answers that say nothing (an empty 400 or 413), which mean this only if the prompt was
+    large.
     """
 
     limit_tokens: int | None = None
     prompt_tokens: int | None = None
-    only_output: bool = False
-    certain: bool = True
-    at_least: bool = False
+    is_output_too_long: bool = False
+    is_certain: bool = True
+    is_lower_bound: bool = False
 
 
-def recognise(status: int, body: bytes) -> Overflow | None:
+def detect_overflow(status: int, body: bytes) -> ContextOverflow | None:
     """Whether an upstream's answer (or the data of an event in its stream) says that the prompt is too long."""
-    if status not in _STATUSES:
+    if status not in _OVERFLOW_STATUSES:
         return None
-    text = body[:_LOOKED_AT_BYTES].decode("utf-8", "replace").strip()
-    if status in (400, 413) and (not text or (status == 413 and _TOO_MANY_BYTES.search(text))):
-        return Overflow(certain=False)
-    decoded = _decoded(text)
+    text = body[:_INSPECTED_BYTES].decode("utf-8", "replace").strip()
+    if status in (400, 413) and (not text or (status == 413 and _BODY_TOO_LARGE_PATTERN.search(text))):
+        return ContextOverflow(is_certain=False)
+    decoded = _decode_or_text(text)
     if status == 200 and isinstance(decoded, dict) and not decoded.get("error") and decoded.get("object") != "error":
         return None
-    fields = list(_fields(decoded))
-    named = any(key in _CODE_FIELDS and isinstance(value, str) and value.lower() in _CODES for key, value in fields)
-    said = "\n".join(value for _, value in fields if isinstance(value, str)).lower()
-    if not named and _SOMETHING_ELSE.search(said):
+    fields = list(_walk_fields(decoded))
+    has_overflow_code = any(
+        key in _CODE_FIELDS and isinstance(value, str) and value.lower() in _OVERFLOW_CODES for key, value in fields
+    )
+    error_text = "\n".join(value for _, value in fields if isinstance(value, str)).lower()
+    if not has_overflow_code and _OTHER_LIMIT_PATTERN.search(error_text):
         return None
-    found = next((match for saying in _SAYINGS if (match := saying.search(said))), None)
-    if found is None and not named:
+    pattern_match = next((match for saying in _OVERFLOW_PATTERNS if (match := saying.search(error_text))), None)
+    if pattern_match is None and not has_overflow_code:
         return None
-    limit = _stated(found, "limit") or _number(fields, _LIMIT_FIELDS)
-    least = _stated(found, "least")
-    prompt = least or _stated(found, "prompt") or _number(fields, _PROMPT_FIELDS)
+    limit = _read_stated_number(pattern_match, "limit") or _find_number(fields, _LIMIT_FIELDS)
+    lower_bound = _read_stated_number(pattern_match, "least")
+    prompt = lower_bound or _read_stated_number(pattern_match, "prompt") or _find_number(fields, _PROMPT_FIELDS)
     only_output = limit is not None and prompt is not None and prompt < limit
-    return Overflow(limit, prompt, only_output=only_output, at_least=least is not None)
+    return ContextOverflow(limit, prompt, is_output_too_long=only_output, is_lower_bound=lower_bound is not None)
 
 
-def _decoded(text: str) -> Any:
+def _decode_or_text(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
 
 
-def _fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _walk_fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Every text and number in an error body with its key; texts that are JSON themselves are opened (a gateway's
     copy of the error of the server behind it)."""
-    if depth > _DEPTH:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for name, inner in value.items():
-            if name not in _ECHOES:
-                yield from _fields(inner, name, depth + 1)
+            if name not in _ECHOED_REQUEST_FIELDS:
+                yield from _walk_fields(inner, name, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from _fields(inner, key, depth + 1)
+            yield from _walk_fields(inner, key, depth + 1)
     elif isinstance(value, str):
         yield key, value
         if value[:1] in ("{", "["):
-            inner = _decoded(value)
+            inner = _decode_or_text(value)
             if not isinstance(inner, str):
-                yield from _fields(inner, key, depth + 1)
+                yield from _walk_fields(inner, key, depth + 1)
     elif isinstance(value, int):
         yield key, value
 
 
-def _stated(found: re.Match[str] | None, name: str) -> int | None:
-    value = found.groupdict().get(name) if found else None
+def _read_stated_number(match: re.Match[str] | None, name: str) -> int | None:
+    value = match.groupdict().get(name) if match else None
     return int(re.sub(r"\D", "", value)) if value else None
 
 
-def _number(fields: list[tuple[str, Any]], names: tuple[str, ...]) -> int | None:
+def _find_number(fields: list[tuple[str, Any]], names: tuple[str, ...]) -> int | None:
     return next((value for key, value in fields if key in names and isinstance(value, int) and value > 0), None)

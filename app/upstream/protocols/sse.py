@@ -12,7 +12,7 @@ import msgspec
 
 from app.errors import UpstreamUnavailable
 
-DONE = b"[DONE]"
+DONE_DATA = b"[DONE]"
 """Data of the event that ends an OpenAI stream."""
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -22,7 +22,7 @@ _BLANK_LINE = re.compile(rb"\n[\r\n]|\r\r")
 """A line end followed by another; CR LF is one line end, and the second may be a CR that an LF is still to follow."""
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
     """One event: the bytes exactly as they arrived, blank line included, and its data."""
 
     raw: bytes
@@ -32,26 +32,26 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """Value of the `event:` field."""
 
 
-class EventDecoder:
+class SseDecoder:
     """Cuts a byte stream into events.
 
     Args:
-        source: whose stream it is, for error messages.
+        source_name: whose stream it is, for error messages.
         max_event_bytes: how much may be held back while the end of an event is awaited.
     """
 
-    __slots__ = ("_at_start", "_held", "_held_bytes", "_max_event_bytes", "_source", "_tail")
+    __slots__ = ("_buffered", "_buffered_bytes", "_is_at_start", "_max_event_bytes", "_source_name", "_tail")
 
-    def __init__(self, source: str = "upstream", *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._source = source
+    def __init__(self, source_name: str = "upstream", *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._source_name = source_name
         self._max_event_bytes = max_event_bytes
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
         self._tail = b""
         """The last two bytes held: a blank line may begin in them and end in the next piece."""
-        self._at_start = True
+        self._is_at_start = True
 
-    def feed(self, piece: bytes) -> list[Event]:
+    def feed(self, piece: bytes) -> list[SseEvent]:
         """Events that end within this piece.
 
         Raises:
@@ -59,64 +59,64 @@ class EventDecoder:
         """
         if not piece:
             return []
-        if self._held:
+        if self._buffered:
             seam = self._tail + piece
             if b"\n\n" not in seam and (b"\r" not in seam or _BLANK_LINE.search(seam) is None):
-                self._hold(piece, seam)
+                self._buffer_piece(piece, seam)
                 return []
-            piece = self._release(piece)
+            piece = self._drain_buffer(piece)
         if piece[:6] == b"data: " and piece.find(b"\n") == len(piece) - 2 and piece[-1] == 0x0A and b"\r" not in piece:
-            self._at_start = False
-            return [Event(piece, piece[6:-2])]
-        events, rest = self._cut(piece) if b"\r" in piece else self._cut_at_line_feeds(piece)
+            self._is_at_start = False
+            return [SseEvent(piece, piece[6:-2])]
+        events, rest = self._split_events(piece) if b"\r" in piece else self._split_at_line_feeds(piece)
         if rest:
-            self._hold(rest, rest)
+            self._buffer_piece(rest, rest)
         return events
 
-    def take_back(self, most_bytes: int) -> bytes | None:
+    def take_unfinished(self, max_bytes: int) -> bytes | None:
         """What is held back, for who means to feed it again with what follows; None if it is more than this, which
         stays."""
-        if not self._held:
+        if not self._buffered:
             return b""
-        return None if self._held_bytes > most_bytes else self._release(b"")
+        return None if self._buffered_bytes > max_bytes else self._drain_buffer(b"")
 
-    def finish(self) -> list[Event]:
+    def flush(self) -> list[SseEvent]:
         """What was held back when the stream ended: an event without its blank line, if any."""
-        events, rest = self._cut(self._release(b""))
+        events, rest = self._split_events(self._drain_buffer(b""))
         if rest:
-            events.append(self._parse(rest))
+            events.append(self._parse_event(rest))
         return events
 
-    def _hold(self, piece: bytes, seam: bytes) -> None:
-        self._held.append(piece)
-        self._held_bytes += len(piece)
+    def _buffer_piece(self, piece: bytes, seam: bytes) -> None:
+        self._buffered.append(piece)
+        self._buffered_bytes += len(piece)
         self._tail = seam[-2:]
-        if self._held_bytes > self._max_event_bytes:
+        if self._buffered_bytes > self._max_event_bytes:
             raise UpstreamUnavailable(
-                f"Provider {self._source!r} sent a stream event of more than {self._max_event_bytes} bytes."
+                f"Provider {self._source_name!r} sent a stream event of more than {self._max_event_bytes} bytes."
             )
 
-    def _release(self, piece: bytes) -> bytes:
-        self._held.append(piece)
-        joined = b"".join(self._held)
-        self._held.clear()
-        self._held_bytes = 0
+    def _drain_buffer(self, piece: bytes) -> bytes:
+        self._buffered.append(piece)
+        joined = b"".join(self._buffered)
+        self._buffered.clear()
+        self._buffered_bytes = 0
         return joined
 
-    def _cut_at_line_feeds(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _split_at_line_feeds(self, buffer: bytes) -> tuple[list[SseEvent], bytes]:
         """Cut a buffer without CR. Nearly every stream has one `data: …` line per event: if the buffer's line ends are
         all accounted for by blank lines, events are taken without a look at their lines."""
         frames = buffer.split(b"\n\n")
         rest = frames.pop()
-        if not self._at_start and buffer.count(b"\n") == 2 * len(frames):
-            parse = self._parse
+        if not self._is_at_start and buffer.count(b"\n") == 2 * len(frames):
+            parse = self._parse_event
             return [
-                Event(frame + b"\n\n", frame[6:]) if frame[:6] == b"data: " else parse(frame + b"\n\n")
+                SseEvent(frame + b"\n\n", frame[6:]) if frame[:6] == b"data: " else parse(frame + b"\n\n")
                 for frame in frames
             ], rest
-        return [self._parse(frame + b"\n\n") for frame in frames], rest
+        return [self._parse_event(frame + b"\n\n") for frame in frames], rest
 
-    def _cut(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _split_events(self, buffer: bytes) -> tuple[list[SseEvent], bytes]:
         events = []
         start = 0
         while (blank := _BLANK_LINE.search(buffer, start)) is not None:
@@ -125,13 +125,13 @@ class EventDecoder:
                 if end == len(buffer):
                     break
                 end += buffer[end] == 0x0A
-            events.append(self._parse(buffer[start:end]))
+            events.append(self._parse_event(buffer[start:end]))
             start = end
         return events, buffer[start:]
 
-    def _parse(self, raw: bytes) -> Event:
-        text = raw.removeprefix(_BOM) if self._at_start else raw
-        self._at_start = False
+    def _parse_event(self, raw: bytes) -> SseEvent:
+        text = raw.removeprefix(_BOM) if self._is_at_start else raw
+        self._is_at_start = False
         data: list[bytes] = []
         name = b""
         for line in text.splitlines():
@@ -140,4 +140,4 @@ class EventDecoder:
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
                 name = value.removeprefix(b" ")
-        return Event(raw, b"\n".join(data) if data else None, name)
+        return SseEvent(raw, b"\n".join(data) if data else None, name)

@@ -12,32 +12,32 @@ from typing import Any
 import msgspec
 import orjson
 
-from app.conversation.json_depth import TOO_DEEP, is_too_deep
+from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.choice_deltas import ChoiceSoFar, Delta
+from app.upstream.protocols.choice_deltas import ChoiceCollector, ChoiceDelta
 
 
-class _Message(Delta):
+class _AnswerMessage(ChoiceDelta):
     """Of an answer that comes as a whole."""
 
     annotations: list[Any] | None = None
 
 
-class _Choice(msgspec.Struct, gc=False):
+class _ChunkChoice(msgspec.Struct, gc=False):
     index: int = 0
-    delta: Delta | None = None
+    delta: ChoiceDelta | None = None
     finish_reason: str | None = None
     message: None = None
 
 
-class _WholeChoice(msgspec.Struct, gc=False):
+class _CompletionChoice(msgspec.Struct, gc=False):
     index: int = 0
-    message: _Message | None = None
+    message: _AnswerMessage | None = None
     finish_reason: str | None = None
     delta: None = None
 
 
-class _Around(msgspec.Struct, gc=False):
+class _AnswerFields(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
     error: None = None
     id: str | None = None
@@ -46,80 +46,80 @@ class _Around(msgspec.Struct, gc=False):
     x_groq: dict[str, Any] | None = None
 
 
-class _Chunk(_Around):
-    choices: list[_Choice] | None = None
+class _StreamChunk(_AnswerFields):
+    choices: list[_ChunkChoice] | None = None
 
 
-class _Whole(_Around):
-    choices: list[_WholeChoice] | None = None
+class _Completion(_AnswerFields):
+    choices: list[_CompletionChoice] | None = None
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
-_decode_whole = msgspec.json.Decoder(_Whole).decode
+_decode_chunk = msgspec.json.Decoder(_StreamChunk).decode
+_decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
-class Collector:
+class StreamCollector:
     """What a completion amounts to, gathered chunk by chunk.
 
     Args:
-        source: whose answer it is, for error messages.
+        source_name: whose answer it is, for error messages.
 
     Attributes:
         id, model: from the first chunk that names them.
         usage: the last one reported; None if none was.
         error: a top-level `error` (or `{"object": "error"}`) as decoded; None if there was none.
-        error_data: the event data that carried it, for `overflow.recognise`.
-        chunks: how many were added.
-        complete: whether every choice that began has given a finish reason, and choice 0 has.
+        error_data: the event data that carried it, for `overflow.detect_overflow`.
+        chunk_count: how many were added.
+        is_complete: whether every choice that began has given a finish reason, and choice 0 has.
     """
 
     __slots__ = (
-        *("_choices", "_first", "_is_torn", "_source"),
-        *("chunks", "complete", "error", "error_data", "id", "model", "usage"),
+        *("_further_choices", "_first_choice", "_has_split_surrogates", "_source_name"),
+        *("chunk_count", "is_complete", "error", "error_data", "id", "model", "usage"),
     )
 
-    def __init__(self, source: str = "upstream") -> None:
-        self._source = source
-        self._first = ChoiceSoFar()
-        self._choices: dict[int, ChoiceSoFar] = {}
-        self._is_torn = False
+    def __init__(self, source_name: str = "upstream") -> None:
+        self._source_name = source_name
+        self._first_choice = ChoiceCollector()
+        self._further_choices: dict[int, ChoiceCollector] = {}
+        self._has_split_surrogates = False
         """Whether halves of surrogate pairs have come, which no other part of the gateway could write."""
         self.id: str | None = None
         self.model: str | None = None
         self.usage: dict[str, Any] | None = None
         self.error: Any = None
         self.error_data: bytes | None = None
-        self.chunks = 0
-        self.complete = False
+        self.chunk_count = 0
+        self.is_complete = False
 
-    def add(self, data: bytes) -> None:
+    def add_chunk(self, data: bytes) -> None:
         """Take the data of one event, `[DONE]` excepted.
 
         Raises:
             UpstreamUnavailable: it is not a JSON object.
         """
-        self.chunks += 1
+        self.chunk_count += 1
         try:
-            chunk = _decode(data)
+            chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_leniently(data)
+            self._add_untyped(data)
             return
         if chunk.object == "error":
-            self._add_leniently(data)
+            self._add_untyped(data)
             return
         if self.id is None or chunk.usage or chunk.x_groq is not None:
-            self._add_around(chunk)
+            self._add_answer_fields(chunk)
         for choice in chunk.choices or ():
-            so_far = self._choice(choice.index) if choice.index else self._first
+            collector = self._find_choice(choice.index) if choice.index else self._first_choice
             if choice.delta is not None:
-                so_far.add_typed(choice.delta)
+                collector.add_delta(choice.delta)
             if choice.finish_reason:
-                self._finish(so_far, choice.finish_reason)
+                self._finish_choice(collector, choice.finish_reason)
 
-    def add_text(self, text: str, chunks: int) -> None:
+    def add_text(self, text: str, chunk_count: int) -> None:
         """Take text of choice 0 that came in chunks which told nothing else that is new."""
-        self.chunks += chunks
-        self._first.add_content(text)
+        self.chunk_count += chunk_count
+        self._first_choice.add_text(text)
 
     def add_completion(self, body: bytes) -> None:
         """Take the body of a whole answer instead of chunks.
@@ -127,139 +127,146 @@ class Collector:
         Raises:
             UpstreamUnavailable: it is not a JSON object.
         """
-        self.chunks += 1
+        self.chunk_count += 1
         try:
-            whole = _decode_whole(body)
+            completion = _decode_completion(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._add_leniently(body)
+            self._add_untyped(body)
             return
-        if whole.object == "error":
-            self._add_leniently(body)
+        if completion.object == "error":
+            self._add_untyped(body)
             return
-        self._add_around(whole)
-        for choice in whole.choices or ():
-            so_far = self._choice(choice.index) if choice.index else self._first
+        self._add_answer_fields(completion)
+        for choice in completion.choices or ():
+            collector = self._find_choice(choice.index) if choice.index else self._first_choice
             if (message := choice.message) is not None:
-                so_far.add_typed(message)
+                collector.add_delta(message)
                 if message.annotations is not None:
-                    so_far.lists.setdefault("annotations", []).extend(message.annotations)
+                    collector.list_fields.setdefault("annotations", []).extend(message.annotations)
             if choice.finish_reason:
-                self._finish(so_far, choice.finish_reason)
+                self._finish_choice(collector, choice.finish_reason)
 
     @property
     def finish_reason(self) -> str | None:
         """Of choice 0."""
-        return self._first.finish_reason
+        return self._first_choice.finish_reason
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the upstream said that it failed: an error chunk, or finish reason `error`."""
-        return self.error is not None or self._first.finish_reason == "error"
+        return self.error is not None or self._first_choice.finish_reason == "error"
 
     @property
     def has_content(self) -> bool:
         """Whether anything that a user or a program would see has come: text, a refusal, a tool call, audio."""
-        has_content = self._first.has_content
-        return has_content or (bool(self._choices) and any(choice.has_content for choice in self._choices.values()))
+        has_content = self._first_choice.has_content
+        return has_content or (
+            bool(self._further_choices) and any(choice.has_content for choice in self._further_choices.values())
+        )
 
-    def message(self) -> dict[str, Any]:
+    def build_message(self) -> dict[str, Any]:
         """The assistant message of choice 0 as a client sends it back."""
-        return self._message_of(self._first)
+        return self._build_choice_message(self._first_choice)
 
-    def messages(self) -> list[dict[str, Any]]:
+    def build_messages(self) -> list[dict[str, Any]]:
         """The assistant messages of all choices, by index."""
-        first = self.message()
-        if not self._choices:  # as nearly every answer
+        first = self.build_message()
+        if not self._further_choices:  # as nearly every answer
             return [first]
-        return [first, *(self._message_of(self._choices[index]) for index in sorted(self._choices))]
+        return [
+            first,
+            *(self._build_choice_message(self._further_choices[index]) for index in sorted(self._further_choices)),
+        ]
 
-    def _message_of(self, choice: ChoiceSoFar) -> dict[str, Any]:
-        message = choice.message()
-        return _mended(message) if self._is_torn else message
+    def _build_choice_message(self, choice: ChoiceCollector) -> dict[str, Any]:
+        message = choice.build_message()
+        return _join_surrogates(message) if self._has_split_surrogates else message
 
-    def _add_around(self, chunk: _Around) -> None:
+    def _add_answer_fields(self, chunk: _AnswerFields) -> None:
         if self.id is None:
-            self._identify(chunk.id, chunk.model)
+            self._set_id_and_model(chunk.id, chunk.model)
         if chunk.usage:
             self.usage = chunk.usage
         elif chunk.x_groq is not None:
-            self._take_groq_usage(chunk.x_groq)
+            self._read_groq_usage(chunk.x_groq)
 
-    def _choice(self, index: int) -> ChoiceSoFar:
+    def _find_choice(self, index: int) -> ChoiceCollector:
         if index == 0:
-            return self._first
-        so_far = self._choices.get(index)
-        if so_far is None:
-            so_far = self._choices[index] = ChoiceSoFar()
-            self.complete = False
-        return so_far
+            return self._first_choice
+        collector = self._further_choices.get(index)
+        if collector is None:
+            collector = self._further_choices[index] = ChoiceCollector()
+            self.is_complete = False
+        return collector
 
-    def _finish(self, so_far: ChoiceSoFar, reason: str) -> None:
-        so_far.finish_reason = reason
-        if not self._choices:
-            self.complete = True
+    def _finish_choice(self, choice_collector: ChoiceCollector, reason: str) -> None:
+        choice_collector.finish_reason = reason
+        if not self._further_choices:
+            self.is_complete = True
             return
-        self.complete = all(choice.finish_reason is not None for choice in (self._first, *self._choices.values()))
+        self.is_complete = all(
+            choice.finish_reason is not None for choice in (self._first_choice, *self._further_choices.values())
+        )
 
-    def _identify(self, completion_id: object, model: object) -> None:
+    def _set_id_and_model(self, completion_id: object, model: object) -> None:
         if isinstance(completion_id, str) and completion_id:
             self.id = completion_id
         if isinstance(model, str) and model and self.model is None:
             self.model = model
 
-    def _take_groq_usage(self, x_groq: object) -> None:
+    def _read_groq_usage(self, x_groq: object) -> None:
         if isinstance(x_groq, dict) and isinstance(x_groq.get("usage"), dict):
             self.usage = x_groq["usage"]
 
-    def _add_leniently(self, data: bytes) -> None:
+    def _add_untyped(self, data: bytes) -> None:
         try:
-            chunk = _object_of(orjson.loads(data), self._source)
+            chunk = _require_object(orjson.loads(data), self._source_name)
         except orjson.JSONDecodeError:
-            chunk = _object_of(_decode_torn(data, self._source), self._source)
-            self._is_torn = True
-            self._add_general(_mended(chunk), data)
+            chunk = _require_object(_decode_split_surrogates(data, self._source_name), self._source_name)
+            self._has_split_surrogates = True
+            self._add_untyped_answer_fields(_join_surrogates(chunk), data)
         else:
-            self._add_general(chunk, data)
+            self._add_untyped_answer_fields(chunk, data)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                self._add_general_choice(choice)
+                self._add_untyped_choice(choice)
 
-    def _add_general(self, chunk: dict[str, Any], data: bytes) -> None:
+    def _add_untyped_answer_fields(self, chunk: dict[str, Any], data: bytes) -> None:
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error is not None:
             self.error, self.error_data = error, data
         if self.id is None:
-            self._identify(chunk.get("id"), chunk.get("model"))
+            self._set_id_and_model(chunk.get("id"), chunk.get("model"))
         usage = chunk.get("usage")
         if usage and isinstance(usage, dict):
             self.usage = usage
         else:
-            self._take_groq_usage(chunk.get("x_groq"))
+            self._read_groq_usage(chunk.get("x_groq"))
 
-    def _add_general_choice(self, choice: dict[str, Any]) -> None:
+    def _add_untyped_choice(self, choice: dict[str, Any]) -> None:
         index = choice.get("index")
-        so_far = self._choice(index if isinstance(index, int) else 0)
+        collector = self._find_choice(index if isinstance(index, int) else 0)
         for delta in (choice.get("delta"), choice.get("message")):
             if isinstance(delta, dict):
-                so_far.add(delta)
+                collector.add_untyped_delta(delta)
         reason = choice.get("finish_reason")
         if reason:
-            self._finish(so_far, str(_mended(reason) if self._is_torn else reason))
+            self._finish_choice(collector, str(_join_surrogates(reason) if self._has_split_surrogates else reason))
 
 
-def _decode_torn(data: bytes, source: str) -> Any:
+def _decode_split_surrogates(data: bytes, source: str) -> Any:
     """Decode a chunk in which lone surrogates may stand, since some servers cut an emoji's two halves apart."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UpstreamUnavailable(f"{source!r} answered with data that is not JSON.") from error
     if is_too_deep(decoded):
-        raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP}")
+        raise UpstreamUnavailable(f"{source!r} answered with data that {TOO_DEEP_MESSAGE}")
     return decoded
 
 
-def _object_of(chunk: Any, source: str) -> dict[str, Any]:
+def _require_object(chunk: Any, source: str) -> dict[str, Any]:
     if isinstance(chunk, list) and len(chunk) == 1:
         chunk = chunk[0]
     if not isinstance(chunk, dict):
@@ -267,7 +274,7 @@ def _object_of(chunk: Any, source: str) -> dict[str, Any]:
     return chunk
 
 
-def _mended(value: Any) -> Any:
+def _join_surrogates(value: Any) -> Any:
     """JSON in which halves of surrogate pairs have found each other; one that stayed alone becomes U+FFFD."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

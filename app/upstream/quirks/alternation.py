@@ -12,72 +12,74 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.upstream.quirks.outgoing_message import (
-    Outgoing,
-    array_of,
-    elements_of,
-    is_empty,
-    is_text,
-    joined_content,
-    joined_text,
-    text_of_parts,
+    OutgoingMessage,
+    is_empty_value,
+    is_json_string,
+    join_contents,
+    join_strings,
+    join_text_parts,
+    parse_elements,
+    render_array,
 )
 
-OPENING: Final = "Begin."
+OPENING_USER_TEXT: Final = "Begin."
 """What a user says before a conversation that the assistant opened."""
-BRIDGE: Final = "Noted."
+BRIDGING_ASSISTANT_TEXT: Final = "Noted."
 """What the assistant says to results which the user did not let it answer."""
-_SAYS_NOTHING: Final = frozenset({"role", "content", "name"})
+_FIELDS_WITHOUT_MEANING: Final = frozenset({"role", "content", "name"})
 
 
-def alternating(messages: list[Outgoing]) -> list[Outgoing]:
+def alternate_roles(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
     """Neighbours merged, assistant messages without any content left out, and missing turns filled in.
 
     No word is dropped or moved: a user who interrupts a tool call stands behind its results, with a word of the
     assistant between them, rather than inside a result.
     """
-    return _bridged(merge_neighbours([message for message in messages if not _says_nothing(message)]))
-
-
-def _says_nothing(message: Outgoing) -> bool:
-    return message.role == "assistant" and all(
-        name in _SAYS_NOTHING and (name != "content" or is_empty(raw))
-        for name, raw in message.members.items()
-        if not is_empty(raw)
+    return _insert_missing_turns(
+        merge_adjacent_messages([message for message in messages if not _is_blank_answer(message)])
     )
 
 
-def _bridged(messages: Sequence[Outgoing]) -> list[Outgoing]:
-    shown: list[Outgoing] = []
+def _is_blank_answer(message: OutgoingMessage) -> bool:
+    return message.role == "assistant" and all(
+        name in _FIELDS_WITHOUT_MEANING and (name != "content" or is_empty_value(raw))
+        for name, raw in message.members.items()
+        if not is_empty_value(raw)
+    )
+
+
+def _insert_missing_turns(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
+    alternated: list[OutgoingMessage] = []
     awaits_assistant = False
     has_begun = False
     for message in messages:
         role = message.role
         if role == "user":
             if awaits_assistant:
-                shown.append(Outgoing.saying("assistant", BRIDGE))
+                alternated.append(OutgoingMessage.from_text("assistant", BRIDGING_ASSISTANT_TEXT))
             awaits_assistant = True
         elif role not in SYSTEM_ROLES:
             if not has_begun:
-                shown.append(Outgoing.saying("user", OPENING))
+                alternated.append(OutgoingMessage.from_text("user", OPENING_USER_TEXT))
                 awaits_assistant = True
             if role == "assistant" and not message.has_calls:
                 awaits_assistant = False
         has_begun = has_begun or role not in SYSTEM_ROLES
-        shown.append(message)
-    return shown
+        alternated.append(message)
+    return alternated
 
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _SYSTEM, _USER = b'"system"', b'"user"'
 
 
-def developer_as_system(messages: Sequence[Outgoing]) -> None:
+def rename_developer_to_system(messages: Sequence[OutgoingMessage]) -> None:
     for message in messages:
         if message.role == "developer":
             message["role"] = _SYSTEM
 
 
-def led_by_system(messages: list[Outgoing]) -> list[Outgoing]:
+def merge_system_messages_first(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
     """All system and developer messages as one, in front.
 
     A text instead of a list wherever it is only text: several templates read no more than a list's first part.
@@ -86,42 +88,44 @@ def led_by_system(messages: list[Outgoing]) -> list[Outgoing]:
     if not systems or (len(systems) == 1 and messages[0].role == "system"):
         return messages
     others = [message for message in messages if message.role not in SYSTEM_ROLES]
-    developer_as_system(systems)
-    first = merged(systems)
-    first["content"] = joined_content([text_of_parts(message.content) or message.content for message in systems])
-    return others if is_empty(first.content) else [first, *others]
+    rename_developer_to_system(systems)
+    first = merge_messages(systems)
+    first["content"] = join_contents([join_text_parts(message.content) or message.content for message in systems])
+    return others if is_empty_value(first.content) else [first, *others]
 
 
-def system_told_by_user(messages: list[Outgoing]) -> list[Outgoing]:
+def move_system_into_user_message(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
     """All system and developer messages at the head of the first message, which is a user's, if need be a new one."""
-    messages = led_by_system(messages)
+    messages = merge_system_messages_first(messages)
     if not messages or messages[0].role != "system":
         return messages
     first, *others = messages
-    if is_empty(first.content):
+    if is_empty_value(first.content):
         return others
     first["role"] = _USER
     if others and others[0].role == "user":
-        return [merged([first, others[0]]), *others[1:]]
+        return [merge_messages([first, others[0]]), *others[1:]]
     return messages
 
 
-_MERGEABLE: Final = frozenset({"system", "user", "assistant"})
-_JOINED: Final = ("reasoning_content", "reasoning", "refusal")
-_CONCATENATED: Final = ("tool_calls", "reasoning_details", "annotations")
-_ONLY_ONCE: Final = ("function_call", "audio")
+_MERGEABLE_ROLES: Final = frozenset({"system", "user", "assistant"})
+_TEXT_FIELDS: Final = ("reasoning_content", "reasoning", "refusal")
+_LIST_FIELDS: Final = ("tool_calls", "reasoning_details", "annotations")
+_UNMERGEABLE_FIELDS: Final = ("function_call", "audio")
 """What one message has once: two messages that both have it stay two."""
 
 
-def merge_neighbours(messages: list[Outgoing]) -> list[Outgoing]:
+def merge_adjacent_messages(messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
     """Calls go along with what was said before them; results, and messages of unknown roles, stand alone."""
-    return [group[0] if len(group) == 1 else merged(group) for group in _neighbours(messages)]
+    return [group[0] if len(group) == 1 else merge_messages(group) for group in _group_mergeable(messages)]
 
 
-def _neighbours(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    group: list[Outgoing] = []
+def _group_mergeable(messages: Sequence[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
+    group: list[OutgoingMessage] = []
     for message in messages:
-        if group and not (message.role in _MERGEABLE and message.role == group[0].role and _agree(group, message)):
+        if group and not (
+            message.role in _MERGEABLE_ROLES and message.role == group[0].role and _can_merge(group, message)
+        ):
             yield group
             group = []
         group.append(message)
@@ -129,33 +133,35 @@ def _neighbours(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
         yield group
 
 
-def _agree(group: Sequence[Outgoing], message: Outgoing) -> bool:
+def _can_merge(group: Sequence[OutgoingMessage], message: OutgoingMessage) -> bool:
     """Whether a message can be joined to a group without losing anything of either."""
-    twice = (name for name in _ONLY_ONCE if not is_empty(message[name]))
-    return all(map(_has_readable_lists, (*group, message))) and all(
-        is_empty(other[name]) for name in twice for other in group
+    single_fields = (name for name in _UNMERGEABLE_FIELDS if not is_empty_value(message[name]))
+    return all(map(_has_parsable_lists, (*group, message))) and all(
+        is_empty_value(other[name]) for name in single_fields for other in group
     )
 
 
-def _has_readable_lists(message: Outgoing) -> bool:
-    return all(is_empty(message[name]) or elements_of(message[name]) for name in _CONCATENATED)
+def _has_parsable_lists(message: OutgoingMessage) -> bool:
+    return all(is_empty_value(message[name]) or parse_elements(message[name]) for name in _LIST_FIELDS)
 
 
-def merged(group: Sequence[Outgoing]) -> Outgoing:
+def merge_messages(group: Sequence[OutgoingMessage]) -> OutgoingMessage:
     """Messages of one role as one: the members of all, the first one's where they differ, except for a `name` that not
     all bear. Text is joined by blank lines, lists of blocks are put one after the other, each block as it is."""
     members: dict[str, bytes] = {}
     for message in reversed(group):
-        members.update({name: raw for name, raw in message.members.items() if name not in members or not is_empty(raw)})
-    members["content"] = joined_content([message.content for message in group])
+        members.update(
+            {name: raw for name, raw in message.members.items() if name not in members or not is_empty_value(raw)}
+        )
+    members["content"] = join_contents([message.content for message in group])
     if len({message["name"] for message in group}) > 1:
         members.pop("name", None)
-    for name in members.keys() & {*_JOINED, *_CONCATENATED}:
-        values = [message[name] for message in group if not is_empty(message[name])]
-        if len(values) > 1 and name in _CONCATENATED:
-            members[name] = array_of([block for value in values for block in elements_of(value)])
-        elif len(values) > 1 and all(map(is_text, values)):
-            members[name] = joined_text(values, "\n\n")
-    message = Outgoing(group[0].raw)
-    message.replace(members)
+    for name in members.keys() & {*_TEXT_FIELDS, *_LIST_FIELDS}:
+        values = [message[name] for message in group if not is_empty_value(message[name])]
+        if len(values) > 1 and name in _LIST_FIELDS:
+            members[name] = render_array([block for value in values for block in parse_elements(value)])
+        elif len(values) > 1 and all(map(is_json_string, values)):
+            members[name] = join_strings(values, "\n\n")
+    message = OutgoingMessage(group[0].raw)
+    message.replace_members(members)
     return message

@@ -16,24 +16,24 @@ import orjson
 
 from app.upstream.quirks.outgoing_message import (
     NULL,
-    Outgoing,
-    array_of,
-    decoded,
-    elements_of,
-    is_empty,
-    members_of,
-    name_of_call,
-    object_of,
+    OutgoingMessage,
+    decode_or_none,
+    find_call_name,
+    is_empty_value,
+    parse_elements,
+    parse_members,
+    render_array,
+    render_object,
 )
 
-IdForm = Literal["unique", "alnum9"]
+CallIdForm = Literal["unique", "alnum9"]
 
-ALNUM9: Final = re.compile(r"[a-zA-Z0-9]{9}\Z")
+MISTRAL_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}\Z")
 """What Mistral takes: `MistralRequestValidatorV3` in mistral-common."""
 _ALPHABET: Final = string.digits + string.ascii_letters
 
 
-class _Call:
+class _ToolCallId:
     """A tool call that its result is paired with."""
 
     __slots__ = ("is_answered", "name", "new_id", "old_id")
@@ -43,24 +43,24 @@ class _Call:
         self.is_answered = False
 
 
-class _Ids:
+class _CallIdAllocator:
     """Gives each call an id of its own."""
 
-    def __init__(self, form: IdForm | None) -> None:
+    def __init__(self, form: CallIdForm | None) -> None:
         self._form = form
-        self._taken: set[str] = set()
-        self._uses: Counter[str] = Counter()
+        self._used_ids: set[str] = set()
+        self._use_counts: Counter[str] = Counter()
 
-    def next(self, old_id: str) -> str:
-        use = self._uses[old_id]
-        self._uses[old_id] += 1
-        new_id = next(candidate for candidate in self._candidates(old_id, use) if candidate not in self._taken)
+    def allocate(self, old_id: str) -> str:
+        use = self._use_counts[old_id]
+        self._use_counts[old_id] += 1
+        new_id = next(candidate for candidate in self._list_candidates(old_id, use) if candidate not in self._used_ids)
         if self._form is not None:
-            self._taken.add(new_id)
+            self._used_ids.add(new_id)
         return new_id
 
-    def _candidates(self, old_id: str, use: int) -> Iterator[str]:
-        if self._form is None or (old_id and (self._form == "unique" or ALNUM9.match(old_id))):
+    def _list_candidates(self, old_id: str, use: int) -> Iterator[str]:
+        if self._form is None or (old_id and (self._form == "unique" or MISTRAL_CALL_ID.match(old_id))):
             yield old_id
         prefix = "" if self._form == "alnum9" else "call_"
         attempt = 0
@@ -78,114 +78,121 @@ def _short_hash(text: str) -> str:
     return "".join(digits)
 
 
-def name_calls(messages: Sequence[Outgoing], form: IdForm | None, *, name_results: bool) -> None:
+def assign_call_ids(messages: Sequence[OutgoingMessage], form: CallIdForm | None, *, name_results: bool) -> None:
     """Give calls ids of a form (None: leave them), their results the same ones, and results the names of their calls.
 
     A result belongs to the first unanswered call of its id in the newest message that has one; without an id, to the
     first unanswered call at all. A result without any call has an id made from its own.
     """
-    ids = _Ids(form)
-    rounds: list[list[_Call]] = []
+    ids = _CallIdAllocator(form)
+    calls_by_message: list[list[_ToolCallId]] = []
     for message in messages:
-        if message.role == "assistant" and not is_empty(message["tool_calls"]):
-            rounds.append(_renamed_calls(message, ids))
+        if message.role == "assistant" and not is_empty_value(message["tool_calls"]):
+            calls_by_message.append(_assign_ids_of_message(message, ids))
         elif message.role == "tool":
-            _settle(message, _call_of(_id_in(message["tool_call_id"]), rounds), ids, name_results=name_results)
+            _assign_result_id(
+                message,
+                _find_call(_decode_id(message["tool_call_id"]), calls_by_message),
+                ids,
+                name_results=name_results,
+            )
 
 
-def _renamed_calls(message: Outgoing, ids: _Ids) -> list[_Call]:
-    calls: list[_Call] = []
-    elements = elements_of(message["tool_calls"])
-    for place, element in enumerate(elements):
-        if (members := members_of(element)) is None:
+def _assign_ids_of_message(message: OutgoingMessage, ids: _CallIdAllocator) -> list[_ToolCallId]:
+    calls: list[_ToolCallId] = []
+    elements = parse_elements(message["tool_calls"])
+    for index, element in enumerate(elements):
+        if (members := parse_members(element)) is None:
             continue
-        old_id = _id_in(members.get("id", NULL))
-        call = _Call(old_id, ids.next(old_id), name_of_call(members))
+        old_id = _decode_id(members.get("id", NULL))
+        call = _ToolCallId(old_id, ids.allocate(old_id), find_call_name(members))
         calls.append(call)
         if call.new_id != old_id:
-            elements[place] = object_of({**members, "id": orjson.dumps(call.new_id)})
+            elements[index] = render_object({**members, "id": orjson.dumps(call.new_id)})
     if any(call.new_id != call.old_id for call in calls):
-        message["tool_calls"] = array_of(elements)
+        message["tool_calls"] = render_array(elements)
     return calls
 
 
-def _call_of(old_id: str, rounds: Sequence[list[_Call]]) -> _Call | None:
+def _find_call(old_id: str, calls_by_message: Sequence[list[_ToolCallId]]) -> _ToolCallId | None:
     """The call that a result answers; an answered one, where the same result comes twice."""
-    answered = None
-    for calls in reversed(rounds):
+    answered_call = None
+    for calls in reversed(calls_by_message):
         for call in calls:
             if old_id in ("", call.old_id):
                 if not call.is_answered:
                     return call
-                answered = answered or call
-    return answered
+                answered_call = answered_call or call
+    return answered_call
 
 
-def _settle(message: Outgoing, call: _Call | None, ids: _Ids, *, name_results: bool) -> None:
-    old_id = _id_in(message["tool_call_id"])
-    new_id = ids.next(old_id) if call is None else call.new_id
+def _assign_result_id(
+    message: OutgoingMessage, call: _ToolCallId | None, ids: _CallIdAllocator, *, name_results: bool
+) -> None:
+    old_id = _decode_id(message["tool_call_id"])
+    new_id = ids.allocate(old_id) if call is None else call.new_id
     if new_id != old_id:
         message["tool_call_id"] = orjson.dumps(new_id)
     if call is not None:
         call.is_answered = True
-        if name_results and is_empty(message["name"]) and not is_empty(call.name):
+        if name_results and is_empty_value(message["name"]) and not is_empty_value(call.name):
             message["name"] = call.name
 
 
-def _id_in(raw: bytes) -> str:
-    value = decoded(raw)
+def _decode_id(raw: bytes) -> str:
+    value = decode_or_none(raw)
     return value if isinstance(value, str) else ""
 
 
-_BARE: Final = b'{"role":"assistant","content":null}'
+_EMPTY_ASSISTANT_MESSAGE: Final = b'{"role":"assistant","content":null}'
 
 
-def calls_apart(messages: Sequence[Outgoing]) -> list[Outgoing]:
+def split_tool_calls(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
     """What was said, then each call in a message of its own, with its result behind it.
 
     Calls that are not all answered stay together.
     """
-    shown: list[Outgoing] = []
-    place = 0
-    while place < len(messages):
-        end = place + 1
+    split_messages: list[OutgoingMessage] = []
+    start = 0
+    while start < len(messages):
+        end = start + 1
         while end < len(messages) and messages[end].role == "tool":
             end += 1
-        results = list(messages[place + 1 : end])
-        *said, calling = _said_apart(messages[place])
-        shown += [*said, *_apart(calling, results)]
-        place = end
-    return shown
+        results = list(messages[start + 1 : end])
+        *text_messages, call_message = _split_text_from_calls(messages[start])
+        split_messages += [*text_messages, *_pair_calls_with_results(call_message, results)]
+        start = end
+    return split_messages
 
 
-def _said_apart(message: Outgoing) -> list[Outgoing]:
+def _split_text_from_calls(message: OutgoingMessage) -> list[OutgoingMessage]:
     """A message that speaks and calls as two; its other properties stay with the words."""
-    if message.role != "assistant" or is_empty(message["tool_calls"]) or is_empty(message.content):
+    if message.role != "assistant" or is_empty_value(message["tool_calls"]) or is_empty_value(message.content):
         return [message]
-    calling = Outgoing(_BARE)
-    calling["tool_calls"] = message["tool_calls"]
-    message.replace({name: raw for name, raw in message.members.items() if name != "tool_calls"})
-    return [message, calling]
+    call_message = OutgoingMessage(_EMPTY_ASSISTANT_MESSAGE)
+    call_message["tool_calls"] = message["tool_calls"]
+    message.replace_members({name: raw for name, raw in message.members.items() if name != "tool_calls"})
+    return [message, call_message]
 
 
-def _apart(message: Outgoing, results: list[Outgoing]) -> Iterator[Outgoing]:
-    calls = elements_of(message["tool_calls"])
-    if message.role != "assistant" or len(calls) < 2 or not _all_answered(message, results):
+def _pair_calls_with_results(message: OutgoingMessage, results: list[OutgoingMessage]) -> Iterator[OutgoingMessage]:
+    calls = parse_elements(message["tool_calls"])
+    if message.role != "assistant" or len(calls) < 2 or not _has_all_results(message, results):
         yield from (message, *results)
         return
     for number, call in enumerate(calls):
-        one = Outgoing(message.raw if number == 0 else _BARE)
-        one["tool_calls"] = array_of([call])
-        yield one
-        wanted = (members_of(call) or {}).get("id", NULL)
-        yield results.pop(next(i for i, result in enumerate(results) if result["tool_call_id"] == wanted))
+        single_call_message = OutgoingMessage(message.raw if number == 0 else _EMPTY_ASSISTANT_MESSAGE)
+        single_call_message["tool_calls"] = render_array([call])
+        yield single_call_message
+        call_id = (parse_members(call) or {}).get("id", NULL)
+        yield results.pop(next(i for i, result in enumerate(results) if result["tool_call_id"] == call_id))
     yield from results
 
 
-def _all_answered(message: Outgoing, results: Sequence[Outgoing]) -> bool:
-    answered = [result["tool_call_id"] for result in results]
-    for call in message.calls:
-        if (wanted := call.get("id", NULL)) not in answered:
+def _has_all_results(message: OutgoingMessage, results: Sequence[OutgoingMessage]) -> bool:
+    result_ids = [result["tool_call_id"] for result in results]
+    for call in message.tool_calls:
+        if (call_id := call.get("id", NULL)) not in result_ids:
             return False
-        answered.remove(wanted)
+        result_ids.remove(call_id)
     return True

@@ -11,96 +11,102 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from app.conversation.canonical_form import canonical
-from app.upstream.quirks.message_properties import CALL_PREFIX
+from app.conversation.canonical_form import canonicalize_message
+from app.upstream.quirks.message_properties import CALL_PROPERTY_PREFIX
 from app.upstream.quirks.outgoing_message import (
-    Outgoing,
-    array_of,
-    decoded,
-    elements_of,
-    is_empty,
-    members_of,
-    object_of,
+    OutgoingMessage,
+    decode_or_none,
+    is_empty_value,
+    parse_elements,
+    parse_members,
+    render_array,
+    render_object,
 )
 
 
-def missing_fields(messages: Sequence[bytes], fields: Collection[str], scope: Scope) -> tuple[int, ...]:
+def find_messages_missing_fields(
+    messages: Sequence[bytes], fields: Collection[str], scope: RestoreScope
+) -> tuple[int, ...]:
     """Indexes of the assistant messages within the scope that lack at least one of the fields, ascending."""
-    outgoing = [Outgoing(raw) for raw in messages]
+    outgoing = [OutgoingMessage(raw) for raw in messages]
     return tuple(
-        index for index in sorted(indexes_in(scope, outgoing)) if any(_lacks(outgoing[index], name) for name in fields)
+        index
+        for index in sorted(find_scope_indexes(scope, outgoing))
+        if any(_is_missing_field(outgoing[index], name) for name in fields)
     )
 
 
-def restored(messages: Sequence[bytes], stored: Sequence[bytes], fields: Collection[str], scope: Scope) -> list[bytes]:
+def restore_missing_fields(
+    messages: Sequence[bytes], stored_messages: Sequence[bytes], fields: Collection[str], scope: RestoreScope
+) -> list[bytes]:
     """The messages with what they lack, taken from stored answers that say the same.
 
     The same is what has the same canonical form: a call whose arguments were shortened gets no signature, which would
     not be valid for it. Equal answers are paired from the newest back. Where none is found, a message stays as it is.
 
     Args:
-        stored: the newest messages of the log, oldest first.
+        stored_messages: the newest messages of the log, oldest first.
     """
-    filled = list(messages)
-    keys = [_key(raw) for raw in stored]
-    for index in reversed(missing_fields(messages, fields, scope)):
-        wanted = _key(messages[index])
-        if wanted is None or wanted not in keys:
+    restored_messages = list(messages)
+    keys = [_canonical_answer(raw) for raw in stored_messages]
+    for index in reversed(find_messages_missing_fields(messages, fields, scope)):
+        canonical_answer = _canonical_answer(messages[index])
+        if canonical_answer is None or canonical_answer not in keys:
             continue
-        while keys.pop() != wanted:
+        while keys.pop() != canonical_answer:
             pass
-        filled[index] = _filled(messages[index], stored[len(keys)], fields)
-    return filled
+        restored_messages[index] = _restore_message(messages[index], stored_messages[len(keys)], fields)
+    return restored_messages
 
 
-def _key(raw: bytes) -> bytes | None:
-    body = decoded(raw)
-    return canonical(body) if isinstance(body, dict) and body.get("role") == "assistant" else None
+def _canonical_answer(raw: bytes) -> bytes | None:
+    body = decode_or_none(raw)
+    return canonicalize_message(body) if isinstance(body, dict) and body.get("role") == "assistant" else None
 
 
-def _lacks(message: Outgoing, field: str) -> bool:
-    if not field.startswith(CALL_PREFIX):
-        return is_empty(message[field])
-    name = field.removeprefix(CALL_PREFIX)
-    return bool(message.calls) and all(is_empty(call.get(name, b"")) for call in message.calls)
+def _is_missing_field(message: OutgoingMessage, field: str) -> bool:
+    if not field.startswith(CALL_PROPERTY_PREFIX):
+        return is_empty_value(message[field])
+    name = field.removeprefix(CALL_PROPERTY_PREFIX)
+    return bool(message.tool_calls) and all(is_empty_value(call.get(name, b"")) for call in message.tool_calls)
 
 
-def _filled(raw: bytes, stored: bytes, fields: Collection[str]) -> bytes:
-    message, answer = Outgoing(raw), Outgoing(stored)
+def _restore_message(raw: bytes, stored_answer: bytes, fields: Collection[str]) -> bytes:
+    message, answer = OutgoingMessage(raw), OutgoingMessage(stored_answer)
     for field in fields:
-        if not _lacks(message, field) or _lacks(answer, field):
+        if not _is_missing_field(message, field) or _is_missing_field(answer, field):
             continue
-        if field.startswith(CALL_PREFIX):
-            message["tool_calls"] = _filled_calls(message, answer, field.removeprefix(CALL_PREFIX))
+        if field.startswith(CALL_PROPERTY_PREFIX):
+            message["tool_calls"] = _restore_call_property(message, answer, field.removeprefix(CALL_PROPERTY_PREFIX))
         else:
             message[field] = answer[field]
     return message.raw
 
 
-def _filled_calls(message: Outgoing, answer: Outgoing, name: str) -> bytes:
+def _restore_call_property(message: OutgoingMessage, answer: OutgoingMessage, name: str) -> bytes:
     """The calls with a property of the answer's calls at the same places: the canonical form says they are the same."""
-    elements = elements_of(message["tool_calls"])
-    for place, call in enumerate(answer.calls):
-        members = members_of(elements[place]) if place < len(elements) else None
-        if members is not None and not is_empty(call.get(name, b"")):
-            elements[place] = object_of({**members, name: call[name]})
-    return array_of(elements)
+    elements = parse_elements(message["tool_calls"])
+    for index, call in enumerate(answer.tool_calls):
+        members = parse_members(elements[index]) if index < len(elements) else None
+        if members is not None and not is_empty_value(call.get(name, b"")):
+            elements[index] = render_object({**members, name: call[name]})
+    return render_array(elements)
 
 
-Scope = Literal["tool_loop", "tool_turns"]
+RestoreScope = Literal["tool_loop", "tool_turns"]
 
 
-def indexes_in(scope: Scope, messages: Sequence[Outgoing]) -> set[int]:
+def find_scope_indexes(scope: RestoreScope, messages: Sequence[OutgoingMessage]) -> set[int]:
     """Indexes of the assistant messages from the newest user message on, and with `tool_turns` also of those in each
     earlier turn that called a tool."""
-    found: set[int] = set()
-    turn: list[int] = []
-    calls = False
+    indexes: set[int] = set()
+    answer_indexes: list[int] = []
+    has_called_tool = False
     for index, message in enumerate(messages):
         if message.role == "user":
-            found.update(turn if calls and scope == "tool_turns" else ())
-            turn, calls = [], False
+            indexes.update(answer_indexes if has_called_tool and scope == "tool_turns" else ())
+            answer_indexes, has_called_tool = [], False
         elif message.role == "assistant":
-            turn.append(index)
-            calls = calls or message.has_calls
-    return found.union(turn)
+            answer_indexes.append(index)
+            has_called_tool = has_called_tool or message.has_calls
+    return indexes.union(answer_indexes)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_GROWTH = 2.0
+_PAUSE_GROWTH = 2.0
 
 
-class Breaker:
+class CircuitBreaker:
     """Closed: every call goes through. Open: none does until the pause is over; then one call at a time tries.
 
     Only failures of the place itself count (no connection, no answer, 5xx), never what it says of a request.
 
     Args:
-        failures: how many in a row open it.
+        failure_threshold: how many in a row open it.
         pause_seconds: the first pause; each further one is twice as long, up to `max_pause_seconds`.
         clock: monotonic seconds.
 
@@ -22,53 +22,62 @@ class Breaker:
     """
 
     __slots__ = (
-        *("_clock", "_failed", "_failures", "_first_pause", "_max_pause", "_opens_at", "_pause", "_trying"),
+        *(
+            "_clock",
+            "_failure_count",
+            "_failure_threshold",
+            "_first_pause",
+            "_max_pause",
+            "_trial_allowed_at",
+            "_pause",
+            "_has_trial",
+        ),
         "is_open",
     )
 
     def __init__(
-        self, failures: int, pause_seconds: float, max_pause_seconds: float, clock: Callable[[], float]
+        self, failure_threshold: int, pause_seconds: float, max_pause_seconds: float, clock: Callable[[], float]
     ) -> None:
-        self._failures = failures
+        self._failure_threshold = failure_threshold
         self._first_pause = self._pause = pause_seconds
         self._max_pause = max_pause_seconds
         self._clock = clock
-        self._failed = 0
-        self._opens_at = 0.0
-        self._trying = False
-        self.is_open = failures <= 0
+        self._failure_count = 0
+        self._trial_allowed_at = 0.0
+        self._has_trial = False
+        self.is_open = failure_threshold <= 0
 
     @property
-    def wait_seconds(self) -> float:
+    def seconds_until_trial(self) -> float:
         """Until a call may try again; 0 where it may now, or one is trying."""
-        return max(0.0, self._opens_at - self._clock()) if self.is_open else 0.0
+        return max(0.0, self._trial_allowed_at - self._clock()) if self.is_open else 0.0
 
-    def enter(self) -> bool:
-        """Whether a call may be made; one that may must end in `succeeded` or `failed`, or in `gave_up`."""
+    def try_enter(self) -> bool:
+        """Whether a call may be made; one that may must end in `record_success` or `failed`, or in `cancel_trial`."""
         if not self.is_open:
             return True
-        if self._trying or self.wait_seconds > 0:
+        if self._has_trial or self.seconds_until_trial > 0:
             return False
-        self._trying = True
+        self._has_trial = True
         return True
 
-    def succeeded(self) -> None:
-        self._failed = 0
+    def record_success(self) -> None:
+        self._failure_count = 0
         self._pause = self._first_pause
-        self._trying = False
-        self.is_open = self._failures <= 0
+        self._has_trial = False
+        self.is_open = self._failure_threshold <= 0
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         was_open = self.is_open
-        self._failed += 1
-        self.is_open = self._failed >= self._failures
-        self._trying = False
+        self._failure_count += 1
+        self.is_open = self._failure_count >= self._failure_threshold
+        self._has_trial = False
         if not self.is_open:
             return
         if was_open:
-            self._pause = min(self._pause * _GROWTH, self._max_pause)
-        self._opens_at = self._clock() + self._pause
+            self._pause = min(self._pause * _PAUSE_GROWTH, self._max_pause)
+        self._trial_allowed_at = self._clock() + self._pause
 
-    def gave_up(self) -> None:
+    def cancel_trial(self) -> None:
         """The call that was on trial showed nothing: it was cancelled, or never made."""
-        self._trying = False
+        self._has_trial = False

@@ -11,26 +11,28 @@ from typing import Final
 
 import orjson
 
-from app.upstream.provider import UNPRICED, Deployment, Price
-from app.upstream.routing.window_registry import names_of
+from app.upstream.provider import UNKNOWN_PRICE, ModelDeployment, TokenPrice
+from app.upstream.routing.window_registry import list_lookup_names
 
-PATH: Final = Path(__file__).with_name("model_prices.json")
+PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000
 
 
-def price_of(deployment: Deployment) -> Price:
+def find_price(deployment: ModelDeployment) -> TokenPrice:
     """What a deployment costs: as configured, else by list."""
-    return list_price(deployment.upstream_model) if deployment.price == UNPRICED else deployment.price
+    return find_list_price(deployment.upstream_model) if deployment.price == UNKNOWN_PRICE else deployment.price
 
 
 @functools.lru_cache(maxsize=512)
-def list_price(model: str) -> Price:
+def find_list_price(model: str) -> TokenPrice:
     """What a model costs at its maker, found by its name as windows are (`registry.find`)."""
-    table = _table()
-    return next((table[name] for name in names_of(model) if name in table), UNPRICED)
+    prices = _load_price_table()
+    return next((prices[name] for name in list_lookup_names(model) if name in prices), UNKNOWN_PRICE)
 
 
-def cost_usd(price: Price, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float | None:
+def compute_cost_usd(
+    price: TokenPrice, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int
+) -> float | None:
     """What a call has cost; None where its price is not known.
 
     Args:
@@ -43,11 +45,11 @@ def cost_usd(price: Price, *, prompt_tokens: int, cached_tokens: int, completion
     return (fresh_tokens * price.input + cached_tokens * cached + completion_tokens * price.output) / MILLION
 
 
-def input_usd(price: Price, tokens: int) -> float | None:
+def compute_prompt_cost_usd(price: TokenPrice, tokens: int) -> float | None:
     """What so many tokens of a prompt would cost, none of them cached."""
     return None if price.input is None else tokens * price.input / MILLION
 
 
 @functools.cache
-def _table() -> dict[str, Price]:
-    return {name: Price(*amounts) for name, amounts in orjson.loads(PATH.read_bytes()).items()}
+def _load_price_table() -> dict[str, TokenPrice]:
+    return {name: TokenPrice(*amounts) for name, amounts in orjson.loads(PRICE_TABLE_PATH.read_bytes()).items()}

@@ -13,36 +13,36 @@ from email.utils import parsedate_to_datetime
 import msgspec
 from msgspec.structs import replace
 
-from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, release_frames
-from app.observability.metrics import SILENT, Metrics
+from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, drop_tracebacks
+from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
-from app.upstream.protocols.overflow import recognise
+from app.upstream.protocols.overflow import detect_overflow
 from app.upstream.provider import (
     AnswerTimedOut,
-    Call,
     ClientKey,
     ConnectionDropped,
-    Deployment,
-    Opened,
-    Provider,
-    Reply,
-    Target,
+    ModelDeployment,
+    RoutedReply,
+    RouteTarget,
+    UpstreamProvider,
+    UpstreamReply,
+    UpstreamRequest,
 )
-from app.upstream.routing.circuit_breaker import Breaker
-from app.upstream.routing.measured_calls import Calls
-from app.upstream.routing.routes import ModelRoute, Place, Routes
+from app.upstream.routing.circuit_breaker import CircuitBreaker
+from app.upstream.routing.measured_calls import MeasuredCalls
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute, Routes
 
-__all__ = ["ModelRoute", "Place", "RetryPolicy", "Router"]
+__all__ = ["ConfiguredDeployment", "ModelRoute", "RetryPolicy", "Router"]
 
 log = logging.getLogger(__name__)
 
-BodyFor = Callable[[Deployment], Awaitable[bytes]]
+BuildBody = Callable[[ModelDeployment], Awaitable[bytes]]
 
-OK = 200
-UNAUTHORIZED = 401
+STATUS_OK = 200
+STATUS_UNAUTHORIZED = 401
 MOST_BREAKERS = 1_000
 """Clients may make up names of models; the oldest is forgotten then."""
-_QUOTA = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
+_QUOTA_WORDS = (b"insufficient_quota", b"current quota", b"billing", b"credit balance", b"quota_exceeded")
 """In a 429 that waiting does not mend."""
 
 
@@ -82,13 +82,13 @@ class Router:
     def __init__(
         self,
         models: Mapping[str, ModelRoute],
-        providers: Mapping[str, Provider],
+        providers: Mapping[str, UpstreamProvider],
         policy: RetryPolicy | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float],
         random: Callable[[], float],
-        metrics: Metrics = SILENT,
+        metrics: Metrics = NO_METRICS,
         purpose: str = "answer",
     ) -> None:
         self.routes = Routes(models, providers)
@@ -96,10 +96,10 @@ class Router:
         self._sleep = sleep
         self._clock = clock
         self._random = random
-        self._breakers: dict[str, Breaker] = {}
-        self._calls = Calls(metrics, purpose, clock)
+        self._breakers: dict[str, CircuitBreaker] = {}
+        self._calls = MeasuredCalls(metrics, purpose, clock)
 
-    def resolve(self, model: str) -> Target:
+    def resolve(self, model: str) -> RouteTarget:
         """What a requested model name stands for.
 
         Raises:
@@ -107,165 +107,173 @@ class Router:
         """
         return self.routes.resolve(model)
 
-    def is_available(self, deployment: Deployment) -> bool:
+    def is_available(self, deployment: ModelDeployment) -> bool:
         """Whether its breaker lets calls through."""
         breaker = self._breakers.get(deployment.key)
-        return breaker is None or breaker.wait_seconds == 0
+        return breaker is None or breaker.seconds_until_trial == 0
 
     @property
-    def has_upstream(self) -> bool:
+    def has_available_deployment(self) -> bool:
         """Whether some deployment that is configured by name, or was ever asked, may be called now."""
-        named = (place for name in self.routes.names for place in self.resolve(name).deployments)
-        if any(self.is_available(place) for place in named) or not self._breakers:
+        configured = (deployment for name in self.routes.names for deployment in self.resolve(name).deployments)
+        if any(self.is_available(place) for place in configured) or not self._breakers:
             return True
-        return any(breaker.wait_seconds == 0 for breaker in self._breakers.values())
+        return any(breaker.seconds_until_trial == 0 for breaker in self._breakers.values())
 
-    async def open(
+    async def send(
         self,
-        target: Target,
-        body_for: BodyFor,
+        target: RouteTarget,
+        build_body: BuildBody,
         *,
         path: str = "/chat/completions",
         client_key: ClientKey | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Opened:
+    ) -> RoutedReply:
         """Make a call. The answer may be an error that retrying does not mend, or, when every deployment failed, the
         last error answered, status and body as they were: the caller judges it.
 
         Args:
-            body_for: makes the request body for a deployment; asked once for each that is tried.
+            build_body: makes the request body for a deployment; asked once for each that is tried.
 
         Raises:
             UpstreamUnavailable: no deployment answered at all.
             ClientKeyWithheld: a deployment answered 401, and the client's key is not meant for it.
-            GatewayError: whatever `body_for` raises for the first deployment.
+            GatewayError: whatever `build_body` raises for the first deployment.
         """
-        attempt = _Attempt(target, Call(path, headers=headers or {}), client_key)
+        call = _RoutedCall(target, UpstreamRequest(path, headers=headers or {}), client_key)
         for deployment in target.deployments:
-            breaker = self._breakers.get(deployment.key) or self._new_breaker(deployment)
-            if breaker.is_open and not breaker.enter():
-                attempt.resting(breaker.wait_seconds)
+            breaker = self._breakers.get(deployment.key) or self._add_breaker(deployment)
+            if breaker.is_open and not breaker.try_enter():
+                call.record_open_breaker(breaker.seconds_until_trial)
                 continue
-            on_trial = breaker.is_open
+            is_trial = breaker.is_open
             try:
-                opened = await self._try(attempt, deployment, body_for, breaker)
+                reply = await self._try_deployment(call, deployment, build_body, breaker)
             finally:
-                if on_trial:
-                    breaker.gave_up()
-                self._calls.rests(deployment, is_open=breaker.is_open)
-            if opened is not None:
+                if is_trial:
+                    breaker.cancel_trial()
+                self._calls.record_breaker_state(deployment, is_open=breaker.is_open)
+            if reply is not None:
                 if deployment is not target.deployments[0]:
-                    self._calls.fell_back(deployment)
-                return opened
-            self._tell(attempt, deployment, breaker)
-        return attempt.outcome()
+                    self._calls.count_fallback(deployment)
+                return reply
+            self._log_failed_deployment(call, deployment, breaker)
+        return call.return_or_raise_last()
 
-    async def _try(
-        self, attempt: _Attempt, deployment: Deployment, body_for: BodyFor, breaker: Breaker
-    ) -> Opened | None:
+    async def _try_deployment(
+        self, call: _RoutedCall, deployment: ModelDeployment, build_body: BuildBody, breaker: CircuitBreaker
+    ) -> RoutedReply | None:
         """Ask one deployment until it answers or is not to be asked again."""
         try:
-            body = await body_for(deployment)
+            body = await build_body(deployment)
         except ContextLengthExceeded:
-            if attempt.number == 0:
+            if call.attempt_count == 0:
                 raise
-            attempt.failing = "The prompt does not fit into its window."
+            call.failure_text = "The prompt does not fit into its window."
             return None
-        for turn in range(self._policy.attempts):
-            attempt.number += 1
-            failure = await self._ask(attempt, deployment, body, breaker)
-            if isinstance(failure, Opened):
+        for retry in range(self._policy.attempts):
+            call.attempt_count += 1
+            failure = await self._send_once(call, deployment, body, breaker)
+            if isinstance(failure, RoutedReply):
                 return failure
-            last = turn + 1 == self._policy.attempts
-            if last or not failure.again or breaker.is_open:
+            is_last = retry + 1 == self._policy.attempts
+            if is_last or not failure.may_retry or breaker.is_open:
                 return None
-            pause = self._pause(turn, failure)
-            if pause is None or attempt.waited_seconds + pause > self._policy.total_wait_seconds:
+            pause = self._choose_retry_pause(retry, failure)
+            if pause is None or call.waited_seconds + pause > self._policy.total_wait_seconds:
                 return None
-            attempt.waited_seconds += pause
-            current_span().event("retry", {"concertina.pause_seconds": pause, "concertina.deployment": deployment.key})
+            call.waited_seconds += pause
+            current_span().add_event(
+                "retry", {"concertina.pause_seconds": pause, "concertina.deployment": deployment.key}
+            )
             await self._sleep(pause)
-            self._calls.tried_again(deployment)
+            self._calls.count_retry(deployment)
         return None
 
-    async def _ask(self, attempt: _Attempt, deployment: Deployment, body: bytes, breaker: Breaker) -> Opened | _Failure:
+    async def _send_once(
+        self, call: _RoutedCall, deployment: ModelDeployment, body: bytes, breaker: CircuitBreaker
+    ) -> RoutedReply | _FailedAttempt:
         try:
-            reply = await self._calls.send(deployment, attempt.make_call(deployment), body, resends=attempt.number - 1)
+            reply = await self._calls.send(
+                deployment, call.build_request(deployment), body, retries=call.attempt_count - 1
+            )
         except UpstreamUnavailable as error:
-            breaker.failed()
-            attempt.keep(error)
-            dropped = isinstance(error, ConnectionDropped) and not attempt.dropped_before(deployment)
-            return _Failure(again=not isinstance(error, AnswerTimedOut), at_once=dropped)
-        if reply.status == OK or not _is_passing(reply.status):
-            breaker.succeeded()
+            breaker.record_failure()
+            call.record_error(error)
+            is_first_drop = isinstance(error, ConnectionDropped) and not call.record_drop(deployment)
+            return _FailedAttempt(may_retry=not isinstance(error, AnswerTimedOut), retry_at_once=is_first_drop)
+        if reply.status == STATUS_OK or not _is_retryable(reply.status):
+            breaker.record_success()
             try:
-                check_client_key(reply.status, deployment.provider, attempt.client_key)
+                check_client_key(reply.status, deployment.provider, call.client_key)
             except ClientKeyWithheld:
                 await reply.aclose()
                 raise
-            return Opened(reply, deployment, attempt.number)
-        return await self._refused(attempt, deployment, reply, breaker)
+            return RoutedReply(reply, deployment, call.attempt_count)
+        return await self._judge_error_reply(call, deployment, reply, breaker)
 
-    async def _refused(
-        self, attempt: _Attempt, deployment: Deployment, reply: Reply, breaker: Breaker
-    ) -> Opened | _Failure:
+    async def _judge_error_reply(
+        self, call: _RoutedCall, deployment: ModelDeployment, reply: UpstreamReply, breaker: CircuitBreaker
+    ) -> RoutedReply | _FailedAttempt:
         """Judge an answer that may pass by itself; it is kept, in case that it is the last."""
         try:
             body = await reply.read()
         except UpstreamUnavailable as error:
-            breaker.failed()
-            attempt.keep(error)
-            return _Failure(again=True)
+            breaker.record_failure()
+            call.record_error(error)
+            return _FailedAttempt(may_retry=True)
         finally:
             await reply.aclose()
-        answer = Opened(ReadReply(reply.status, reply.headers, body), deployment, attempt.number)
-        overflow = recognise(reply.status, body)
-        if overflow is not None and overflow.certain:
-            breaker.succeeded()
+        answer = RoutedReply(BufferedReply(reply.status, reply.headers, body), deployment, call.attempt_count)
+        overflow = detect_overflow(reply.status, body)
+        if overflow is not None and overflow.is_certain:
+            breaker.record_success()
             return answer
         if reply.status >= 500:
-            breaker.failed()
+            breaker.record_failure()
         else:
-            breaker.succeeded()
-        attempt.answer = answer
-        attempt.failing = f"It answered {reply.status}."
-        forbidden = reply.headers.get("x-should-retry") == "false"
-        spent = reply.status == 429 and any(word in body for word in _QUOTA)
-        return _Failure(again=not (forbidden or spent), retry_after_seconds=retry_after_seconds(reply.headers))
+            breaker.record_success()
+        call.last_reply = answer
+        call.failure_text = f"It answered {reply.status}."
+        retry_forbidden = reply.headers.get("x-should-retry") == "false"
+        quota_exhausted = reply.status == 429 and any(word in body for word in _QUOTA_WORDS)
+        return _FailedAttempt(
+            may_retry=not (retry_forbidden or quota_exhausted), retry_after_seconds=parse_retry_after(reply.headers)
+        )
 
-    def _tell(self, attempt: _Attempt, deployment: Deployment, breaker: Breaker) -> None:
-        resting = f" It is left alone for {breaker.wait_seconds:.0f} s." if breaker.is_open else ""
+    def _log_failed_deployment(self, call: _RoutedCall, deployment: ModelDeployment, breaker: CircuitBreaker) -> None:
+        breaker_text = f" It is left alone for {breaker.seconds_until_trial:.0f} s." if breaker.is_open else ""
         log.warning(
             "%s gave no usable answer, tries so far: %d. %s%s",
             deployment.key,
-            attempt.number,
-            attempt.failing,
-            resting,
+            call.attempt_count,
+            call.failure_text,
+            breaker_text,
         )
 
-    def _pause(self, turn: int, failure: _Failure) -> float | None:
+    def _choose_retry_pause(self, retry: int, failure: _FailedAttempt) -> float | None:
         """Seconds before the next try of the same deployment; None where it asks for more patience than there is."""
-        if failure.at_once:
+        if failure.retry_at_once:
             return 0.0
         jitter = self._random()
-        asked = failure.retry_after_seconds
-        if asked is not None:
-            return asked * (1 + 0.1 * jitter) if asked <= self._policy.retry_after_max_seconds else None
-        pause: float = min(self._policy.base_seconds * 2**turn, self._policy.max_seconds)
+        retry_after = failure.retry_after_seconds
+        if retry_after is not None:
+            return retry_after * (1 + 0.1 * jitter) if retry_after <= self._policy.retry_after_max_seconds else None
+        pause: float = min(self._policy.base_seconds * 2**retry, self._policy.max_seconds)
         return pause * (1 - 0.5 * jitter)
 
-    def _new_breaker(self, deployment: Deployment) -> Breaker:
+    def _add_breaker(self, deployment: ModelDeployment) -> CircuitBreaker:
         if len(self._breakers) >= MOST_BREAKERS:
             del self._breakers[next(iter(self._breakers))]
         policy = self._policy
-        breaker = self._breakers[deployment.key] = Breaker(
+        breaker = self._breakers[deployment.key] = CircuitBreaker(
             policy.breaker_failures, policy.breaker_seconds, policy.breaker_max_seconds, self._clock
         )
         return breaker
 
 
 @dataclass(slots=True)
-class ReadReply:
+class BufferedReply:
     """An answer whose body has been read already; `upstream.provider.Reply`."""
 
     status: int
@@ -275,7 +283,7 @@ class ReadReply:
     async def read(self) -> bytes:
         return self.body
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         if self.body:
             yield self.body
 
@@ -284,62 +292,62 @@ class ReadReply:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
-    again: bool
+class _FailedAttempt:
+    may_retry: bool
     """Whether the same deployment may be asked again."""
-    at_once: bool = False
+    retry_at_once: bool = False
     retry_after_seconds: float | None = None
 
 
-class _Attempt(msgspec.Struct):
+class _RoutedCall(msgspec.Struct):
     """What has happened so far to one call."""
 
-    target: Target
-    call: Call
+    target: RouteTarget
+    request: UpstreamRequest
     client_key: ClientKey | None = None
-    number: int = 0
+    attempt_count: int = 0
     waited_seconds: float = 0.0
-    answer: Opened | None = None
+    last_reply: RoutedReply | None = None
     """The last error that an upstream answered."""
-    error: UpstreamUnavailable | None = None
-    failing: str = ""
+    last_error: UpstreamUnavailable | None = None
+    failure_text: str = ""
     """How the last try failed, in a sentence without anything that was said."""
-    _dropped: set[str] = msgspec.field(default_factory=set)
-    _resting: list[float] = msgspec.field(default_factory=list)
+    _dropped_deployments: set[str] = msgspec.field(default_factory=set)
+    _breaker_pauses: list[float] = msgspec.field(default_factory=list)
 
-    def keep(self, error: UpstreamUnavailable) -> None:
+    def record_error(self, error: UpstreamUnavailable) -> None:
         """Take note of an error, in case that it is the last."""
-        release_frames(error)
-        self.error = error
-        self.failing = error.message
+        drop_tracebacks(error)
+        self.last_error = error
+        self.failure_text = error.message
 
-    def make_call(self, deployment: Deployment) -> Call:
+    def build_request(self, deployment: ModelDeployment) -> UpstreamRequest:
         """The call, with the client's key if the deployment's provider may see it."""
-        shown = None if self.client_key is None else self.client_key.show_to(deployment.provider)
-        return self.call if shown is None else replace(self.call, authorization=shown)
+        authorization = None if self.client_key is None else self.client_key.show_to(deployment.provider)
+        return self.request if authorization is None else replace(self.request, authorization=authorization)
 
-    def dropped_before(self, deployment: Deployment) -> bool:
+    def record_drop(self, deployment: ModelDeployment) -> bool:
         """Whether a connection to it was dropped before; the first time costs no pause."""
-        before = deployment.key in self._dropped
-        self._dropped.add(deployment.key)
-        return before
+        was_dropped = deployment.key in self._dropped_deployments
+        self._dropped_deployments.add(deployment.key)
+        return was_dropped
 
-    def resting(self, seconds: float) -> None:
-        self._resting.append(seconds)
+    def record_open_breaker(self, seconds: float) -> None:
+        self._breaker_pauses.append(seconds)
 
-    def outcome(self) -> Opened:
-        if self.answer is not None:
-            return Opened(self.answer.reply, self.answer.deployment, self.number)
-        if self.error is not None:
-            raise self.error
+    def return_or_raise_last(self) -> RoutedReply:
+        if self.last_reply is not None:
+            return RoutedReply(self.last_reply.reply, self.last_reply.deployment, self.attempt_count)
+        if self.last_error is not None:
+            raise self.last_error
         raise UpstreamUnavailable(
             f"Every deployment of {self.target.model!r} has failed repeatedly and is left alone for a while.",
             status=503,
-            retry_after_seconds=max(1.0, min(self._resting, default=1.0)),
+            retry_after_seconds=max(1.0, min(self._breaker_pauses, default=1.0)),
         )
 
 
-def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """What ``retry-after-ms`` or ``retry-after`` asks for; a date is taken against the answer's own ``date``."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
@@ -355,12 +363,12 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     return max(0.0, wait.total_seconds())
 
 
-def check_client_key(status: int, provider: Provider, client_key: ClientKey | None) -> None:
+def check_client_key(status: int, provider: UpstreamProvider, client_key: ClientKey | None) -> None:
     """
     Raises:
         ClientKeyWithheld: the provider wants a key, and the client's is not meant for it.
     """
-    if status == UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
+    if status == STATUS_UNAUTHORIZED and client_key is not None and client_key.is_withheld_from(provider):
         raise ClientKeyWithheld(
             f"Provider {provider.name!r} wants a key and was called without one: it has none of its own, and a "
             "client's key goes only to the first provider of the model that the client asked for.",
@@ -368,6 +376,6 @@ def check_client_key(status: int, provider: Provider, client_key: ClientKey | No
         )
 
 
-def _is_passing(status: int) -> bool:
+def _is_retryable(status: int) -> bool:
     """Whether an error may pass by itself: request time-out, rate limit, server error."""
     return status in (408, 429) or status >= 500

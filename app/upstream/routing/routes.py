@@ -8,15 +8,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.errors import ModelNotFound
-from app.upstream.provider import UNPRICED, Deployment, Price, Provider, Quirks, Target
+from app.upstream.provider import (
+    UNKNOWN_PRICE,
+    ModelDeployment,
+    ProviderQuirks,
+    RouteTarget,
+    TokenPrice,
+    UpstreamProvider,
+)
 
 WILDCARD = "*"
-WILDCARD_TARGETS = 1024
+WILDCARD_CACHE_SIZE = 1024
 """How many names that only the wildcard knows are remembered with what they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfiguredDeployment:
     """One deployment of a model as configured. `model` None: the provider is asked for the requested name."""
 
     provider: str
@@ -24,15 +31,15 @@ class Place:
     context_window: int | None = None
     max_output_tokens: int | None = None
     encoding: str | None = None
-    quirks: Quirks = field(default_factory=Quirks)
-    price: Price = UNPRICED
+    quirks: ProviderQuirks = field(default_factory=ProviderQuirks)
+    price: TokenPrice = UNKNOWN_PRICE
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
     """What a model name stands for: places in the order in which they are tried, then other models."""
 
-    places: tuple[Place, ...]
+    deployments: tuple[ConfiguredDeployment, ...]
     fallbacks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -45,24 +52,26 @@ class Routes:
             message names the path in the configuration.
     """
 
-    def __init__(self, models: Mapping[str, ModelRoute], providers: Mapping[str, Provider]) -> None:
+    def __init__(self, models: Mapping[str, ModelRoute], providers: Mapping[str, UpstreamProvider]) -> None:
         self._models = dict(models)
         self._providers = providers
-        self._aliases = _aliases(models)
+        self._aliases = _map_aliases(models)
         for name, route in models.items():
-            for index, place in enumerate(route.places):
-                if place.provider not in providers:
-                    raise ValueError(f"models.{name}: place {index} names the unknown provider {place.provider!r}.")
-            self._refuse_circles(name, ())
-        self._wildcard_target = functools.lru_cache(WILDCARD_TARGETS)(self._target)
-        self._targets = {name: self._target(name) for name in (*models, *self._aliases) if name != WILDCARD}
+            for index, configured in enumerate(route.deployments):
+                if configured.provider not in providers:
+                    raise ValueError(
+                        f"models.{name}: place {index} names the unknown provider {configured.provider!r}."
+                    )
+            self._refuse_fallback_cycles(name, ())
+        self._cached_wildcard_target = functools.lru_cache(WILDCARD_CACHE_SIZE)(self._build_target)
+        self._targets = {name: self._build_target(name) for name in (*models, *self._aliases) if name != WILDCARD}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that can be asked for, wildcard left out."""
         return tuple(self._targets)
 
-    def resolve(self, model: str) -> Target:
+    def resolve(self, model: str) -> RouteTarget:
         """What a requested name stands for.
 
         Raises:
@@ -72,60 +81,62 @@ class Routes:
         if target is not None:
             return target
         if WILDCARD in self._models and model and model != WILDCARD:
-            return self._wildcard_target(model)
-        near = difflib.get_close_matches(model, self._targets, n=1)
+            return self._cached_wildcard_target(model)
+        similar_names = difflib.get_close_matches(model, self._targets, n=1)
         raise ModelNotFound(
             f"The model {model!r} does not exist.",
             param="model",
-            hint=f"Did you mean {near[0]!r}?" if near else None,
+            hint=f"Did you mean {similar_names[0]!r}?" if similar_names else None,
         )
 
-    def _target(self, model: str) -> Target:
-        found: dict[str, Deployment] = {}
-        for deployment in self._deployments(model):
-            found.setdefault(deployment.key, deployment)
-        return Target(model, tuple(found.values()))
+    def _build_target(self, model: str) -> RouteTarget:
+        deployments: dict[str, ModelDeployment] = {}
+        for deployment in self._list_deployments(model):
+            deployments.setdefault(deployment.key, deployment)
+        return RouteTarget(model, tuple(deployments.values()))
 
-    def _deployments(self, model: str) -> Iterator[Deployment]:
-        route = self._route(model)
-        for place in route.places:
-            upstream_model = place.model if place.model is not None else self._aliases.get(model, model)
-            known = self._known(place, upstream_model) if upstream_model != model else place
-            yield Deployment(
-                provider=self._providers[place.provider],
+    def _list_deployments(self, model: str) -> Iterator[ModelDeployment]:
+        route = self._find_route(model)
+        for configured in route.deployments:
+            upstream_model = configured.model if configured.model is not None else self._aliases.get(model, model)
+            defaults = (
+                self._find_own_configuration(configured, upstream_model) if upstream_model != model else configured
+            )
+            yield ModelDeployment(
+                provider=self._providers[configured.provider],
                 upstream_model=upstream_model,
-                context_window=place.context_window or known.context_window,
-                max_output_tokens=place.max_output_tokens or known.max_output_tokens,
-                encoding=place.encoding or known.encoding,
-                quirks=place.quirks if place.quirks != Quirks() else known.quirks,
-                price=place.price if place.price != UNPRICED else known.price,
+                context_window=configured.context_window or defaults.context_window,
+                max_output_tokens=configured.max_output_tokens or defaults.max_output_tokens,
+                encoding=configured.encoding or defaults.encoding,
+                quirks=configured.quirks if configured.quirks != ProviderQuirks() else defaults.quirks,
+                price=configured.price if configured.price != UNKNOWN_PRICE else defaults.price,
             )
         for fallback in route.fallbacks:
-            yield from self._deployments(fallback)
+            yield from self._list_deployments(fallback)
 
-    def _known(self, place: Place, upstream_model: str) -> Place:
+    def _find_own_configuration(self, configured: ConfiguredDeployment, upstream_model: str) -> ConfiguredDeployment:
         """The place of the same provider that is configured under the upstream's own name: what it says of the model
         holds for other names of it too."""
         route = self._models.get(upstream_model)
-        places = route.places if route else ()
-        same = (p for p in places if p.provider == place.provider and p.model in (None, upstream_model))
-        return next(same, place)
+        candidates = route.deployments if route else ()
+        matching = (p for p in candidates if p.provider == configured.provider and p.model in (None, upstream_model))
+        return next(matching, configured)
 
-    def _route(self, model: str) -> ModelRoute:
+    def _find_route(self, model: str) -> ModelRoute:
         name = self._aliases.get(model, model)
         return self._models.get(name) or self._models[WILDCARD]
 
-    def _refuse_circles(self, name: str, path: tuple[str, ...]) -> None:
+    def _refuse_fallback_cycles(self, name: str, path: tuple[str, ...]) -> None:
         name = self._aliases.get(name, name)
         if name in path:
             raise ValueError(f"models.{path[0]}.fallbacks: they go in a circle: {' → '.join((*path, name))}.")
         if name not in self._models and WILDCARD not in self._models:
             raise ValueError(f"models.{path[-1]}.fallbacks: the model {name!r} is not configured.")
-        for fallback in self._route(name).fallbacks:
-            self._refuse_circles(fallback, (*path, name))
+        for fallback in self._find_route(name).fallbacks:
+            self._refuse_fallback_cycles(fallback, (*path, name))
 
 
-def _aliases(models: Mapping[str, ModelRoute]) -> dict[str, str]:
+def _map_aliases(models: Mapping[str, ModelRoute]) -> dict[str, str]:
     aliases: dict[str, str] = {}
     for name, route in models.items():
         for alias in route.aliases:

@@ -14,19 +14,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from app.errors import UpstreamUnavailable
-from app.observability.tracing import CANCELLED, Span, current_span, error_type_of, leave, make_current
-from app.upstream.protocols.sse import DONE, EventDecoder
-from app.upstream.protocols.stream_collector import Collector
-from app.upstream.provider import Call, Deployment, Provider, Reply
+from app.observability.tracing import CANCELLED, Span, current_span, error_type_name, make_current, restore_span
+from app.upstream.protocols.sse import DONE_DATA, SseDecoder
+from app.upstream.protocols.stream_collector import StreamCollector
+from app.upstream.provider import ModelDeployment, UpstreamProvider, UpstreamReply, UpstreamRequest
 
-MODEL_CHARS: Final = 100
+SPAN_MODEL_CHARS: Final = 100
 """Of a model's name in a span's: it may be a client's."""
-LAST_PIECES: Final = 16
+KEPT_LAST_PIECES: Final = 16
 """Of a stream: usage and the reason for its end stand there; the first piece has its id and model."""
-TOLD_ERROR: Final = "error_in_answer"
+ERROR_IN_ANSWER: Final = "error_in_answer"
 """`error.type` of an answer that began well and says that it failed."""
-_PORTS: Final = {"http": 80, "https": 443}
-_PROVIDERS: Final = {
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_WELL_KNOWN_PROVIDERS: Final = {
     "api.openai.com": "openai",
     "openai.azure.com": "azure.ai.openai",
     "services.ai.azure.com": "azure.ai.inference",
@@ -44,182 +44,185 @@ _PROVIDERS: Final = {
 """Well-known values of `gen_ai.provider.name`, by the end of the host's name."""
 
 
-def place_of(name: str, base_url: str) -> dict[str, str | int]:
+def server_attributes(name: str, base_url: str) -> dict[str, str | int]:
     """Where a provider's calls go: its well-known name, or else the configured one, and host and port."""
     try:
         parts = urlsplit(base_url)
-        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError:
         host, port = "", 0
     known = next(
-        (known for end, known in _PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))), name
+        (known for end, known in _WELL_KNOWN_PROVIDERS.items() if host == end or host.endswith(("." + end, "-" + end))),
+        name,
     )
     return {"gen_ai.provider.name": known, **({"server.address": host, "server.port": port} if host else {})}
 
 
-def span_of(deployment: Deployment, resends: int) -> CallSpan | None:
+def start_chat_span(deployment: ModelDeployment, retries: int) -> CallSpan | None:
     """A span for a chat completion of a deployment; None where its request is not traced.
 
     Args:
-        resends: how many tries of the same request there were before.
+        retries: how many tries of the same request there were before.
     """
     parent = current_span()
     if not parent.is_recording:
         return None
     model = deployment.upstream_model
-    told: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": deployment.provider.name,
         "gen_ai.request.model": model,
     }
-    if resends:
-        told["http.request.resend_count"] = resends
-    return CallSpan(parent.child(f"chat {model[:MODEL_CHARS]}", "client", told), reads=True)
+    if retries:
+        attributes["http.request.resend_count"] = retries
+    return CallSpan(parent.start_child(f"chat {model[:SPAN_MODEL_CHARS]}", "client", attributes), parses_answer=True)
 
 
-def span_of_unknown(provider: Provider, call: Call) -> CallSpan | None:
+def start_passthrough_span(provider: UpstreamProvider, request: UpstreamRequest) -> CallSpan | None:
     """A span for a call of which nothing is known but where it goes; None where its request is not traced."""
     parent = current_span()
     if not parent.is_recording:
         return None
-    told = {"http.request.method": call.method, "gen_ai.provider.name": provider.name}
-    return CallSpan(parent.child(call.method, "client", told), reads=False)
+    attributes = {"http.request.method": request.method, "gen_ai.provider.name": provider.name}
+    return CallSpan(parent.start_child(request.method, "client", attributes), parses_answer=False)
 
 
 class CallSpan:
     """The span of one call: is told what the answer amounts to, and ends with it.
 
     Args:
-        reads: the answer is a chat completion, or an error, and can be read.
+        parses_answer: the answer is a chat completion, or an error, and can be read.
     """
 
-    __slots__ = ("_began", "_first", "_has_ended", "_last", "_pieces", "_reads", "_span")
+    __slots__ = ("_first_piece", "_has_ended", "_last_pieces", "_parses_answer", "_piece_count", "_span", "_started_at")
 
-    def __init__(self, span: Span, *, reads: bool) -> None:
+    def __init__(self, span: Span, *, parses_answer: bool) -> None:
         self._span = span
-        self._began = time.monotonic()
-        self._reads = reads
-        self._first: bytes | None = None
-        self._last: deque[bytes] = deque(maxlen=LAST_PIECES)
-        self._pieces = 0
+        self._started_at = time.monotonic()
+        self._parses_answer = parses_answer
+        self._first_piece: bytes | None = None
+        self._last_pieces: deque[bytes] = deque(maxlen=KEPT_LAST_PIECES)
+        self._piece_count = 0
         self._has_ended = False
 
-    async def send(self, provider: Provider, call: Call) -> Reply:
+    async def send(self, provider: UpstreamProvider, request: UpstreamRequest) -> UpstreamReply:
         """Send a call within the span, so that what it carries upstream is this span's context."""
         token = make_current(self._span)
         try:
-            reply = await provider.send(call)
+            reply = await provider.send(request)
         except BaseException as error:
-            self._fail(error)
+            self._end_with_error(error)
             raise
         finally:
-            leave(token)
+            restore_span(token)
         self._span.set({"http.response.status_code": reply.status})
         if reply.status >= 400:
             self._span.fail(str(reply.status))
         return reply
 
-    async def read(self, reply: Reply) -> bytes:
+    async def read(self, reply: UpstreamReply) -> bytes:
         """The whole body."""
         try:
             body = await reply.read()
         except BaseException as error:
-            self._fail(error)
+            self._end_with_error(error)
             raise
-        self._end(_of_body(body) if self._reads else Collector())
+        self._end(_collect_body(body) if self._parses_answer else StreamCollector())
         return body
 
-    async def chunks(self, reply: Reply) -> AsyncIterator[bytes]:
+    async def iter_bytes(self, reply: UpstreamReply) -> AsyncIterator[bytes]:
         """The body in pieces."""
-        last = self._last
+        last = self._last_pieces
         try:
-            async for piece in reply.chunks():
-                if self._first is None:
-                    self._first = piece
-                    if self._reads:
-                        self._span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - self._began})
+            async for piece in reply.iter_bytes():
+                if self._first_piece is None:
+                    self._first_piece = piece
+                    if self._parses_answer:
+                        self._span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - self._started_at})
                 else:
                     last.append(piece)
-                self._pieces += 1
+                self._piece_count += 1
                 yield piece
         except (UpstreamUnavailable, asyncio.CancelledError) as error:
-            self._fail(error)
+            self._end_with_error(error)
             raise
-        self._end(self._of_stream())
+        self._end(self._collect_stream())
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Nobody reads on. A stream that had not come to its end was cut."""
         if not self._has_ended:
-            if not self._is_told():
+            if not self._has_done_event():
                 self._span.fail(CANCELLED)
-            self._end(self._of_stream())
+            self._end(self._collect_stream())
 
-    def _is_told(self) -> bool:
+    def _has_done_event(self) -> bool:
         """Whether the stream's last event has come."""
-        newest = self._last[-1] if self._last else self._first or b""
-        return newest.rstrip().endswith(DONE)
+        newest = self._last_pieces[-1] if self._last_pieces else self._first_piece or b""
+        return newest.rstrip().endswith(DONE_DATA)
 
-    def _fail(self, error: BaseException) -> None:
-        self._span.fail(error_type_of(error))
-        self._end(self._of_stream())
+    def _end_with_error(self, error: BaseException) -> None:
+        self._span.fail(error_type_name(error))
+        self._end(self._collect_stream())
 
-    def _end(self, collector: Collector) -> None:
+    def _end(self, collector: StreamCollector) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._span.set(attributes_of(collector))
+            self._span.set(answer_attributes(collector))
             if collector.error is not None:
-                self._span.fail(TOLD_ERROR)
+                self._span.fail(ERROR_IN_ANSWER)
             self._span.end()
 
-    def _of_stream(self) -> Collector:
+    def _collect_stream(self) -> StreamCollector:
         """What the first piece and the last ones say."""
-        collector = Collector()
-        if self._first is None or not self._reads:
+        collector = StreamCollector()
+        if self._first_piece is None or not self._parses_answer:
             return collector
-        rest = b"".join(self._last)
-        if self._pieces <= LAST_PIECES + 1:
-            _add_events(collector, self._first + rest)
+        rest = b"".join(self._last_pieces)
+        if self._piece_count <= KEPT_LAST_PIECES + 1:
+            _collect_events(collector, self._first_piece + rest)
         else:
-            _add_events(collector, self._first)
-            _add_events(collector, rest.partition(b"\n\n")[2])
+            _collect_events(collector, self._first_piece)
+            _collect_events(collector, rest.partition(b"\n\n")[2])
         return collector
 
 
-def _of_body(body: bytes) -> Collector:
-    collector = Collector()
+def _collect_body(body: bytes) -> StreamCollector:
+    collector = StreamCollector()
     try:
         collector.add_completion(body)
     except UpstreamUnavailable:
-        return Collector()
+        return StreamCollector()
     return collector
 
 
-def _add_events(collector: Collector, data: bytes) -> None:
-    decoder = EventDecoder()
+def _collect_events(collector: StreamCollector, data: bytes) -> None:
+    decoder = SseDecoder()
     try:
-        for event in [*decoder.feed(data), *decoder.finish()]:
+        for event in [*decoder.feed(data), *decoder.flush()]:
             text = event.data.strip() if event.data else b""
-            if text and text != DONE:
-                collector.add(text)
+            if text and text != DONE_DATA:
+                collector.add_chunk(text)
     except UpstreamUnavailable:
         return
 
 
-def attributes_of(collector: Collector) -> dict[str, Any]:
+def answer_attributes(collector: StreamCollector) -> dict[str, Any]:
     """What an answer amounted to: names and numbers."""
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.response.id": collector.id,
         "gen_ai.response.model": collector.model,
         "gen_ai.response.finish_reasons": [collector.finish_reason] if collector.finish_reason else None,
     }
     usage = collector.usage or {}
-    told["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")
-    told["gen_ai.usage.output_tokens"] = usage.get("completion_tokens")
-    told["gen_ai.usage.cache_read.input_tokens"] = _detail(usage, "prompt_tokens_details", "cached_tokens")
-    told["gen_ai.usage.reasoning.output_tokens"] = _detail(usage, "completion_tokens_details", "reasoning_tokens")
-    return {name: value for name, value in told.items() if isinstance(value, str | int | list)}
+    attributes["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")
+    attributes["gen_ai.usage.output_tokens"] = usage.get("completion_tokens")
+    attributes["gen_ai.usage.cache_read.input_tokens"] = _usage_detail(usage, "prompt_tokens_details", "cached_tokens")
+    attributes["gen_ai.usage.reasoning.output_tokens"] = _usage_detail(
+        usage, "completion_tokens_details", "reasoning_tokens"
+    )
+    return {name: value for name, value in attributes.items() if isinstance(value, str | int | list)}
 
 
-def _detail(usage: Mapping[str, Any], group: str, name: str) -> Any:
+def _usage_detail(usage: Mapping[str, Any], group: str, name: str) -> Any:
     details = usage.get(group)
     return details.get(name) if isinstance(details, dict) else None

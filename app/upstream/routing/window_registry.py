@@ -8,48 +8,50 @@ from pathlib import Path
 
 import orjson
 
-PATH = Path(__file__).with_name("model_windows.json")
+WINDOW_TABLE_PATH = Path(__file__).with_name("model_windows.json")
 
-_PREFIX = re.compile(r"^.*/|^(?:(?:us|eu|apac|au|jp|ca|global)\.)?(?:[a-z0-9]+)\.(?=[a-z])")
+_PROVIDER_PREFIX = re.compile(r"^.*/|^(?:(?:us|eu|apac|au|jp|ca|global)\.)?(?:[a-z0-9]+)\.(?=[a-z])")
 """`openai/`, `accounts/x/models/`, and the region and maker of a Bedrock id (`us.anthropic.claude-…`)."""
-_TAIL = re.compile(
+_VERSION_SUFFIX = re.compile(
     r"(?:[-@:]20\d\d-?[01]\d-?[0-3]\d|-[01]\d-?[0-3]\d|-\d{2}-20\d\d|-\d{3,4}|@\d+|-v\d+(?::\d+)?|:\w[\w.-]*|-latest|-preview|-exp|-beta)$"
 )
 """A date, a version, a tag or a stage at the end of a name."""
 
 
-def find(model: str) -> tuple[int, int | None, int | None] | None:
+def find_known_window(model: str) -> tuple[int, int | None, int | None] | None:
     """(context window, longest prompt, longest answer) of a model in tokens; None where it is not known.
 
     Looked up as it is, without provider prefix, then without date, version or tag; upper and lower case are the same.
     """
-    table = _table()
-    for name in names_of(model):
-        limits = table.get(name)
+    windows = _load_window_table()
+    for name in list_lookup_names(model):
+        limits = windows.get(name)
         if limits is not None:
             return limits
     return None
 
 
-def base_name(model: str) -> str:
+def strip_provider_prefix(model: str) -> str:
     """A model's name in lower case without the prefix of its provider: `openai/GPT-4o` is `gpt-4o`."""
-    return _PREFIX.sub("", model.lower())
+    return _PROVIDER_PREFIX.sub("", model.lower())
 
 
-def undated(name: str) -> str:
+def strip_version_suffix(name: str) -> str:
     """A name without one date, version, tag or stage at its end."""
-    return _TAIL.sub("", name) or name
+    return _VERSION_SUFFIX.sub("", name) or name
 
 
 @functools.lru_cache(maxsize=512)
-def names_of(model: str) -> tuple[str, ...]:
+def list_lookup_names(model: str) -> tuple[str, ...]:
     """Under which names a model may be listed, the nearest first."""
-    names = [model.lower()[:256], base_name(model[:256])]
-    while (shorter := undated(names[-1])) != names[-1]:
+    names = [model.lower()[:256], strip_provider_prefix(model[:256])]
+    while (shorter := strip_version_suffix(names[-1])) != names[-1]:
         names.append(shorter)
     return tuple(dict.fromkeys(names))
 
 
 @functools.cache
-def _table() -> dict[str, tuple[int, int | None, int | None]]:
-    return {name: (limits[0], limits[1], limits[2]) for name, limits in orjson.loads(PATH.read_bytes()).items()}
+def _load_window_table() -> dict[str, tuple[int, int | None, int | None]]:
+    return {
+        name: (limits[0], limits[1], limits[2]) for name, limits in orjson.loads(WINDOW_TABLE_PATH.read_bytes()).items()
+    }

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider import ClientKey, Deployment, Provider, Window
+from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
 from app.upstream.routing import window_registry
 
 log = logging.getLogger(__name__)
 
 DEFAULT_WINDOW_TOKENS = 8192
 
-_SMALLEST_TOKENS = 256
-_LARGEST_TOKENS = 100_000_000
-_MOST_WINDOWS = 1_000
+_MIN_PLAUSIBLE_TOKENS = 256
+_MAX_PLAUSIBLE_TOKENS = 100_000_000
+_CACHED_WINDOWS = 1_000
 """Of so many models of one list it is remembered what it says: clients may ask for any name."""
 
-_SERVED = ("max_model_len", "n_ctx", "loaded_context_length")
+_SERVED_WINDOW_FIELDS = ("max_model_len", "n_ctx", "loaded_context_length")
 """The window as it is served now: vLLM and SGLang, llama.cpp, LM Studio."""
-_STATED = (
+_ADVERTISED_WINDOW_FIELDS = (
     "context_window",
     "context_length",
     "max_context_length",
@@ -40,156 +40,159 @@ _STATED = (
     "inputTokenLimit",
 )
 """The window as it is advertised: Groq, OpenRouter and Together, Mistral, Novita, Copilot, Anthropic, Gemini."""
-_TRAINED = ("n_ctx_train",)
+_TRAINED_WINDOW_FIELDS = ("n_ctx_train",)
 """llama.cpp says it of the model file; what is served may be less."""
-_OUTPUT = ("max_completion_tokens", "max_output_tokens", "max_output_length", "outputTokenLimit")
-_WITHIN = ("top_provider", "meta", "limits", "capabilities", "model_spec")
+_MAX_OUTPUT_FIELDS = ("max_completion_tokens", "max_output_tokens", "max_output_length", "outputTokenLimit")
+_NESTED_OBJECTS = ("top_provider", "meta", "limits", "capabilities", "model_spec")
 """Objects inside an entry that hold the same fields."""
 
 
 @dataclass(frozen=True, slots=True)
-class ListPolicy:
-    """How model lists are fetched: `wait_seconds` is the most that a request ever waits for one, `fresh_seconds` how
-    long one is believed, `failed_seconds` how long after a failure none is asked for."""
+class ModelListPolicy:
+    """How model lists are fetched: `max_wait_seconds` is the most that a request ever waits for one, `cache_seconds`
+    how
+    long one is believed, `retry_after_failure_seconds` how long after a failure none is asked for."""
 
-    wait_seconds: float = 2.0
-    fresh_seconds: float = 600.0
-    failed_seconds: float = 60.0
+    max_wait_seconds: float = 2.0
+    cache_seconds: float = 600.0
+    retry_after_failure_seconds: float = 60.0
 
 
-class Windows:
+class ContextWindows:
     """Context windows of deployments.
 
     Args:
-        learned: limits that overflows have taught, by `Deployment.key`.
+        learned_limits: limits that overflows have taught, by `Deployment.key`.
         default_tokens: for a model of which nothing is known.
-        known: the registry of known models: context window, longest prompt, longest answer.
+        find_known: the registry of known models: context window, longest prompt, longest answer.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        learned: Mapping[str, int] | None = None,
+        learned_limits: Mapping[str, int] | None = None,
         *,
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
-        lists: ListPolicy | None = None,
-        known: Callable[[str], tuple[int, int | None, int | None] | None] = window_registry.find,
+        list_policy: ModelListPolicy | None = None,
+        find_known: Callable[[str], tuple[int, int | None, int | None] | None] = window_registry.find_known_window,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._learned = {key: tokens for key, tokens in (learned or {}).items() if _is_plausible(tokens)}
+        self._learned_limits = {key: tokens for key, tokens in (learned_limits or {}).items() if _is_plausible(tokens)}
         self._default_tokens = default_tokens
-        self._lists = lists or ListPolicy()
-        self._known = known
+        self._list_policy = list_policy or ModelListPolicy()
+        self._find_known = find_known
         self._clock = clock
-        self._listings: dict[str, _Listing] = {}
+        self._model_lists: dict[str, _ProviderModelList] = {}
 
-    async def of(self, deployment: Deployment, client_key: ClientKey | None = None) -> Window:
+    async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None = None) -> ContextWindow:
         """The window of a deployment.
 
         Args:
             client_key: for the model list of a provider without a key of ours, if that may see it.
         """
         if deployment.context_window is not None:
-            return self._least(deployment, Window(deployment.context_window, "config", deployment.max_output_tokens))
-        listing = self._listing(deployment.provider)
-        listing.refresh(None if client_key is None else client_key.show_to(deployment.provider))
-        if listing.is_awaited:
-            await listing.settle()
-        listed = listing.window(deployment)
-        if listed is not None:
-            return self._least(deployment, listed)
-        known = self._known(deployment.upstream_model)
-        context, max_input, max_output = known or (self._default_tokens, None, None)
-        taught = self._learned.get(deployment.key)
-        if taught is not None:
-            return Window(taught, "learned", deployment.max_output_tokens or max_output)
-        source = "registry" if known else "default"
-        return Window(context, source, deployment.max_output_tokens or max_output, max_input)
+            return self._apply_learned_limit(
+                deployment, ContextWindow(deployment.context_window, "config", deployment.max_output_tokens)
+            )
+        model_list = self._find_model_list(deployment.provider)
+        model_list.start_fetch_if_stale(None if client_key is None else client_key.show_to(deployment.provider))
+        if model_list.is_fetching:
+            await model_list.wait_for_first_fetch()
+        listed_window = model_list.find_window(deployment)
+        if listed_window is not None:
+            return self._apply_learned_limit(deployment, listed_window)
+        known_window = self._find_known(deployment.upstream_model)
+        context, max_input, max_output = known_window or (self._default_tokens, None, None)
+        learned_tokens = self._learned_limits.get(deployment.key)
+        if learned_tokens is not None:
+            return ContextWindow(learned_tokens, "learned", deployment.max_output_tokens or max_output)
+        source = "registry" if known_window else "default"
+        return ContextWindow(context, source, deployment.max_output_tokens or max_output, max_input)
 
-    def learned(self, key: str, tokens: int) -> bool:
+    def learn_limit(self, key: str, tokens: int) -> bool:
         """Take note of a limit that an overflow stated; whether it is news."""
-        if not _is_plausible(tokens) or self._learned.get(key) == tokens:
+        if not _is_plausible(tokens) or self._learned_limits.get(key) == tokens:
             return False
-        self._learned[key] = tokens
+        self._learned_limits[key] = tokens
         log.info("%s is known to take %d tokens", key, tokens)
         return True
 
-    def prefetch(self, providers: Iterable[Provider]) -> None:
+    def prefetch_model_lists(self, providers: Iterable[UpstreamProvider]) -> None:
         """Begin to fetch the model lists of providers, so that no request waits for them. One that wants the client's
         key is asked again when a request brings it."""
         for provider in providers:
-            self._listing(provider).refresh(None)
+            self._find_model_list(provider).start_fetch_if_stale(None)
 
     async def aclose(self) -> None:
         """Stop fetching."""
-        for listing in self._listings.values():
-            await listing.aclose()
+        for model_list in self._model_lists.values():
+            await model_list.aclose()
 
-    def _least(self, deployment: Deployment, window: Window) -> Window:
-        taught = self._learned.get(deployment.key)
-        if taught is None or taught >= window.tokens:
+    def _apply_learned_limit(self, deployment: ModelDeployment, window: ContextWindow) -> ContextWindow:
+        learned_tokens = self._learned_limits.get(deployment.key)
+        if learned_tokens is None or learned_tokens >= window.tokens:
             return window
-        return Window(taught, "learned", window.max_output)
+        return ContextWindow(learned_tokens, "learned", window.max_output_tokens)
 
-    def _listing(self, provider: Provider) -> _Listing:
-        listing = self._listings.get(provider.name)
-        if listing is None:
-            listing = self._listings[provider.name] = _Listing(provider, self._lists, self._clock)
-        return listing
+    def _find_model_list(self, provider: UpstreamProvider) -> _ProviderModelList:
+        model_list = self._model_lists.get(provider.name)
+        if model_list is None:
+            model_list = self._model_lists[provider.name] = _ProviderModelList(provider, self._list_policy, self._clock)
+        return model_list
 
 
-class _Listing:
+class _ProviderModelList:
     """One provider's model list: fetched in the background, believed for a while, awaited once at most."""
 
-    def __init__(self, provider: Provider, policy: ListPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, provider: UpstreamProvider, policy: ModelListPolicy, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._policy = policy
         self._clock = clock
         self._entries: dict[str, dict[str, Any]] = {}
-        self._windows: dict[tuple[str, int | None], Window | None] = {}
+        self._windows: dict[tuple[str, int | None], ContextWindow | None] = {}
         """By model and the longest answer that is configured, what these entries come to."""
-        self._next_fetch = float("-inf")
-        self._refused_anonymous = False
-        self._patience_ends: float | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._next_fetch_at = float("-inf")
+        self._failed_without_key = False
+        self._wait_deadline: float | None = None
+        self._fetch_task: asyncio.Task[None] | None = None
 
-    def refresh(self, authorization: str | None) -> None:
+    def start_fetch_if_stale(self, authorization: str | None) -> None:
         """Begin to fetch, unless that is under way or the last result still counts. A failure without a client's key
         does not count against the first client that brings one."""
-        if self.is_awaited:
+        if self.is_fetching:
             return
-        worth_another_try = self._refused_anonymous and authorization is not None
-        if self._clock() < self._next_fetch and not worth_another_try:
+        worth_another_try = self._failed_without_key and authorization is not None
+        if self._clock() < self._next_fetch_at and not worth_another_try:
             return
-        self._task = asyncio.get_running_loop().create_task(self._fetch(authorization))
+        self._fetch_task = asyncio.get_running_loop().create_task(self._fetch_list(authorization))
 
     @property
-    def is_awaited(self) -> bool:
+    def is_fetching(self) -> bool:
         """Whether a fetch is under way."""
-        return self._task is not None and not self._task.done()
+        return self._fetch_task is not None and not self._fetch_task.done()
 
-    async def settle(self) -> None:
+    async def wait_for_first_fetch(self) -> None:
         """Wait for the first fetch; all requests together wait no longer than `wait_seconds` from its beginning."""
-        if self._task is None:
+        if self._fetch_task is None:
             return
-        if self._patience_ends is None:
-            self._patience_ends = self._clock() + self._policy.wait_seconds
-        remaining = self._patience_ends - self._clock()
+        if self._wait_deadline is None:
+            self._wait_deadline = self._clock() + self._policy.max_wait_seconds
+        remaining = self._wait_deadline - self._clock()
         if remaining > 0:
-            await asyncio.wait({self._task}, timeout=remaining)
+            await asyncio.wait({self._fetch_task}, timeout=remaining)
 
-    def window(self, deployment: Deployment) -> Window | None:
+    def find_window(self, deployment: ModelDeployment) -> ContextWindow | None:
         """What the list says of a deployment; worked out once for each list."""
         key = deployment.upstream_model, deployment.max_output_tokens
         if key in self._windows:
             return self._windows[key]
-        if len(self._windows) >= _MOST_WINDOWS:
+        if len(self._windows) >= _CACHED_WINDOWS:
             self._windows.clear()
-        entry = self._entry(deployment.upstream_model)
-        window = self._windows[key] = None if entry is None else _listed(deployment, entry)
+        entry = self._find_entry(deployment.upstream_model)
+        window = self._windows[key] = None if entry is None else _parse_window(deployment, entry)
         return window
 
-    def _entry(self, model: str) -> dict[str, Any] | None:
+    def _find_entry(self, model: str) -> dict[str, Any] | None:
         """What the list says of a model. A server of a single model is taken to serve it under any name."""
         found = self._entries.get(model) or self._entries.get(model.lower())
         if found is None and len(self._entries) == 1:
@@ -197,32 +200,34 @@ class _Listing:
         return found
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._fetch_task is not None:
+            self._fetch_task.cancel()
+            await asyncio.gather(self._fetch_task, return_exceptions=True)
 
-    async def _fetch(self, authorization: str | None) -> None:
+    async def _fetch_list(self, authorization: str | None) -> None:
         try:
-            entries = await self._provider.models(authorization)
+            entries = await self._provider.list_models(authorization)
         except UpstreamUnavailable as error:
             log.info("no model list from provider %r: %s", self._provider.name, error.message)
-            self._next_fetch = self._clock() + self._policy.failed_seconds
-            self._refused_anonymous = authorization is None
+            self._next_fetch_at = self._clock() + self._policy.retry_after_failure_seconds
+            self._failed_without_key = authorization is None
             return
-        self._refused_anonymous = False
-        self._entries = _by_name(entries)
+        self._failed_without_key = False
+        self._entries = _index_by_name(entries)
         self._windows.clear()
-        self._next_fetch = self._clock() + self._policy.fresh_seconds
+        self._next_fetch_at = self._clock() + self._policy.cache_seconds
 
 
-def _listed(deployment: Deployment, entry: Mapping[str, Any]) -> Window | None:
-    tokens = _window_of(entry)
+def _parse_window(deployment: ModelDeployment, entry: Mapping[str, Any]) -> ContextWindow | None:
+    tokens = _parse_window_tokens(entry)
     if tokens is None:
         return None
-    return Window(tokens, "upstream", deployment.max_output_tokens or _smallest(_numbers(entry, _OUTPUT)))
+    return ContextWindow(
+        tokens, "upstream", deployment.max_output_tokens or _find_smallest(_collect_numbers(entry, _MAX_OUTPUT_FIELDS))
+    )
 
 
-def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _index_by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     named = {}
     for entry in entries:
         name = entry.get("id") or entry.get("name")
@@ -231,28 +236,32 @@ def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return named
 
 
-def _window_of(entry: Mapping[str, Any]) -> int | None:
+def _parse_window_tokens(entry: Mapping[str, Any]) -> int | None:
     """The window of a list's entry: as it is served, else as it is advertised, else as the model was trained; of
     several numbers of a kind the smallest (a router's best host may take less than the model could)."""
-    for names in (_SERVED, _STATED, _TRAINED):
-        tokens = _smallest(_numbers(entry, names))
+    for names in (_SERVED_WINDOW_FIELDS, _ADVERTISED_WINDOW_FIELDS, _TRAINED_WINDOW_FIELDS):
+        tokens = _find_smallest(_collect_numbers(entry, names))
         if tokens is not None:
             return tokens
     return None
 
 
-def _numbers(entry: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+def _collect_numbers(entry: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     numbers = [entry[name] for name in names if name in entry]
-    for within in _WITHIN:
+    for within in _NESTED_OBJECTS:
         inner = entry.get(within)
         if isinstance(inner, dict):
-            numbers.extend(_numbers(inner, names))
+            numbers.extend(_collect_numbers(inner, names))
     return [number for number in numbers if _is_plausible(number)]
 
 
-def _smallest(numbers: Sequence[int]) -> int | None:
+def _find_smallest(numbers: Sequence[int]) -> int | None:
     return min(numbers, default=None)
 
 
 def _is_plausible(tokens: object) -> bool:
-    return isinstance(tokens, int) and not isinstance(tokens, bool) and _SMALLEST_TOKENS <= tokens <= _LARGEST_TOKENS
+    return (
+        isinstance(tokens, int)
+        and not isinstance(tokens, bool)
+        and _MIN_PLAUSIBLE_TOKENS <= tokens <= _MAX_PLAUSIBLE_TOKENS
+    )

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.errors import StoreUnavailable
 from app.main import create_app
-from app.settings import load
+from app.settings import load_settings
 from app.store.memory.backend import MemoryStore
 from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, serving, stream
@@ -379,7 +379,7 @@ async def test_the_overview_s_totals_agree_with_its_table_of_errors(monkeypatch:
 
 
 async def test_the_simulated_model_costs_nothing_whatever_it_is_called() -> None:
-    app = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}}))
+    app = create_app(load_settings(environ={}, arguments={("database",): {"url": "memory://"}}))
     async with serving(app) as address, httpx.AsyncClient(base_url=address) as client:
         for model in ("gpt-4o", "sim"):
             asked = {"model": model, "messages": [user("Hi")]}

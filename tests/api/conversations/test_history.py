@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.conversations.history.readable_log import MAX_CHARS
+from app.conversations.history.readable_log import MAX_TEXT_CHARS
 from tests.live import ScriptedUpstream, completion
 from tests.support.conversations_client import KEY, WINDOW, done, question, refused, talk
 from tests.support.gateway import World, answered, answering, assistant, long_history, result, user, world
@@ -181,7 +181,7 @@ async def test_everything_that_a_message_holds_is_told_without_its_bytes(monkeyp
     history = [
         {"role": "user", "name": "ada", "content": parts},
         assistant("Hm.", reasoning_content="Let me think.", tool_calls=[tool_call("look", '{"a":1}'), custom]),
-        result("x" * (MAX_CHARS + 1)),
+        result("x" * (MAX_TEXT_CHARS + 1)),
         result("", "call_2"),
         {"role": "assistant", "content": None, "refusal": "No."},
     ]
@@ -201,7 +201,7 @@ async def test_everything_that_a_message_holds_is_told_without_its_bytes(monkeyp
             {"id": "call_1", "name": "look", "arguments": '{"a":1}'},
             {"id": "call_2", "name": "shell", "arguments": "ls"},
         ]
-        assert (len(rows[2]["text"]), rows[2]["truncated"], rows[2]["tool_call_id"]) == (MAX_CHARS, True, "call_1")
+        assert (len(rows[2]["text"]), rows[2]["truncated"], rows[2]["tool_call_id"]) == (MAX_TEXT_CHARS, True, "call_1")
         assert (rows[3]["text"], rows[3]["truncated"]) == ("", False)
         assert (rows[4]["text"], rows[4]["refusal"]) == ("", "No.")
 

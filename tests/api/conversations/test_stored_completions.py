@@ -192,7 +192,7 @@ async def test_a_deleted_conversation_takes_its_completions_along(monkeypatch: p
     async with world(monkeypatch, numbered()) as w, client_of(w) as client:
         answer = await w.say([user("Hello")], store=True)
         (conversation,) = w.conversations()
-        await w.store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+        await w.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
         assert [one async for one in client.chat.completions.list()] == []
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.retrieve(answer["id"])

@@ -14,7 +14,7 @@ import pytest
 
 from app.conversation.messages import Conversation
 from app.errors import StoreUnavailable
-from app.store.contract import Append
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 from tests.live import ScriptedUpstream
@@ -186,7 +186,9 @@ async def test_the_ways_of_a_chatgpt_conversation_become_branches(monkeypatch: p
         body = await kept(w, [chatgpt_conversation(nodes, "green", title="Colours", create_time=9.5)])
         trunk, branch = body["data"]
         logs = [[one["content"] for one in await w.log(entry["id"])] for entry in body["data"]]
-        times = [entry.created_at for entry in await w.store.read(_conversation(w, trunk["id"]), 0, trunk["messages"])]
+        times = [
+            entry.created_at for entry in await w.store.read_log(_conversation(w, trunk["id"]), 0, trunk["messages"])
+        ]
         said = await w.say([user("Name a colour."), assistant("Red."), user("Why?")])
     assert logs == [["Name a colour.", "Blue.", "Another.", "Green."], ["Name a colour.", "Red."]]
     assert branch["parent"]["conversation_id"] == trunk["id"]
@@ -234,7 +236,7 @@ class Failing(MemoryStore):
         super().__init__(clock=lambda: datetime.now(UTC))
         self._left = appends
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         if not self._left:
             raise StoreUnavailable("gone")
         self._left -= 1
@@ -290,11 +292,11 @@ class Watched(MemoryStore):
         self.reads: list[int] = []
         self.appends: list[int] = []
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> Any:
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> Any:
         self.reads.append(to_seq - from_seq)
-        return await super().read(conversation, from_seq, to_seq)
+        return await super().read_log(conversation, from_seq, to_seq)
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         self.appends.append(len(write.messages))
         await super().append(write)
 

@@ -255,8 +255,8 @@ class CountingStore(MemoryStore):
 
     read_messages = 0
 
-    async def read(self, conversation, from_seq, to_seq):  # type: ignore[no-untyped-def]
-        found = await super().read(conversation, from_seq, to_seq)
+    async def read_log(self, conversation, from_seq, to_seq):  # type: ignore[no-untyped-def]
+        found = await super().read_log(conversation, from_seq, to_seq)
         self.read_messages += len(found)
         return found
 

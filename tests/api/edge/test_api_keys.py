@@ -18,7 +18,7 @@ import pytest
 from app.__main__ import main
 from app.assembly import models
 from app.conversation.api_keys import ApiKey
-from app.conversations.api_keys import Issuing, Wish
+from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import StoreUnavailable
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving
@@ -42,12 +42,12 @@ class Locked:
     def __init__(self, gateway: World) -> None:
         self.gateway = gateway
         self.upstream = gateway.upstream
-        self.issuing = Issuing(
+        self.issuing = ApiKeys(
             gateway.store, policies=["fade"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes
         )
 
     async def key(self, **wish: Any) -> tuple[str, ApiKey]:
-        return await self.issuing.issue(Wish(**{"name": "test", **wish}))
+        return await self.issuing.create_key(NewApiKey(**{"name": "test", **wish}))
 
     async def ask(self, method: str, path: str, secret: str | None = None, **options: Any) -> httpx.Response:
         headers = {**({"authorization": f"Bearer {secret}"} if secret else {}), **options.pop("headers", {})}
@@ -125,9 +125,9 @@ async def test_a_key_of_ours_never_reaches_a_provider(monkeypatch: pytest.Monkey
 
 
 async def test_a_provider_without_a_key_is_called_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = models._provider
+    made = models._build_provider
     monkeypatch.setattr(
-        models, "_provider", lambda name, section: made(name, section.model_copy(update={"api_key": None}))
+        models, "_build_provider", lambda name, section: made(name, section.model_copy(update={"api_key": None}))
     )
     async with locked(monkeypatch) as gateway:
         secret, _ = await gateway.key()
@@ -329,7 +329,7 @@ async def test_a_key_that_could_not_be_used_is_not_made(
         admin, _ = await gateway.key(scopes=("admin",))
         refused = await gateway.ask("POST", "/admin/keys", admin, json=wish)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
-        assert len(await gateway.gateway.store.keys()) == 1
+        assert len(await gateway.gateway.store.list_api_keys()) == 1
 
 
 ADMIN: list[tuple[str, str, Any]] = [

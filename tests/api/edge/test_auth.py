@@ -12,14 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.edge.auth import Auth, AuthRules, may_ask_for, tenant_of, tenant_of_end_user
-from app.conversation.api_keys import SCOPES, ApiKey, application_of
-from app.conversation.identity import new_conversation_id, root_of, seed, start_of
+from app.api.edge.auth import Authenticator, AuthRules, derive_end_user_tenant, derive_tenant, may_use_model
+from app.conversation.api_keys import SCOPES, ApiKey, extract_application_tenant
+from app.conversation.identity import (
+    compute_family_root,
+    compute_first_link,
+    compute_start_position,
+    make_conversation_id,
+)
 from app.conversation.messages import Conversation
-from app.conversations.api_keys import Issuing, Wish
+from app.conversations.api_keys import ApiKeys, NewApiKey
 from app.errors import InsufficientPermissions, InvalidApiKey, InvalidRequest, StoreUnavailable
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import Append
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 
 PEPPER = "a pepper of twenty-odd"
@@ -41,11 +46,11 @@ class Watched(MemoryStore):
         self.looks = 0
         self.is_away = False
 
-    async def key_of(self, digest: str) -> ApiKey | None:
+    async def find_api_key(self, digest: str) -> ApiKey | None:
         self.looks += 1
         if self.is_away:
             raise StoreUnavailable("The database is away.")
-        return await super().key_of(digest)
+        return await super().find_api_key(digest)
 
 
 class Door:
@@ -55,10 +60,10 @@ class Door:
         self.clock = Clock()
         self.store = Watched(self.clock)
         self.auth = self.another(mode, **rules)
-        self.issuing = Issuing(self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes)
+        self.issuing = ApiKeys(self.store, policies=["fade"], now=self.clock.now, random_bytes=secrets.token_bytes)
 
-    def another(self, mode: Any = "open", **rules: Any) -> Auth:
-        return Auth(
+    def another(self, mode: Any = "open", **rules: Any) -> Authenticator:
+        return Authenticator(
             self.store,
             AuthRules(mode=mode, **rules),
             now=self.clock.now,
@@ -67,14 +72,14 @@ class Door:
         )
 
     async def key(self, **wish: Any) -> tuple[str, ApiKey]:
-        return await self.issuing.issue(Wish(**{"name": "test", **wish}))
+        return await self.issuing.create_key(NewApiKey(**{"name": "test", **wish}))
 
     async def enter(self, secret: str, needs: Any = "chat", **headers: str) -> Caller:
-        return await self.auth.caller({"authorization": f"Bearer {secret}", **headers}, needs)
+        return await self.auth.authenticate({"authorization": f"Bearer {secret}", **headers}, needs)
 
 
 def chat(caller: Caller, **fields: bytes) -> ChatRequest:
-    return ChatRequest(caller=caller, request_id="r", body=b"{}", fields=fields, raws=[], model="m")
+    return ChatRequest(caller=caller, request_id="r", body=b"{}", raw_fields=fields, raw_messages=[], model="m")
 
 
 async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
@@ -88,9 +93,13 @@ async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
         {"authorization": f"Bearer {secret}", "x-api-key": secret},
         {"authorization": "Bearer ", "x-api-key": secret},
     ):
-        caller = await door.auth.caller(headers, "chat")
+        caller = await door.auth.authenticate(headers, "chat")
         assert caller == Caller(
-            tenant="acme", scopes=("chat", "read", "manage"), policy="fade", models=("m*",), key_id=key.id
+            tenant="acme",
+            scopes=("chat", "read", "manage"),
+            default_policy="fade",
+            allowed_models=("m*",),
+            api_key_id=key.id,
         )
         assert caller.authorization is None
 
@@ -100,14 +109,14 @@ async def test_a_key_is_its_tenant_and_never_travels_on() -> None:
 )
 async def test_without_a_key_nobody_is_let_in(headers: dict[str, str]) -> None:
     with pytest.raises(InvalidApiKey, match="did not provide"):
-        await Door().auth.caller(headers, "chat")
+        await Door().auth.authenticate(headers, "chat")
 
 
 async def test_a_key_that_is_unknown_revoked_or_expired_is_refused_without_being_told() -> None:
     door = Door(cache_seconds=0)
     expiring, _ = await door.key(expires_at=door.clock.now() + timedelta(days=30))
     revoked, key = await door.key()
-    await door.issuing.revoke(key.id)
+    await door.issuing.revoke_key(key.id)
     await door.enter(expiring)
     door.clock.seconds += 30 * 86_400
     for secret, told in ((expiring, "expired"), (revoked, "revoked"), ("ck_wrong", "Incorrect API key")):
@@ -134,7 +143,7 @@ async def test_a_key_is_looked_up_once_and_trusted_for_a_while() -> None:
     for _ in range(10):
         await door.enter(secret)
     assert door.store.looks == 1
-    await door.issuing.revoke(key.id)
+    await door.issuing.revoke_key(key.id)
     door.clock.seconds += 4.9
     await door.enter(secret)
     door.clock.seconds += 0.2
@@ -146,7 +155,7 @@ async def test_this_process_notices_at_once_what_it_changed_itself() -> None:
     door = Door(cache_seconds=3600)
     secret, key = await door.key()
     await door.enter(secret)
-    door.auth.forget(await door.issuing.revoke(key.id))
+    door.auth.evict_key(await door.issuing.revoke_key(key.id))
     with pytest.raises(InvalidApiKey):
         await door.enter(secret)
 
@@ -163,19 +172,19 @@ async def test_a_key_expires_while_it_is_trusted() -> None:
 async def test_an_unknown_key_is_believed_to_be_unknown_for_a_second_only() -> None:
     door = Door(cache_seconds=60)
     secret, key = await door.key()
-    await door.store.revoke_key(key.id)
+    await door.store.revoke_api_key(key.id)
     other = Door(cache_seconds=60)
     for _ in range(3):
         with pytest.raises(InvalidApiKey):
             await other.enter(secret)
     assert other.store.looks == 1
-    await other.store.add_key(key)
+    await other.store.add_api_key(key)
     other.clock.seconds += 1
     await other.enter(secret)
 
 
 async def test_guesses_never_push_out_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.edge.api_key_cache.MAX_KEYS", 3)
+    monkeypatch.setattr("app.api.edge.api_key_cache.MAX_CACHED_KEYS", 3)
     door = Door()
     secret, _ = await door.key()
     await door.enter(secret)
@@ -211,7 +220,7 @@ async def test_a_revoked_key_does_not_come_back_while_the_store_is_away() -> Non
     door = Door(cache_seconds=0)
     secret, key = await door.key()
     await door.enter(secret)
-    await door.issuing.revoke(key.id)
+    await door.issuing.revoke_key(key.id)
     with pytest.raises(InvalidApiKey):
         await door.enter(secret)
     door.store.is_away = True
@@ -224,9 +233,9 @@ async def test_in_mode_open_each_credential_is_a_tenant_and_travels_on() -> None
     one = await door.enter("sk-one")
     assert one.authorization == "Bearer sk-one"
     assert await door.enter("sk-one") is one, "remembered"
-    by_header = await door.auth.caller({"api-key": "sk-one"}, "manage")
+    by_header = await door.auth.authenticate({"api-key": "sk-one"}, "manage")
     assert by_header.authorization == "Bearer sk-one"
-    nobody = await door.auth.caller({}, "chat")
+    nobody = await door.auth.authenticate({}, "chat")
     assert nobody == Caller(tenant="anonymous")
     assert len({one.tenant, (await door.enter("sk-two")).tenant, nobody.tenant}) == 3
     with pytest.raises(InsufficientPermissions, match=r"auth\.mode"):
@@ -241,7 +250,7 @@ async def test_in_mode_open_x_api_key_is_a_credential_like_a_bearer_token() -> N
         {"x-api-key": "sk-one", "authorization": "Bearer "},
         {"x-api-key": " sk-one", "authorization": "Bearer sk-one", "api-key": "sk-one"},
     ):
-        assert await door.auth.caller(headers, "chat") == one
+        assert await door.auth.authenticate(headers, "chat") == one
 
 
 @pytest.mark.parametrize("mode", ["open", "keys"])
@@ -259,55 +268,57 @@ async def test_headers_that_show_different_credentials_are_refused(mode: Any, ot
     secret, _ = await door.key()
     headers = {"x-api-key": secret, **{name: value.format(secret) for name, value in others.items()}}
     with pytest.raises(InvalidRequest, match="different credentials") as refused:
-        await door.auth.caller(headers, "chat")
+        await door.auth.authenticate(headers, "chat")
     assert (refused.value.status, refused.value.code) == (400, "conflicting_credentials")
     assert secret not in refused.value.message
     with pytest.raises(InvalidRequest, match="different credentials"):
-        await door.auth.scopes(headers)
+        await door.auth.list_scopes(headers)
 
 
 async def test_no_more_callers_are_remembered_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.edge.auth.MAX_CALLERS", 3)
+    monkeypatch.setattr("app.api.edge.auth.MAX_CACHED_CALLERS", 3)
     door = Door("open")
     for number in range(10):
         await door.enter(f"sk-{number}")
     await door.enter("sk-" + "x" * 5000)
-    assert len(door.auth._callers) == 3
+    assert len(door.auth._caller_cache) == 3
 
 
 async def test_a_new_database_gets_a_pepper_that_all_processes_share() -> None:
     door = Door("open")
     replica = door.another()
-    await door.auth.open()
-    await replica.open()
-    tenants = {(await auth.caller({"authorization": "Bearer sk"}, "chat")).tenant for auth in (door.auth, replica)}
+    await door.auth.initialize()
+    await replica.initialize()
+    tenants = {
+        (await auth.authenticate({"authorization": "Bearer sk"}, "chat")).tenant for auth in (door.auth, replica)
+    }
     assert len(tenants) == 1
-    assert tenants != {tenant_of("Bearer sk", "")}
+    assert tenants != {derive_tenant("Bearer sk", "")}
     elsewhere = Door("open")
-    await elsewhere.auth.open()
+    await elsewhere.auth.initialize()
     assert (await elsewhere.enter("sk")).tenant not in tenants
 
 
 async def test_a_database_from_before_peppers_keeps_its_tenants() -> None:
     door = Door("open")
     old = hashlib.sha256(b"concertina/tenant\0Bearer sk").hexdigest()[:32]
-    await door.store.append(Append(conversation_of(old), after_seq=-1, messages=[], creates=True))
-    await door.auth.open()
+    await door.store.append(LogAppend(conversation_of(old), after_seq=-1, messages=[], creates_conversation=True))
+    await door.auth.initialize()
     assert (await door.enter("sk")).tenant == old
-    await door.another().open()
-    assert await door.store.server_secret("pepper", proposed="another") == ""
+    await door.another().initialize()
+    assert await door.store.ensure_server_secret("pepper", proposed="another") == ""
 
 
 def conversation_of(tenant: str) -> Conversation:
-    root = root_of(tenant, seed(tenant))
-    start = start_of(tenant)
+    root = compute_family_root(tenant, compute_first_link(tenant))
+    start = compute_start_position(tenant)
     return Conversation(
-        id=new_conversation_id(root, secrets.token_bytes),
+        id=make_conversation_id(root, secrets.token_bytes),
         root=root,
         tenant=tenant,
         head_seq=-1,
         head_link=start.link,
-        head_skeleton=start.skeleton,
+        head_skeleton=start.skeleton_link,
         head_tokens_total=0,
         answered=False,
         encoding="o200k_base",
@@ -316,22 +327,22 @@ def conversation_of(tenant: str) -> Conversation:
 
 async def test_a_configured_pepper_counts_and_is_kept_nowhere() -> None:
     door = Door("open", pepper=PEPPER)
-    await door.auth.open()
-    assert (await door.enter("sk")).tenant == tenant_of("Bearer sk", PEPPER)
-    assert await door.store.server_secret("pepper", proposed="nothing") == "nothing"
+    await door.auth.initialize()
+    assert (await door.enter("sk")).tenant == derive_tenant("Bearer sk", PEPPER)
+    assert await door.store.ensure_server_secret("pepper", proposed="nothing") == "nothing"
 
 
 async def test_a_start_without_any_key_says_how_to_make_one(caplog: pytest.LogCaptureFixture) -> None:
     door = Door("keys")
     with caplog.at_level(logging.WARNING):
-        await door.auth.open()
+        await door.auth.initialize()
         assert [record.message for record in caplog.records] == [
             "there is no API key yet: nobody is let in until `concertina keys create` has made one"
         ]
         caplog.clear()
         await door.key()
-        await door.another("keys").open()
-        await Door("open").auth.open()
+        await door.another("keys").initialize()
+        await Door("open").auth.initialize()
     assert caplog.records == []
 
 
@@ -342,7 +353,7 @@ async def test_end_users_are_tenants_of_their_own(mode: Any) -> None:
     application = await door.enter(secret)
     anna, ben = [await door.enter(secret, **{"x-end-user-id": name}) for name in ("anna", "ben")]
     assert len({application.tenant, anna.tenant, ben.tenant}) == 3
-    assert {application_of(one.tenant) for one in (anna, ben)} == {application.tenant}
+    assert {extract_application_tenant(one.tenant) for one in (anna, ben)} == {application.tenant}
     assert await door.enter(secret, "read", **{"x-end-user-id": "anna"}) == anna
     assert (await door.enter(secret, **{"x-end-user-id": " "})).tenant == application.tenant
     other, _ = await door.key()
@@ -356,7 +367,7 @@ async def test_a_body_names_the_end_user_where_no_header_does() -> None:
     application = await door.enter("sk")
 
     def tenant(headers: dict[str, str] | None = None, **fields: bytes) -> str:
-        return door.auth.admit(chat(application, **fields), headers or {}).caller.tenant
+        return door.auth.authorize_request(chat(application, **fields), headers or {}).caller.tenant
 
     assert tenant(safety_identifier='"annà"'.encode()) == by_header.tenant, "latin-1 in headers, UTF-8 in bodies"
     assert tenant(user='"annà"'.encode()) == by_header.tenant
@@ -373,7 +384,7 @@ async def test_end_users_are_not_told_apart_unless_that_is_wanted() -> None:
     caller = await door.enter("sk", **{"x-end-user-id": "anna"})
     assert caller == await door.enter("sk")
     request = chat(caller, user=b'"anna"')
-    assert door.auth.admit(request, {}) is request
+    assert door.auth.authorize_request(request, {}) is request
 
 
 @pytest.mark.parametrize(
@@ -391,13 +402,13 @@ async def test_end_users_are_not_told_apart_unless_that_is_wanted() -> None:
     ],
 )
 def test_models_are_allowed_by_name_and_wildcard(allowed: tuple[str, ...], model: str, may: bool) -> None:
-    assert may_ask_for(Caller("t", models=allowed), model) is may
+    assert may_use_model(Caller("t", allowed_models=allowed), model) is may
 
 
 @given(st.text(), st.text(), st.binary(), st.binary(), st.text())
 def test_tenants_of_end_users_never_meet(tenant: str, other: str, user: bytes, other_user: bytes, pepper: str) -> None:
     pepper = pepper.encode("utf-8", "replace").decode()
     pairs = [(tenant.replace("/", ""), user), (other.replace("/", ""), other_user)]
-    derived = [tenant_of_end_user(*pair, pepper) for pair in pairs]
+    derived = [derive_end_user_tenant(*pair, pepper) for pair in pairs]
     assert (derived[0] == derived[1]) is (pairs[0] == pairs[1])
-    assert [application_of(one) for one in derived] == [application for application, _ in pairs]
+    assert [extract_application_tenant(one) for one in derived] == [application for application, _ in pairs]

@@ -69,7 +69,7 @@ async def test_a_client_that_hangs_up_takes_the_upstream_call_with_it(monkeypatc
         assert clock.seconds() - left < LEFT_SECONDS
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
-        (_, answer) = await w.store.read(conversation, 0, 2)
+        (_, answer) = await w.store.read_log(conversation, 0, 2)
     assert (answer.message.text, answer.incomplete) == ("Half an", True)
 
 
@@ -172,7 +172,7 @@ async def test_a_slow_reader_gets_everything(monkeypatch: pytest.MonkeyPatch) ->
             async for piece in pieces:
                 received += piece
         (conversation,) = w.conversations()
-        (_, kept) = await w.store.read(conversation, 0, 2)
+        (_, kept) = await w.store.read_log(conversation, 0, 2)
     assert received.endswith(DONE)
     assert (kept.message.text, kept.incomplete) == ("".join(words), False)
 
@@ -184,5 +184,5 @@ async def test_a_client_that_leaves_with_unread_data_is_noticed(monkeypatch: pyt
         await leave_after(w, [user("x")], 4)
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
-        (_, kept) = await w.store.read(conversation, 0, 2)
+        (_, kept) = await w.store.read_log(conversation, 0, 2)
     assert kept.incomplete

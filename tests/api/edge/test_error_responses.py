@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.error_responses import error_headers
+from app.api.edge.error_responses import build_error_headers
 from app.errors import StoreUnavailable, UpstreamUnavailable
 from tests.live import Reply, ScriptedUpstream, completion, serving
 from tests.support.gateway import user, world
@@ -76,7 +76,7 @@ async def test_no_cache_may_keep_what_is_below_v1(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "place", ["app.api.chat_completions.parse_chat_request", "app.pipeline.call.upstream_call.upstream_body"]
+    "place", ["app.api.chat_completions.parse_chat_request", "app.pipeline.call.upstream_call.build_upstream_body"]
 )
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_fault_of_our_own_says_no_more_than_that(
@@ -101,7 +101,7 @@ async def test_a_fault_of_our_own_on_another_path_says_no_more_than_that(monkeyp
     def fault(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("app.api.edge.auth.Auth.caller", fault)
+    monkeypatch.setattr("app.api.edge.auth.Authenticator.authenticate", fault)
     async with world(monkeypatch, ScriptedUpstream()) as w:
         answer = await w.client.get(f"{w.base_url}/models")
     assert answer.status_code == 500
@@ -230,8 +230,8 @@ async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.Mon
         async def away(**_: object) -> None:
             raise StoreUnavailable("The database does not answer.")
 
-        monkeypatch.setattr(w.store, "get", away)
-        monkeypatch.setattr(w.store, "find", away)
+        monkeypatch.setattr(w.store, "find_conversation", away)
+        monkeypatch.setattr(w.store, "find_link_matches", away)
         appended = await w.post([user("x")], headers={"x-conversation-id": "mine"})
         resent = await w.post([user("x"), {"role": "assistant", "content": "y"}, user("z")])
     assert (appended.status_code, appended.json()["error"]["code"]) == (503, "store_unavailable")
@@ -243,7 +243,7 @@ async def test_a_store_that_is_away_is_said_with_a_pause(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1"), (1.0, "1"), (1.2, "2"), (59.01, "60")])
 def test_nobody_is_told_to_come_again_too_early(seconds: float, said: str) -> None:
     error = UpstreamUnavailable("Not now.", status=503, retry_after_seconds=seconds)
-    assert error_headers(error)["retry-after"] == said
+    assert build_error_headers(error)["retry-after"] == said
 
 
 async def test_a_conversation_that_is_busy_is_said_to_be_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.observability.log import configure
+from app.observability.log import configure_logging
 from tests.api.edge.test_disconnect import BEGUN, leave_after
 from tests.api.edge.test_request_traces import TRACEPARENT, TRACES, Trace, trace
 from tests.live import DROP, Reply, ScriptedUpstream, completion
@@ -29,7 +29,7 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     before = root.handlers[:], root.level
     written = io.StringIO()
-    configure("debug", "json", written)
+    configure_logging("debug", "json", written)
     for client in ("httpx", "httpcore"):  # the test's own, which says where it goes
         logging.getLogger(client).setLevel(logging.ERROR)
     yield written

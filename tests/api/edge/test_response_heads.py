@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.api.edge.connections import Cycle
+from app.api.edge.connections import RequestCycle
 
 LENGTHS = st.tuples(st.just(b"content-length"), st.sampled_from([b"2", b"3", b"4"]))
 OTHERS = st.tuples(
@@ -75,7 +75,7 @@ def told(kind: type[RequestResponseCycle], method: str, keep_alive: bool, status
 def test_an_answer_is_what_uvicorn_itself_would_write(
     method: str, keep_alive: bool, status: int, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    ours = told(Cycle, method, keep_alive, status, headers)
+    ours = told(RequestCycle, method, keep_alive, status, headers)
     theirs = told(RequestResponseCycle, method, keep_alive, status, headers)
     assert ours == theirs
 
@@ -85,6 +85,6 @@ def test_an_answer_is_what_uvicorn_itself_would_write(
     [(b"x", b"a\r\nset-cookie: b"), (b"x", b"a\n"), (b"x", b"\x00"), (b"x\r\ny", b"a"), (b"x y", b"a"), (b"x:y", b"a")],
 )
 def test_a_header_that_would_be_read_as_another_is_not_sent(header: tuple[bytes, bytes]) -> None:
-    outcome, lines, body, *_ = told(Cycle, "GET", True, 200, [header])
+    outcome, lines, body, *_ = told(RequestCycle, "GET", True, 200, [header])
     assert outcome == "RuntimeError"
     assert (lines, body) == ([b""], b"")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.connections import Connection, Connections
+from app.api.edge.connections import ClientConnection, ClientConnections
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, stream
 from tests.support.gateway import World, user
 from tests.support.gateway import world as a_world
@@ -88,17 +88,17 @@ async def cut(w: World, reason: str) -> float:
     return next(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
 
 
-def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+def looked_at_by_hand(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]:
     """The connections that open from now on. The gateway does not look at them by itself: the test owns the time."""
-    opened: list[Connection] = []
-    add = Connections.add
+    opened: list[ClientConnection] = []
+    add = ClientConnections.add
 
-    def noted(connections: Connections, connection: Connection) -> bool:
+    def noted(connections: ClientConnections, connection: ClientConnection) -> bool:
         opened.append(connection)
         return add(connections, connection)
 
-    monkeypatch.setattr("app.api.edge.connections.LOOK_SECONDS", (3600.0, 3600.0))
-    monkeypatch.setattr(Connections, "add", noted)
+    monkeypatch.setattr("app.api.edge.connections.CHECK_INTERVAL_RANGE_SECONDS", (3600.0, 3600.0))
+    monkeypatch.setattr(ClientConnections, "add", noted)
     return opened
 
 
@@ -161,7 +161,7 @@ async def test_a_slow_body_above_the_least_rate_is_waited_for(monkeypatch: pytes
             sent_bytes += len(piece)
             await until(lambda: opened[0]._received_bytes == sent_bytes)  # noqa: B023 - it is awaited at once
             seconds += 0.15
-            opened[0].look(seconds)
+            opened[0].check_timeout(seconds)
         assert seconds > 10 * QUICK["slow_client_seconds"]
         async with asyncio.timeout(WAIT_SECONDS):
             assert (await client.reader.read()).startswith(b"HTTP/1.1 200")
@@ -235,7 +235,7 @@ async def test_a_client_that_does_not_read_is_cut_and_its_answer_is_stored(monke
         client.send(ask_for_stream("x"))
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
-        (_, kept) = await w.store.read(conversation, 0, 2)
+        (_, kept) = await w.store.read_log(conversation, 0, 2)
         assert (kept.message.text, kept.incomplete) == ("".join(words), False)
         assert await cut(w, "reader") == 1
         await client.until_cut()

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.main import create_app
-from app.settings import load
+from app.settings import load_settings
 from tests.live import Reply, ScriptedUpstream
 from tests.support.conversations_client import WINDOW, done, talk
 from tests.support.gateway import World, answering, user, world
@@ -90,7 +90,9 @@ WITHOUT_IDS: Final = {
 
 def operations() -> set[str]:
     """What the application offers, as `GET /v1/…`."""
-    application: Any = create_app(load(environ={}, arguments={("database",): {"url": "memory://"}})).application.made()
+    application: Any = create_app(
+        load_settings(environ={}, arguments={("database",): {"url": "memory://"}})
+    ).application.load_blocking()
     paths: dict[str, dict[str, Any]] = application.openapi()["paths"]
     return {f"{method.upper()} {path}" for path, item in paths.items() for method in item if method in METHODS}
 

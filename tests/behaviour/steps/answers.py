@@ -133,7 +133,7 @@ def _(talk: Talk, text: str) -> None:
 
 @then(step("the estimate is {times:N} times what we count ourselves"))
 def _(talk: Talk, times: int) -> None:
-    own = COUNTER.request(talk.answer.view, tools=talk.tools)
+    own = COUNTER.count_request(talk.answer.view, tools=talk.tools)
     assert talk.answer.context["prompt_tokens"] == pytest.approx(own * times, rel=0.01)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_bdd import given, then, when
 
-from app.conversations.api_keys import Issuing, Wish
+from app.conversations.api_keys import ApiKeys, NewApiKey
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 
@@ -45,8 +45,8 @@ def _(talk: Talk, name: str, tenant: str, policy: str) -> None:
 
 @given(step('the key "{name}" has been revoked'))
 def _(talk: Talk, name: str) -> None:
-    (key,) = (one for one in talk.run(_issuing(talk).keys()) if one.name == name)
-    talk.run(_issuing(talk).revoke(key.id))
+    (key,) = (one for one in talk.run(_issuing(talk).list_keys()) if one.name == name)
+    talk.run(_issuing(talk).revoke_key(key.id))
 
 
 @when(step('the user says "{text}" with the key "{name}"'))
@@ -78,15 +78,15 @@ def _(talk: Talk) -> None:
 
 
 def _make(talk: Talk, name: str, tenant: str, **wish: Any) -> None:
-    talk.secrets[name], _key = talk.run(_issuing(talk).issue(Wish(name=name, tenant=tenant, **wish)))
+    talk.secrets[name], _key = talk.run(_issuing(talk).create_key(NewApiKey(name=name, tenant=tenant, **wish)))
 
 
 def _shown(talk: Talk, name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {talk.secrets[name]}"}
 
 
-def _issuing(talk: Talk) -> Issuing:
+def _issuing(talk: Talk) -> ApiKeys:
     """Keys in the store of the gateway, which runs from now on."""
     talk.run(talk.start())
     assert talk.store is not None
-    return Issuing(talk.store, policies=["prune"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)
+    return ApiKeys(talk.store, policies=["prune"], now=lambda: datetime.now(UTC), random_bytes=secrets.token_bytes)

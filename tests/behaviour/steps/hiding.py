@@ -10,7 +10,7 @@ import yaml
 from pytest_bdd import given, then, when
 
 from app.__main__ import main
-from app.store.connect import open_store
+from app.store.connect import create_store
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 
@@ -26,9 +26,9 @@ def _run(talk: Talk, *command: str) -> None:
     }
     file = talk.folder / "config.yaml"
     file.write_text(yaml.safe_dump({"database": {"url": talk.database}, **sections}))
-    talk.patch.setattr("app.assembly.engine.open_store", open_store)
+    talk.patch.setattr("app.assembly.engine.create_store", create_store)
     assert main([*command, "--config", str(file)]) == 0
-    talk.patch.setattr("app.assembly.engine.open_store", talk._opened)
+    talk.patch.setattr("app.assembly.engine.create_store", talk._opened)
 
 
 def _file(talk: Talk) -> bytes:
@@ -76,7 +76,7 @@ def _(talk: Talk, text: str, days: int) -> None:
     talk.say({"role": "user", "content": text})
     talk.stop()
     talk.patch.setattr(talk, "_opened", opened)
-    talk.patch.setattr("app.assembly.engine.open_store", opened)
+    talk.patch.setattr("app.assembly.engine.create_store", opened)
 
 
 @when("old conversations are erased")

@@ -61,7 +61,7 @@ def _(talk: Talk) -> None:
 def _(talk: Talk, tokens: int) -> None:
     quotations = [message for message in talk.answer.view if str(message["content"]).startswith(QUOTED)]
     assert quotations
-    assert sum(map(COUNTER.message, quotations)) <= tokens
+    assert sum(map(COUNTER.count_message, quotations)) <= tokens
 
 
 @then("the model was offered a tool to search the conversation")

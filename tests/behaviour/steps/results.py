@@ -114,7 +114,7 @@ def _(talk: Talk, chars: int) -> None:
 @then(step("the first result took at most {tokens:N} tokens, and everything else was shown word for word"))
 def _(talk: Talk, tokens: int) -> None:
     first = results(talk.answer.view)[0]
-    assert COUNTER.message(first) <= tokens
+    assert COUNTER.count_message(first) <= tokens
     assert is_excerpt(*pairs(talk)[0])
     assert [entry for entry in talk.answer.view if entry != first] == [
         entry for entry in [*talk.instructions, *talk.answer.messages] if entry.get("tool_call_id") != "call_1"

@@ -68,7 +68,7 @@ def _(talk: Talk, tokens: int) -> None:
 @given(step("tool schemas of about {tokens:N} tokens"))
 def _(talk: Talk, tokens: int) -> None:
     number = 0
-    while COUNTER.tools(talk.tools) < tokens:
+    while COUNTER.count_tools(talk.tools) < tokens:
         number += 1
         talk.tools.append(tool(f"look_up_{number}"))
 

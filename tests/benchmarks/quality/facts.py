@@ -91,10 +91,10 @@ def keep_newest(told: Sequence[Chat], *, window: int) -> Result:
     found = []
     for chat in told:
         for question in chat.questions:
-            left = window * KEPT_SHARE - COUNTER.request([_user(question.text)])
+            left = window * KEPT_SHARE - COUNTER.count_request([_user(question.text)])
             kept: list[str] = []
             for text in reversed(chat.said):
-                left -= COUNTER.message(_user(text))
+                left -= COUNTER.count_message(_user(text))
                 if left < 0:
                     break
                 kept.append(text)

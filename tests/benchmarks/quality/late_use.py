@@ -57,7 +57,7 @@ class Result:
 
 def instructions_tokens(run: Run) -> int:
     """System messages and tool schemas of a run."""
-    return COUNTER.request(run.instructions, tools=run.tools)
+    return COUNTER.count_request(run.instructions, tools=run.tools)
 
 
 async def measure(variant: Variant, played: Sequence[Run], *, room_tokens: int, summaries: str) -> Result:
@@ -95,7 +95,7 @@ def newest(messages: Sequence[Message], limit_tokens: float) -> Sequence[Message
     """The last messages within a limit, without results whose calls are left out."""
     first = len(messages)
     for at in reversed(range(len(messages))):
-        limit_tokens -= COUNTER.message(messages[at])
+        limit_tokens -= COUNTER.count_message(messages[at])
         if limit_tokens < 0:
             break
         first = at

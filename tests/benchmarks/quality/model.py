@@ -58,7 +58,7 @@ def acknowledge(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def counted(body: Mapping[str, Any]) -> int:
     """Prompt tokens in the encoding of current models."""
-    return COUNTER.request(body["messages"], tools=body.get("tools"))
+    return COUNTER.count_request(body["messages"], tools=body.get("tools"))
 
 
 def by_length(body: Mapping[str, Any]) -> int:

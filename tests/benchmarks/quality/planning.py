@@ -13,9 +13,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from app.assembly.models import policy_of
-from app.context.plan.policy import Policy
-from app.settings import load
+from app.assembly.models import build_policy
+from app.context.plan.policy import ContextPolicy
+from app.settings import load_settings
 from tests.benchmarks.quality.texts import Prose
 from tests.context.planned_conversation import Body, World, assistant, calls, result, user
 
@@ -31,7 +31,7 @@ WINDOW_DIVISOR: Final = 20
 MOST_MS, MOST_IDLE_MS = 20.0, 2.0
 
 
-def measure(policy: Policy, *, messages: int = MESSAGES) -> dict[str, float]:
+def measure(policy: ContextPolicy, *, messages: int = MESSAGES) -> dict[str, float]:
     """Milliseconds of CPU time, the best of several plans each."""
     bodies = talk(messages)
     wide, narrow = World(policy=policy, bodies=bodies), World(policy=policy, bodies=bodies)
@@ -46,7 +46,7 @@ def measure(policy: Policy, *, messages: int = MESSAGES) -> dict[str, float]:
     return {**found, "the turn after": best_ms(lambda: _planned(narrow))}
 
 
-def growth(policy: Policy, *, results: int = RESULTS, times: Sequence[int] = TIMES) -> list[float]:
+def growth(policy: ContextPolicy, *, results: int = RESULTS, times: Sequence[int] = TIMES) -> list[float]:
     """Milliseconds of CPU time to shorten the same tool results, so many times as long each."""
     found = []
     for factor in times:
@@ -87,7 +87,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 async def run(options: Namespace, console: Console) -> dict[str, Any]:
-    settings = load(environ={})
+    settings = load_settings(environ={})
     results: dict[str, Any] = {}
     first_times = (f"everything fits (≤ {MOST_IDLE_MS:g})", f"first contact (≤ {MOST_MS:g})")
     table = Table("ms of CPU", *first_times, f"the turn after (≤ {MOST_IDLE_MS:g})", "results ×1, ×2, ×4")
@@ -95,7 +95,7 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
         if kind not in settings.policies:
             console.print(f"{kind} is not there")
             continue
-        policy = policy_of(settings, kind)
+        policy = build_policy(settings, kind)
         found, longer = measure(policy, messages=options.messages), growth(policy)
         results[kind] = {**found, "growth": longer}
         table.add_row(kind, *(f"{value:.2f}" for value in found.values()), ", ".join(f"{one:.1f}" for one in longer))

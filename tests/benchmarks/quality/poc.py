@@ -55,7 +55,7 @@ class Held:
 
     @property
     def sent_tokens(self) -> list[int]:
-        return [COUNTER.request(messages) for messages in self.sent]
+        return [COUNTER.count_request(messages) for messages in self.sent]
 
     @property
     def baselines(self) -> list[int]:
@@ -84,7 +84,7 @@ async def hold(variant: Variant, *, turns: int = TURNS) -> Held:
         ConfigurationError: the gateway does not know the variant.
     """
     simulator = Simulator(
-        SimulatorOptions(recorded_requests=10 * turns),
+        SimulatorOptions(max_recorded_requests=10 * turns),
         lambda _: COUNTER,
         clock=time.time,
         new_id=lambda: uuid.uuid4().hex,
@@ -99,7 +99,7 @@ async def hold(variant: Variant, *, turns: int = TURNS) -> Held:
     ):
         for turn in conversation(turns):
             messages.append({"role": "user", "content": turn.text})
-            full_tokens += COUNTER.request(messages)
+            full_tokens += COUNTER.count_request(messages)
             answered = await client.post("/chat/completions", json={"model": MODEL, "messages": messages})
             answered.raise_for_status()
             answer = answered.json()
@@ -108,9 +108,9 @@ async def hold(variant: Variant, *, turns: int = TURNS) -> Held:
             sent.append(_last_that_asks(simulator, turn.question))
             if turn.expected is not None:
                 probes[turn.number] = turn.expected in str(messages[-1]["content"])
-    bodies = [asked["body"] for asked in simulator.requests if asked["path"] == "/chat/completions"]
+    bodies = [asked["body"] for asked in simulator.recorded_requests if asked["path"] == "/chat/completions"]
     summaries = [body for body in bodies if not any(body["messages"] is asked for asked in sent)]
-    tokens = sum(COUNTER.request(body["messages"], tools=body.get("tools")) for body in summaries)
+    tokens = sum(COUNTER.count_request(body["messages"], tools=body.get("tools")) for body in summaries)
     return Held(sent, contexts, probes, tokens, len(summaries), full_tokens)
 
 
@@ -144,7 +144,7 @@ async def run(options: Namespace, console: Console) -> dict[str, Any]:
 
 def _last_that_asks(simulator: Simulator, question: str) -> Sequence[Mapping[str, Any]]:
     """The newest request whose last message is the user's, with this question."""
-    for asked in reversed(simulator.requests):
+    for asked in reversed(simulator.recorded_requests):
         messages: Sequence[Mapping[str, Any]] = asked["body"].get("messages") or ()
         if messages and asked["path"] == "/chat/completions" and str(messages[-1].get("content")).endswith(question):
             return messages

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.context.plan.policy import Policy
+from app.context.plan.policy import ContextPolicy
 from app.settings.configuration_errors import ConfigurationError
 from tests.benchmarks.quality.model import MARK, ScriptedModel
 from tests.live import gateway, serving
@@ -38,7 +38,7 @@ class Variant:
         if self.policy != "additive":
             changed = {"policies": {self.policy: dict(self.changes)}} if self.changes else {}
             return {"policy": self.policy, **changed}
-        return {"policies": {"additive": {"prepare_ratio": Policy().prepare_ratio, **self.changes}}}
+        return {"policies": {"additive": {"prepare_ratio": ContextPolicy().prepare_ratio, **self.changes}}}
 
 
 ADDITIVE: Final = Variant("additive")

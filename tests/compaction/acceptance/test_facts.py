@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.facts import Values, labelled_words, names_in, values_in, worth_of
+from app.compaction.acceptance.facts import MentionCollector, find_labelled_words, find_names, find_values, rate_word
 from tests.compaction.simulated_compaction import log_of
 
 
 def found(*bodies: dict[str, Any]) -> dict[str, str]:
     """Values and their labels."""
-    return {value.text: value.label for value in values_in(log_of(bodies))}
+    return {value.text: value.label for value in find_values(log_of(bodies))}
 
 
 def user(text: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_a_value_is_known_by_its_shape_and_found_in_a_sentence(value: str) -> No
 
 @pytest.mark.parametrize("word", ["hello", "and", "well-known", "Yes", "I", "7", "..", "e.g", "don't", "x" * 300])
 def test_an_ordinary_word_is_no_value(word: str) -> None:
-    assert worth_of(word) is None or word == "e.g"
+    assert rate_word(word) is None or word == "e.g"
 
 
 def test_a_value_is_labelled_by_the_word_before_it() -> None:
@@ -77,7 +77,7 @@ def test_arguments_and_results_give_their_keys_as_labels() -> None:
 
 def test_names_stand_inside_a_sentence_or_are_given() -> None:
     told = "The weather is fine. Yesterday I met Mia Kim in Oslo. Nothing else happened."
-    assert list(names_in(told)) == ["Mia Kim", "Oslo"]
+    assert list(find_names(told)) == ["Mia Kim", "Oslo"]
     assert "ada" in found(user("hi, my name is ada, what about you?"))
 
 
@@ -91,7 +91,7 @@ def test_values_beside_scripts_without_spaces_are_found() -> None:
 
 
 def test_what_was_said_or_passed_on_comes_before_what_a_tool_told_once() -> None:
-    values = values_in(
+    values = find_values(
         log_of(
             [
                 user("It is about ZX81QL."),
@@ -106,7 +106,7 @@ def test_what_was_said_or_passed_on_comes_before_what_a_tool_told_once() -> None
 
 def test_a_long_list_of_results_does_not_push_out_a_short_one() -> None:
     listed = ", ".join(f'"P{n}XY"' for n in range(100, 200))
-    values = values_in(
+    values = find_values(
         log_of(
             [
                 {"role": "tool", "content": f'{{"parts": [{listed}]}}'},
@@ -128,18 +128,18 @@ def test_reasoning_is_not_searched() -> None:
 
 @given(st.text(max_size=2000))
 def test_any_text_can_be_searched(text: str) -> None:
-    found = Values()
+    found = MentionCollector()
     found.add_text(text, "user", 0)
-    assert all(value.text for value in found.sorted())
-    assert all(word for _, word in labelled_words(text))
+    assert all(value.text for value in found.list_by_worth())
+    assert all(word for _, word in find_labelled_words(text))
 
 
 @given(st.text(max_size=300))
 def test_any_arguments_and_results_can_be_searched(text: str) -> None:
-    values_in(log_of([calling(text), {"role": "tool", "content": text}]))
+    find_values(log_of([calling(text), {"role": "tool", "content": text}]))
 
 
 @pytest.mark.parametrize("piece", ["x", "a1", "_a", "/a", ".a", "Aa ", '"', "1,234", "named "])
 def test_a_megabyte_of_anything_takes_no_time(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
-    values_in(log_of([{"role": "tool", "content": text}, user(text)]))
+    find_values(log_of([{"role": "tool", "content": text}, user(text)]))

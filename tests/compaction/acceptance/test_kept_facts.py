@@ -7,11 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.acceptance import LEAST_OVERSHOOT_TOKENS, OVERSHOOT_SHARE, completed, worth_asking_again
-from app.compaction.acceptance.facts import values_in
-from app.compaction.acceptance.kept_facts import HEADINGS, appendix, kept_in, kept_share, missing, values_of
-from app.compaction.acceptance.mechanical_summary import mechanical_summary
-from app.conversation.messages import Chunk, LogMessage
+from app.compaction.acceptance.acceptance import (
+    MIN_OVERSHOOT_TOKENS,
+    OVERSHOOT_SHARE,
+    append_missing_values,
+    find_lacking_values,
+)
+from app.compaction.acceptance.facts import find_values
+from app.compaction.acceptance.kept_facts import (
+    HEADINGS,
+    collect_values,
+    compute_kept_share,
+    find_missing_values,
+    parse_appendix,
+    render_appendix,
+)
+from app.compaction.acceptance.mechanical_summary import build_mechanical_summary
+from app.conversation.messages import LogMessage, Summary
 from tests.compaction.simulated_compaction import COUNT, Scene, job_for, log_of, saying
 
 NONSENSE = "They spoke about many things."
@@ -31,8 +43,8 @@ def log(bookings: int) -> list[LogMessage]:
     return log_of([body for n in range(10, 10 + bookings) for body in booking(n)])
 
 
-def chunk(text: str) -> Chunk:
-    return Chunk(
+def chunk(text: str) -> Summary:
+    return Summary(
         id="sum_1",
         conversation_id="conv_1",
         from_seq=0,
@@ -54,14 +66,16 @@ def chunk(text: str) -> Chunk:
 
 
 def test_a_value_survives_as_a_word_of_its_own_however_it_is_spaced_or_spelled() -> None:
-    values = values_in(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 624 for mia."}]))
-    lost = {value.text for value in missing(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
+    values = find_values(log_of([{"role": "user", "content": "Pay 6240 to mia_43 for SEAT12, not 624 for mia."}]))
+    lost = {value.text for value in find_missing_values(values, "Paid 6,240 for seat12, MIA_431 and 62401.")}
     assert lost == {"mia_43", "624"}
 
 
 def test_a_nonsense_summary_is_completed_with_what_was_said_and_passed_on() -> None:
     messages = log(4)
-    text = completed(NONSENSE, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count)
+    text = append_missing_values(
+        NONSENSE, collect_values(messages), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
+    )
     assert text.startswith(NONSENSE)
     assert all(f"RES{n}XQ" in text and f"mia_kim_{1000 + n}" in text and f"FL{n}QA" in text for n in range(10, 14))
     assert COUNT.count(text) <= 256
@@ -70,22 +84,29 @@ def test_a_nonsense_summary_is_completed_with_what_was_said_and_passed_on() -> N
 def test_a_complete_summary_is_left_as_it_is() -> None:
     messages = log(1)
     told = "The user booked FL10QA for $1100; reservation RES10XQ for mia_kim_1010, status done, seat SEAT10ZZ."
-    assert completed(told, values_of(messages), limit_tokens=256, allowed_tokens=1000, count=COUNT.count) == told
+    assert (
+        append_missing_values(
+            told, collect_values(messages), limit_tokens=256, allowed_tokens=1000, count_tokens=COUNT.count
+        )
+        == told
+    )
 
 
 def test_a_good_summary_that_used_all_its_room_is_not_cut_and_little_longer() -> None:
     messages = log(40)
     told = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 34))
     limit = COUNT.count(told)
-    text = completed(told, values_of(messages), limit_tokens=limit, allowed_tokens=10_000, count=COUNT.count)
+    text = append_missing_values(
+        told, collect_values(messages), limit_tokens=limit, allowed_tokens=10_000, count_tokens=COUNT.count
+    )
     assert text.startswith(f"{told}\n{HEADINGS['kept']}")
-    assert COUNT.count(text) <= limit + max(limit * OVERSHOOT_SHARE, LEAST_OVERSHOOT_TOKENS) + 2
+    assert COUNT.count(text) <= limit + max(limit * OVERSHOOT_SHARE, MIN_OVERSHOOT_TOKENS) + 2
 
 
 def test_a_poor_summary_makes_room_for_values() -> None:
     messages = log(12)
-    text = completed(
-        f"{NONSENSE} " * 60, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count
+    text = append_missing_values(
+        f"{NONSENSE} " * 60, collect_values(messages), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
     )
     assert COUNT.count(text) <= 256
     assert text.startswith(NONSENSE)
@@ -93,51 +114,57 @@ def test_a_poor_summary_makes_room_for_values() -> None:
 
 
 def test_no_more_is_added_than_what_still_gains() -> None:
-    text = completed(NONSENSE, values_of(log(6)), limit_tokens=256, allowed_tokens=40, count=COUNT.count)
+    text = append_missing_values(
+        NONSENSE, collect_values(log(6)), limit_tokens=256, allowed_tokens=40, count_tokens=COUNT.count
+    )
     assert COUNT.count(text) <= 40
 
 
 def test_what_the_appendix_of_a_summary_carries_is_found_again_in_a_fold() -> None:
     messages = log(3)
-    first = completed(NONSENSE, values_of(messages), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count)
-    folded = completed(
-        NONSENSE, values_of((), [chunk(first)]), limit_tokens=256, allowed_tokens=10_000, count=COUNT.count
+    first = append_missing_values(
+        NONSENSE, collect_values(messages), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
     )
-    assert {kept.text for kept in kept_in(first)} == {kept.text for kept in kept_in(folded)}
-    assert {kept.text for kept in kept_in(first) if kept.source == "result"} == {f"SEAT{n}ZZ" for n in (10, 11, 12)} | {
-        "done"
-    }
+    folded = append_missing_values(
+        NONSENSE, collect_values((), [chunk(first)]), limit_tokens=256, allowed_tokens=10_000, count_tokens=COUNT.count
+    )
+    assert {kept.text for kept in parse_appendix(first)} == {kept.text for kept in parse_appendix(folded)}
+    assert {kept.text for kept in parse_appendix(first) if kept.source == "result"} == {
+        f"SEAT{n}ZZ" for n in (10, 11, 12)
+    } | {"done"}
 
 
 def test_a_fold_keeps_what_was_said_before_what_tools_told() -> None:
     told = f"{NONSENSE}\n{HEADINGS['kept']}id: RES10XQ, RES11XQ\n{HEADINGS['result']}seat: " + ", ".join(
         f"SEAT{n}ZZ" for n in range(60)
     )
-    text = completed(NONSENSE, values_of((), [chunk(told)]), limit_tokens=80, allowed_tokens=10_000, count=COUNT.count)
+    text = append_missing_values(
+        NONSENSE, collect_values((), [chunk(told)]), limit_tokens=80, allowed_tokens=10_000, count_tokens=COUNT.count
+    )
     assert "RES10XQ, RES11XQ" in text
 
 
 def test_labels_and_values_that_look_like_punctuation_come_back_whole() -> None:
     arguments = '{"note; to: self": "a, b; c: \\"d\\"", "plain": "San Diego"}'
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    values = values_in(log_of([{"role": "assistant", "tool_calls": [call]}]))
-    kept = kept_in(appendix(values, 200, COUNT.count))
+    values = find_values(log_of([{"role": "assistant", "tool_calls": [call]}]))
+    kept = parse_appendix(render_appendix(values, 200, COUNT.count))
     assert {"San Diego", 'a, b; c: "d"'} == {one.text for one in kept}
 
 
 def test_values_of_one_thing_stand_at_the_same_place_under_their_labels() -> None:
-    text = appendix(values_of(log(3)), 1000, COUNT.count)
+    text = render_appendix(collect_values(log(3)), 1000, COUNT.count)
     assert "reservation_id: RES10XQ, RES11XQ, RES12XQ" in text
     assert "user_id: mia_kim_1010, mia_kim_1011, mia_kim_1012" in text
 
 
 def test_a_mechanical_summary_has_an_appendix_within_its_limit() -> None:
     messages = log(40)
-    text = mechanical_summary(messages, (), 256, COUNT.count)
+    text = build_mechanical_summary(messages, (), 256, COUNT.count)
     assert COUNT.count(text) <= 256
     assert HEADINGS["kept"] in text
     assert text.startswith("user: Please book the flight FL10QA")
-    assert mechanical_summary(log(1), (), 1000, COUNT.count).count("RES10XQ") == 1
+    assert build_mechanical_summary(log(1), (), 1000, COUNT.count).count("RES10XQ") == 1
 
 
 @pytest.mark.parametrize(("kept", "taken"), [(40, "first"), (115, "second")])
@@ -148,24 +175,24 @@ async def test_a_second_summary_is_taken_only_if_it_keeps_more_than_the_first(ke
     scene = Scene(
         window=128_000, said=saying(f"The first: {told(70)}" + " and so on" * 1000, f"The second: {told(kept)}")
     )
-    [chunk] = (await scene.compactor.compact(job_for(log(120), window=128_000))).chunks
+    [chunk] = (await scene.compactor.compact(job_for(log(120), window=128_000))).summaries
     assert len(scene.router.calls) == 2, "it was asked for again"
     assert chunk.text.startswith(f"The {taken}: ")
 
 
 def test_a_second_call_is_worth_it_only_where_many_values_neither_survive_nor_fit() -> None:
     messages = log(120)
-    values = values_of(messages)
+    values = collect_values(messages)
     half = " ".join(f"RES{n}XQ for mia_kim_{1000 + n} by FL{n}QA." for n in range(10, 70))
-    lacking = worth_asking_again(half + " and so on" * 1000, values, 2048, COUNT.count)
+    lacking = find_lacking_values(half + " and so on" * 1000, values, 2048, COUNT.count)
     assert 8 <= len(lacking) <= 60
-    assert worth_asking_again(half, values_of(log(70)), 2048, COUNT.count) == []
-    assert worth_asking_again(half, values, 256, COUNT.count) == []
-    assert worth_asking_again(NONSENSE, values, 2048, COUNT.count) == []
+    assert find_lacking_values(half, collect_values(log(70)), 2048, COUNT.count) == []
+    assert find_lacking_values(half, values, 256, COUNT.count) == []
+    assert find_lacking_values(NONSENSE, values, 2048, COUNT.count) == []
 
 
 def test_nothing_to_keep_is_all_kept() -> None:
-    assert kept_share(values_of(log_of([{"role": "user", "content": "hello there"}])), "") == 1.0
+    assert compute_kept_share(collect_values(log_of([{"role": "user", "content": "hello there"}])), "") == 1.0
 
 
 WORDS = st.from_regex(r"[A-Z]{2}[0-9]{3}[a-z_]{0,6}|[a-z]{2,8}|\$[0-9]{2,5}", fullmatch=True)
@@ -175,20 +202,21 @@ WORDS = st.from_regex(r"[A-Z]{2}[0-9]{3}[a-z_]{0,6}|[a-z]{2,8}|\$[0-9]{2,5}", fu
 def test_a_completed_summary_keeps_its_limits_and_is_always_the_same(
     words: list[str], limit: int, allowed: int
 ) -> None:
-    values = values_of(log_of([{"role": "user", "content": " ".join(words)}]))
+    values = collect_values(log_of([{"role": "user", "content": " ".join(words)}]))
     first, again = (
-        completed(NONSENSE, values, limit_tokens=limit, allowed_tokens=allowed, count=COUNT.count) for _ in range(2)
+        append_missing_values(NONSENSE, values, limit_tokens=limit, allowed_tokens=allowed, count_tokens=COUNT.count)
+        for _ in range(2)
     )
     assert first == again
-    most = limit + max(limit * OVERSHOOT_SHARE, LEAST_OVERSHOOT_TOKENS) + 2
+    most = limit + max(limit * OVERSHOOT_SHARE, MIN_OVERSHOOT_TOKENS) + 2
     assert COUNT.count(first) <= max(COUNT.count(NONSENSE), most)
-    lines = [kept.text for kept in kept_in(first)]
+    lines = [kept.text for kept in parse_appendix(first)]
     assert len(lines) == len(set(lines))
 
 
 @given(st.lists(WORDS, max_size=60), st.integers(0, 120))
 def test_an_appendix_fits_its_room_and_tells_nothing_new(words: list[str], room: int) -> None:
     text = " ".join(words)
-    lines = appendix(values_of(log_of([{"role": "user", "content": text}])), room, COUNT.count)
+    lines = render_appendix(collect_values(log_of([{"role": "user", "content": text}])), room, COUNT.count)
     assert COUNT.count(lines) <= room
-    assert all(kept.text in text for kept in kept_in(lines))
+    assert all(kept.text in text for kept in parse_appendix(lines))

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.mechanical_summary import lines_of, thinned
+from app.compaction.acceptance.mechanical_summary import render_lines, thin_lines
 from tests.compaction.simulated_compaction import COUNT, log_of
 
 
@@ -30,7 +30,7 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
             {"role": "assistant", "content": "Done."},
         ]
     )
-    assert list(lines_of([entry.message for entry in log])) == [
+    assert list(render_lines([entry.message for entry in log])) == [
         "user: Build it.",
         "assistant: Sure.",
         'run({"x": 1}): ERROR: ConnectionError: refused',
@@ -44,11 +44,11 @@ def test_a_line_stands_for_each_text_and_each_call() -> None:
 def test_results_under_a_reused_id_go_to_the_calls_in_order() -> None:
     calls = [call("same", "first"), call("same", "second")]
     log = log_of([{"role": "assistant", "tool_calls": calls}, result("same", "1"), result("same", "2")])
-    assert list(lines_of([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
+    assert list(render_lines([entry.message for entry in log])) == ["first({}): 1", "second({}): 2"]
 
 
 def test_first_and_newest_lines_stay_when_it_must_be_thinned() -> None:
-    text = thinned([f"user: line {n}" for n in range(1000)], 100, COUNT.count)
+    text = thin_lines([f"user: line {n}" for n in range(1000)], 100, COUNT.count)
     lines = text.splitlines()
     assert lines[0] == "user: line 0"
     assert lines[-1] == "user: line 999"
@@ -59,4 +59,4 @@ def test_first_and_newest_lines_stay_when_it_must_be_thinned() -> None:
 @given(st.lists(st.text(max_size=80), max_size=60), st.integers(12, 400))
 def test_thinned_lines_fit(lines: list[str], limit: int) -> None:
     flat = [line.replace("\n", " ") for line in lines]
-    assert COUNT.count(thinned(flat, limit, COUNT.count)) <= limit
+    assert COUNT.count(thin_lines(flat, limit, COUNT.count)) <= limit

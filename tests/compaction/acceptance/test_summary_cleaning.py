@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.acceptance import cleaned, is_a_tool_call
+from app.compaction.acceptance.acceptance import is_tool_call, strip_to_summary
 
 SUMMARY = "The user asked for a fix.\n- The build fails with error 2."
 
@@ -29,7 +29,7 @@ SUMMARY = "The user asked for a fix.\n- The build fails with error 2."
     ],
 )
 def test_what_is_not_the_summary_goes(answer: str) -> None:
-    assert cleaned(answer) == SUMMARY
+    assert strip_to_summary(answer) == SUMMARY
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_not_the_summary_goes(answer: str) -> None:
     ],
 )
 def test_an_answer_without_a_summary_is_blank(answer: str) -> None:
-    assert cleaned(answer) == ""
+    assert strip_to_summary(answer) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_an_answer_without_a_summary_is_blank(answer: str) -> None:
     ],
 )
 def test_ordinary_text_stays(answer: str) -> None:
-    assert cleaned(answer) == answer
+    assert strip_to_summary(answer) == answer
 
 
 def test_a_json_document_is_no_call() -> None:
-    assert not is_a_tool_call('{"name": "Mia", "age": 7}')
-    assert not is_a_tool_call("[]")
+    assert not is_tool_call('{"name": "Mia", "age": 7}')
+    assert not is_tool_call("[]")
 
 
 @given(st.text(max_size=500))
 def test_any_answer_can_be_cleaned_and_cleaning_adds_nothing(answer: str) -> None:
-    assert len(cleaned(answer)) <= len(answer)
+    assert len(strip_to_summary(answer)) <= len(answer)

@@ -9,18 +9,18 @@ import pytest
 
 from app.compaction.summarizer.prompts import (
     CHECKPOINT_INSTRUCTION,
-    CHECKPOINT_UPDATE,
+    CHECKPOINT_UPDATE_INSTRUCTION,
     PARTS_NOTE,
     ROLLING_INSTRUCTION,
-    Wish,
-    instruction,
-    prompt_version,
+    PromptVariant,
+    build_instruction,
+    compute_prompt_version,
 )
-from app.compaction.summarizer.request_body import bound_fields
-from app.compaction.summarizer.summary_request import SummaryRefused, SummaryRequest
-from app.context.plan.policy import Policy, SummarizerPolicy
+from app.compaction.summarizer.request_body import build_cached_prefix_fields
+from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.provider import Quirks
+from app.upstream.provider import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Body, Said, Scene, log_of, saying, talk
 
 GOOD = "Colleague lockers were discussed at length."
@@ -33,8 +33,8 @@ def request_for(turns: int = 10, *, summarizer: SummarizerPolicy | None = None, 
     given = {"prefix": [b'{"role":"system","content":"Be brief."}', *(entry.message.raw for entry in log)], **fields}
     return SummaryRequest(
         messages=given.pop("messages", log),
-        folded=(),
-        policy=Policy(summarizer=summarizer or SummarizerPolicy()),
+        folded_summaries=(),
+        policy=ContextPolicy(summarizer=summarizer or SummarizerPolicy()),
         model="sim",
         limit_tokens=400,
         replaced_tokens=log[-1].tokens_total,
@@ -53,7 +53,7 @@ def refusing(test: Any, otherwise: Said, status: int = 400) -> Said:
 
 async def summary_of(scene: Scene, request: SummaryRequest) -> Sequence[Body]:
     """The calls that a summary took."""
-    await scene.summarizer.summarize(request)
+    await scene.summarizer.generate_summary(request)
     return scene.router.calls
 
 
@@ -62,16 +62,16 @@ async def test_the_conversation_goes_on_byte_for_byte_with_the_same_tools_of_whi
     sent: list[bytes] = []
     send = scene.router.provider.send
 
-    async def listening(call: Any) -> Any:
-        sent.append(call.body)
-        return await send(call)
+    async def listening(request: Any) -> Any:
+        sent.append(request.body)
+        return await send(request)
 
     scene.router.provider.send = listening  # type: ignore[method-assign]
     request = request_for(
         fields={"tools": TOOLS, "parallel_tool_calls": b"false", "temperature": b"1", "prompt_cache_key": b'"k"'}
     )
     [body] = await summary_of(scene, request)
-    assert b'"messages":[' + b",".join(request.prefix) + b',{"role":"user"' in sent[0]
+    assert b'"messages":[' + b",".join(request.view_prefix) + b',{"role":"user"' in sent[0]
     assert b'"tools":' + TOOLS in sent[0]
     assert (body["tool_choice"], body["parallel_tool_calls"], body["prompt_cache_key"]) == ("none", False, "k")
     assert "temperature" not in body
@@ -84,8 +84,8 @@ async def test_the_conversation_goes_on_byte_for_byte_with_the_same_tools_of_whi
 
 
 def test_without_tools_nothing_is_said_of_them() -> None:
-    assert bound_fields({"tools": b"[]", "model": b'"m"'}) == {"tools": b"[]"}
-    assert bound_fields({"functions": b'[{"name":"f"}]'}) == {
+    assert build_cached_prefix_fields({"tools": b"[]", "model": b'"m"'}) == {"tools": b"[]"}
+    assert build_cached_prefix_fields({"functions": b'[{"name":"f"}]'}) == {
         "functions": b'[{"name":"f"}]',
         "function_call": b'"none"',
     }
@@ -129,15 +129,15 @@ async def test_a_conversation_that_brings_no_summary_is_told_as_a_transcript(sai
 async def test_a_bad_key_is_not_asked_with_twice() -> None:
     scene = Scene(said=lambda body: 401)
     with pytest.raises(UpstreamRefused):
-        await scene.summarizer.summarize(request_for())
+        await scene.summarizer.generate_summary(request_for())
     assert len(scene.router.calls) == 1
 
 
 async def test_quirks_apply_as_to_an_ordinary_request() -> None:
     scene = Scene(said=saying(GOOD))
-    scene.router.quirks = Quirks(merge_same_role=True, max_tokens_field="max_completion_tokens")
+    scene.router.quirks = ProviderQuirks(merge_same_role=True, max_tokens_field="max_completion_tokens")
     log = log_of([*talk(6), {"role": "user", "content": "One."}, {"role": "user", "content": "Two."}])
-    request = request_for(messages=log, prefix=[entry.message.raw for entry in log])
+    request = request_for(messages=log, view_prefix=[entry.message.raw for entry in log])
     [body] = await summary_of(scene, request)
     assert body["messages"][-1]["content"].startswith("One.\n\nTwo.\n\n")
     assert body["max_completion_tokens"] == 400
@@ -162,7 +162,7 @@ async def test_parameters_are_sent_along_and_change_nothing_of_ours() -> None:
 async def test_fallbacks_are_asked_in_order() -> None:
     scene = Scene(said=lambda body: {"content": GOOD} if body["model"] == "third" else 503)
     request = request_for(summarizer=SummarizerPolicy(fallbacks=("second", "third", "fourth")))
-    summary = await scene.summarizer.summarize(request)
+    summary = await scene.summarizer.generate_summary(request)
     assert summary.model == "third"
     assert [body["model"] for body in scene.router.calls] == ["sim", "second", "third"]
     assert [is_conversation(body) for body in scene.router.calls] == [True, False, False]
@@ -171,14 +171,14 @@ async def test_fallbacks_are_asked_in_order() -> None:
 async def test_the_first_failure_is_told_when_all_fail() -> None:
     scene = Scene(said=lambda body: {"sim": 503, "second": 500}[body["model"]])
     with pytest.raises(UpstreamRefused) as told:
-        await scene.summarizer.summarize(request_for(summarizer=SummarizerPolicy(fallbacks=("second",))))
+        await scene.summarizer.generate_summary(request_for(summarizer=SummarizerPolicy(fallbacks=("second",))))
     assert told.value.status == 503
 
 
 async def test_no_model_is_asked_where_summaries_are_switched_off() -> None:
     scene = Scene(said=saying(GOOD))
-    with pytest.raises(SummaryRefused, match="switched off"):
-        await scene.summarizer.summarize(request_for(summarizer=SummarizerPolicy(enabled=False)))
+    with pytest.raises(NoUsableSummary, match="switched off"):
+        await scene.summarizer.generate_summary(request_for(summarizer=SummarizerPolicy(enabled=False)))
     assert scene.router.calls == []
 
 
@@ -187,13 +187,13 @@ async def test_a_model_that_fails_three_times_rests_for_pauses_that_grow() -> No
 
     async def asked() -> int:
         before = len(scene.router.calls)
-        with pytest.raises((SummaryRefused, GatewayError)):
-            await scene.summarizer.summarize(request_for(tenant="t", root="r"))
+        with pytest.raises((NoUsableSummary, GatewayError)):
+            await scene.summarizer.generate_summary(request_for(tenant="t", root="r"))
         return len(scene.router.calls) - before
 
     assert [await asked() for _ in range(5)] == [1, 1, 1, 0, 0]
-    assert scene.summarizer.rests(request_for(tenant="t", root="other"))
-    assert not scene.summarizer.rests(request_for(tenant="u", root="r"))
+    assert scene.summarizer.is_backing_off(request_for(tenant="t", root="other"))
+    assert not scene.summarizer.is_backing_off(request_for(tenant="u", root="r"))
     scene.seconds += 31
     assert [await asked() for _ in range(2)] == [1, 0]
     scene.seconds += 31
@@ -205,11 +205,11 @@ async def test_a_model_that_fails_three_times_rests_for_pauses_that_grow() -> No
 async def test_useless_answers_rest_a_model_for_their_own_conversation_only() -> None:
     scene = Scene(said=saying(""))
     for _ in range(3):
-        with pytest.raises(SummaryRefused, match="blank"):
-            await scene.summarizer.summarize(request_for(tenant="t", root="r", prefix=()))
-    with pytest.raises(SummaryRefused, match="rests for 30 s"):
-        await scene.summarizer.summarize(request_for(tenant="t", root="r"))
-    assert not scene.summarizer.rests(request_for(tenant="t", root="other"))
+        with pytest.raises(NoUsableSummary, match="blank"):
+            await scene.summarizer.generate_summary(request_for(tenant="t", root="r", view_prefix=()))
+    with pytest.raises(NoUsableSummary, match="rests for 30 s"):
+        await scene.summarizer.generate_summary(request_for(tenant="t", root="r"))
+    assert not scene.summarizer.is_backing_off(request_for(tenant="t", root="other"))
 
 
 async def test_a_success_ends_the_pauses() -> None:
@@ -217,16 +217,16 @@ async def test_a_success_ends_the_pauses() -> None:
     scene = Scene(said=lambda body: answers.pop(0))  # type: ignore[arg-type,return-value]
     for _ in range(5):
         try:
-            await scene.summarizer.summarize(request_for(prefix=()))
+            await scene.summarizer.generate_summary(request_for(view_prefix=()))
         except GatewayError:
             continue
-    assert not scene.summarizer.rests(request_for())
+    assert not scene.summarizer.is_backing_off(request_for())
 
 
 async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged() -> None:
     scene = Scene(window=2048, said=saying("A part.", "A part.", "A part.", "All of it."))
-    request = request_for(24, prefix=())
-    summary = await scene.summarizer.summarize(request)
+    request = request_for(24, view_prefix=())
+    summary = await scene.summarizer.generate_summary(request)
     told = [body["messages"][0]["content"] for body in scene.router.calls]
     assert summary.text.startswith(("All of it.", "A part."))
     assert 3 <= len(told) <= 16
@@ -241,7 +241,7 @@ async def test_a_range_longer_than_the_window_is_read_in_parts_that_are_merged()
 
 async def test_parts_become_the_kind_of_summary_that_was_asked_for() -> None:
     scene = Scene(window=2048, said=saying("A part."))
-    await scene.summarizer.summarize(request_for(24, prefix=(), style="checkpoint"))
+    await scene.summarizer.generate_summary(request_for(24, view_prefix=(), style="checkpoint"))
     told = [body["messages"][0]["content"] for body in scene.router.calls]
     assert [text.startswith(CHECKPOINT_INSTRUCTION) for text in told] == [False] * (len(told) - 1) + [True]
 
@@ -249,9 +249,9 @@ async def test_parts_become_the_kind_of_summary_that_was_asked_for() -> None:
 async def test_never_more_than_sixteen_calls_for_one_summary() -> None:
     scene = Scene(window=8192, said=saying("A part."))
     giant = {"role": "user", "content": "word " * 400_000}
-    await scene.summarizer.summarize(request_for(messages=log_of([giant]), prefix=()))
+    await scene.summarizer.generate_summary(request_for(messages=log_of([giant]), view_prefix=()))
     assert len(scene.router.calls) <= 16
-    assert all(COUNT.request(body["messages"]) + body["max_tokens"] <= 8192 for body in scene.router.calls)
+    assert all(COUNT.count_request(body["messages"]) + body["max_tokens"] <= 8192 for body in scene.router.calls)
 
 
 async def test_a_summary_that_lacks_many_values_with_no_room_for_them_is_asked_for_once_more() -> None:
@@ -265,15 +265,15 @@ async def test_a_summary_that_lacks_many_values_with_no_room_for_them_is_asked_f
     scene = Scene(said=saying(wordy, better), window=64_000)
     request = SummaryRequest(
         messages=log,
-        folded=(),
-        policy=Policy(),
+        folded_summaries=(),
+        policy=ContextPolicy(),
         model="sim",
         limit_tokens=2048,
         replaced_tokens=100_000,
         encoding="flat",
-        prefix=[entry.message.raw for entry in log],
+        view_prefix=[entry.message.raw for entry in log],
     )
-    summary = await scene.summarizer.summarize(request)
+    summary = await scene.summarizer.generate_summary(request)
     first, second = scene.router.calls
     assert second["messages"][: len(first["messages"])] == first["messages"]
     assert second["messages"][-2] == {"role": "assistant", "content": wordy}
@@ -281,20 +281,29 @@ async def test_a_summary_that_lacks_many_values_with_no_room_for_them_is_asked_f
     assert summary.text.startswith("ORD0XYZQ")
 
 
-def version(wish: Wish, **fields: Any) -> str:
-    return prompt_version(SummarizerPolicy(**fields), wish)
+def version(wish: PromptVariant, **fields: Any) -> str:
+    return compute_prompt_version(SummarizerPolicy(**fields), wish)
 
 
 def test_each_kind_of_summary_has_its_instruction_and_version() -> None:
-    kinds = [Wish(), Wish("recursive"), Wish("checkpoint"), Wish("checkpoint", is_update=True), Wish(is_fold=True)]
+    kinds = [
+        PromptVariant(),
+        PromptVariant("recursive"),
+        PromptVariant("checkpoint"),
+        PromptVariant("checkpoint", is_update=True),
+        PromptVariant(is_fold=True),
+    ]
     assert len({version(kind) for kind in kinds}) == len(kinds)
-    assert instruction(SummarizerPolicy(), Wish("recursive")) == ROLLING_INSTRUCTION
-    assert instruction(SummarizerPolicy(), Wish("checkpoint")) == CHECKPOINT_INSTRUCTION
-    assert instruction(SummarizerPolicy(), Wish("checkpoint", is_update=True)) == CHECKPOINT_UPDATE
+    assert build_instruction(SummarizerPolicy(), PromptVariant("recursive")) == ROLLING_INSTRUCTION
+    assert build_instruction(SummarizerPolicy(), PromptVariant("checkpoint")) == CHECKPOINT_INSTRUCTION
+    assert (
+        build_instruction(SummarizerPolicy(), PromptVariant("checkpoint", is_update=True))
+        == CHECKPOINT_UPDATE_INSTRUCTION
+    )
 
 
 def test_a_checkpoint_is_asked_for_in_a_users_voice_and_names_all_that_it_must_keep() -> None:
-    text = instruction(SummarizerPolicy(), Wish("checkpoint"))
+    text = build_instruction(SummarizerPolicy(), PromptVariant("checkpoint"))
     assert text.startswith("Stop here for a moment. Before you go on I want a checkpoint of our work")
     for named in (
         "Goal",
@@ -311,14 +320,16 @@ def test_a_checkpoint_is_asked_for_in_a_users_voice_and_names_all_that_it_must_k
 
 
 def test_an_update_falls_back_to_the_first_prompt() -> None:
-    update = Wish("checkpoint", is_update=True)
-    assert instruction(SummarizerPolicy(prompt="One."), update) == "One."
-    assert instruction(SummarizerPolicy(prompt="One.", update_prompt="Two."), update) == "Two."
-    assert instruction(SummarizerPolicy(prompt="One.", update_prompt="Two."), Wish("checkpoint")) == "One."
+    update = PromptVariant("checkpoint", is_update=True)
+    assert build_instruction(SummarizerPolicy(prompt="One."), update) == "One."
+    assert build_instruction(SummarizerPolicy(prompt="One.", update_prompt="Two."), update) == "Two."
+    assert (
+        build_instruction(SummarizerPolicy(prompt="One.", update_prompt="Two."), PromptVariant("checkpoint")) == "One."
+    )
 
 
 def test_the_callers_focus_follows_the_instruction() -> None:
     assert (
-        instruction(SummarizerPolicy(prompt="One."), Wish(), " the bugs ")
+        build_instruction(SummarizerPolicy(prompt="One."), PromptVariant(), " the bugs ")
         == "One.\n\nPay particular attention to: the bugs"
     )

@@ -6,21 +6,23 @@ from typing import Any
 
 import pytest
 
-from app.compaction.acceptance.acceptance import accepted
-from app.compaction.summarizer.summarizer import SummaryRefused, SummaryRequest, input_tokens
-from app.context.plan.policy import Policy, SummarizerPolicy
+from app.compaction.acceptance.acceptance import accept_summary
+from app.compaction.summarizer.summarizer import NoUsableSummary, SummaryRequest, compute_max_input_tokens
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import UpstreamRefused
 from app.simulator.options import Faults, SimulatorOptions
-from app.upstream.provider import Quirks
+from app.upstream.provider import ProviderQuirks
 from tests.compaction.simulated_compaction import COUNT, Scene, log_of, talk
 
 
-def request_for(turns: int = 20, *, policy: Policy | None = None, model: str = "sim", **fields: Any) -> SummaryRequest:
+def request_for(
+    turns: int = 20, *, policy: ContextPolicy | None = None, model: str = "sim", **fields: Any
+) -> SummaryRequest:
     log = log_of(talk(turns))
     return SummaryRequest(
         messages=log,
-        folded=(),
-        policy=policy or Policy(),
+        folded_summaries=(),
+        policy=policy or ContextPolicy(),
         model=model,
         limit_tokens=400,
         replaced_tokens=log[-1].tokens_total,
@@ -34,7 +36,7 @@ def answer(message: dict[str, Any], finish_reason: str | None = "stop") -> dict[
 
 
 async def test_facts_survive_and_usage_is_told() -> None:
-    summary = await Scene().summarizer.summarize(request_for())
+    summary = await Scene().summarizer.generate_summary(request_for())
     assert "Number7 has code 65433" in summary.text
     assert summary.usage is not None
     assert COUNT.count(summary.text) <= 400
@@ -42,7 +44,7 @@ async def test_facts_survive_and_usage_is_told() -> None:
 
 async def test_the_call_has_a_limit_and_neither_tools_nor_formats() -> None:
     scene = Scene()
-    await scene.summarizer.summarize(request_for(focus="the lockers"))
+    await scene.summarizer.generate_summary(request_for(focus="the lockers"))
     [body] = scene.router.calls
     assert set(body) == {"model", "messages", "max_tokens"}
     assert body["max_tokens"] == 400
@@ -52,69 +54,69 @@ async def test_the_call_has_a_limit_and_neither_tools_nor_formats() -> None:
 @pytest.mark.parametrize(
     ("model", "quirks", "field"),
     [
-        ("gpt-4o", Quirks(), "max_tokens"),
-        ("openai/o3-mini", Quirks(), "max_completion_tokens"),
-        ("gpt-4o", Quirks(max_tokens_field="max_completion_tokens"), "max_completion_tokens"),
+        ("gpt-4o", ProviderQuirks(), "max_tokens"),
+        ("openai/o3-mini", ProviderQuirks(), "max_completion_tokens"),
+        ("gpt-4o", ProviderQuirks(max_tokens_field="max_completion_tokens"), "max_completion_tokens"),
     ],
 )
-async def test_the_limit_has_the_name_that_the_model_knows(model: str, quirks: Quirks, field: str) -> None:
+async def test_the_limit_has_the_name_that_the_model_knows(model: str, quirks: ProviderQuirks, field: str) -> None:
     scene = Scene()
     scene.router.quirks = quirks
-    await scene.summarizer.summarize(request_for(model=model))
+    await scene.summarizer.generate_summary(request_for(model=model))
     assert scene.router.calls[0][field] == 400
 
 
 async def test_another_model_and_prompt_may_be_configured() -> None:
     scene = Scene()
-    policy = Policy(summarizer=SummarizerPolicy(model="sim-cheap", prompt="Summarize like a nurse."))
-    summary = await scene.summarizer.summarize(request_for(policy=policy))
+    policy = ContextPolicy(summarizer=SummarizerPolicy(model="sim-cheap", prompt="Summarize like a nurse."))
+    summary = await scene.summarizer.generate_summary(request_for(policy=policy))
     assert summary.model == scene.router.calls[0]["model"] == "sim-cheap"
     assert scene.router.calls[0]["messages"][0]["content"].startswith("Summarize like a nurse.")
-    assert summary.prompt_version != (await scene.summarizer.summarize(request_for())).prompt_version
+    assert summary.prompt_version != (await scene.summarizer.generate_summary(request_for())).prompt_version
 
 
 @pytest.mark.parametrize("window", [2048, 4096, 16_384])
 async def test_the_input_always_fits_the_summarizers_window(window: int) -> None:
     scene = Scene(window=window)
-    await scene.summarizer.summarize(request_for(200, model=f"sim-{window}"))
-    assert all(COUNT.request(body["messages"]) + body["max_tokens"] <= window for body in scene.router.calls)
+    await scene.summarizer.generate_summary(request_for(200, model=f"sim-{window}"))
+    assert all(COUNT.count_request(body["messages"]) + body["max_tokens"] <= window for body in scene.router.calls)
 
 
 @pytest.mark.parametrize("window", [2048, 8192, 128_000])
 async def test_ranges_are_cut_to_what_a_call_can_read_unshortened(window: int) -> None:
     log = log_of(talk(600))
-    limit = input_tokens(Policy(), window)
+    limit = compute_max_input_tokens(ContextPolicy(), window)
     fitting = [message for message in log if message.tokens_total <= limit]
     scene = Scene(window=window)
     request = request_for(model=f"sim-{window}")
-    await scene.summarizer.summarize(replace(request, messages=fitting))
+    await scene.summarizer.generate_summary(replace(request, messages=fitting))
     assert "left out" not in scene.router.calls[0]["messages"][0]["content"].partition("<transcript")[2]
 
 
 async def test_a_window_that_is_smaller_than_believed_halves_the_input() -> None:
     scene = Scene(window=8192)
-    await scene.summarizer.summarize(request_for(64, model="sim-6000"))
-    first, second = (COUNT.request(body["messages"]) for body in scene.router.calls)
+    await scene.summarizer.generate_summary(request_for(64, model="sim-6000"))
+    first, second = (COUNT.count_request(body["messages"]) for body in scene.router.calls)
     assert second < first * 0.6
 
 
 async def test_half_of_what_was_read_is_less_than_half_of_a_large_room() -> None:
     scene = Scene(window=128_000)
-    await scene.summarizer.summarize(request_for(64, model="sim-2500"))
-    sizes = [COUNT.request(body["messages"]) for body in scene.router.calls]
+    await scene.summarizer.generate_summary(request_for(64, model="sim-2500"))
+    sizes = [COUNT.count_request(body["messages"]) for body in scene.router.calls]
     assert len(sizes) in (2, 3)
     assert all(after < before * 0.8 for before, after in pairwise(sizes))
 
 
 async def test_a_third_overflow_is_the_callers_to_handle() -> None:
     with pytest.raises(UpstreamRefused):
-        await Scene(window=8192).summarizer.summarize(request_for(80, model="sim-1000"))
+        await Scene(window=8192).summarizer.generate_summary(request_for(80, model="sim-1000"))
 
 
 async def test_a_refusal_of_another_kind_is_not_repeated() -> None:
     scene = Scene(options=SimulatorOptions(faults=Faults(status=400)))
     with pytest.raises(UpstreamRefused):
-        await scene.summarizer.summarize(request_for())
+        await scene.summarizer.generate_summary(request_for())
     assert len(scene.router.calls) == 1
 
 
@@ -124,7 +126,7 @@ async def test_an_allowance_spent_on_thinking_is_raised_once() -> None:
         {"content": "<think>aha</think>The code is 4711."},
     ]
     scene = Scene(said=lambda body: said.pop(0))
-    summary = await scene.summarizer.summarize(request_for())
+    summary = await scene.summarizer.generate_summary(request_for())
     assert summary.text.splitlines()[0] == "The code is 4711."
     assert [body["max_tokens"] for body in scene.router.calls] == [400, 1600]
 
@@ -142,9 +144,9 @@ async def test_an_allowance_spent_on_thinking_is_raised_once() -> None:
     ],
 )
 def test_an_unusable_answer_is_refused(given: dict[str, Any], reason: str) -> None:
-    with pytest.raises(SummaryRefused, match=reason):
-        accepted(given, request_for(), COUNT)
+    with pytest.raises(NoUsableSummary, match=reason):
+        accept_summary(given, request_for(), COUNT)
 
 
 def test_a_summary_that_was_cut_at_its_limit_is_still_one() -> None:
-    assert accepted(answer({"content": "The code is 1."}, "length"), request_for(), COUNT) == "The code is 1."
+    assert accept_summary(answer({"content": "The code is 1."}, "length"), request_for(), COUNT) == "The code is 1."

@@ -6,20 +6,20 @@ import re
 
 import pytest
 
-from app.assembly.models import policy_of
-from app.context.plan.outline import Range, Style
-from app.context.plan.policy import Policy, SummarizerPolicy
-from app.settings import load
+from app.assembly.models import build_policy
+from app.context.plan.outline import SummaryRange, SummaryStyle
+from app.context.plan.policy import ContextPolicy, SummarizerPolicy
+from app.settings import load_settings
 from tests.compaction.simulated_compaction import Scene, job_for, log_of, saying, talk
 
 
-async def asked_for(tokens: int, *, window: int, most: int = 4096, style: Style = "additive") -> tuple[int, int]:
+async def asked_for(tokens: int, *, window: int, most: int = 4096, style: SummaryStyle = "additive") -> tuple[int, int]:
     """How many tokens the summary of a range may have, and the words that its writer is told."""
     log = log_of(talk(tokens // 90))
     log = log[: next((at for at, entry in enumerate(log) if entry.tokens_total > tokens), len(log))]
     scene = Scene(window=window, said=saying("What was said about lockers."))
-    policy = Policy(summarizer=SummarizerPolicy(max_summary_tokens=most))
-    await scene.compactor.compact(job_for(log, Range(0, len(log), style=style), policy=policy, window=window))
+    policy = ContextPolicy(summarizer=SummarizerPolicy(max_summary_tokens=most))
+    await scene.compactor.compact(job_for(log, SummaryRange(0, len(log), style=style), policy=policy, window=window))
     call = scene.router.calls[0]
     [words] = re.findall(r"in at most (\d+) words", call["messages"][-1]["content"])
     return call["max_tokens"], int(words)
@@ -51,4 +51,4 @@ async def test_it_scales_with_what_it_stands_for_and_is_never_longer_than_config
 
 @pytest.mark.parametrize(("kind", "tokens"), [("additive", 4_096), ("checkpoint", 2_048)])
 def test_without_a_number_of_its_own_each_kind_has_the_one_of_its_source(kind: str, tokens: int) -> None:
-    assert policy_of(load(environ={}), kind).summarizer.max_summary_tokens == tokens
+    assert build_policy(load_settings(environ={}), kind).summarizer.max_summary_tokens == tokens

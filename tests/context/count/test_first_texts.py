@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.context.count import first_texts
-from app.context.count.first_texts import FirstTexts
-from app.context.count.tokenizers import TiktokenTokenizer, Tokenizer, tokenizer_for
+from app.context.count.first_texts import StartupTokenCounter
+from app.context.count.tokenizers import TiktokenTokenizer, Tokenizer, load_tokenizer
 from app.context.count.vocabulary import VOCABULARIES
-from app.context.count.vocabulary.rank_lookup import packed
+from app.context.count.vocabulary.rank_lookup import pack_ranks
 
 ENCODINGS = list(VOCABULARIES)
 REFERENCE = {name: TiktokenTokenizer(name) for name in ENCODINGS}
@@ -27,10 +27,10 @@ texts = st.one_of(
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_the_lookup_holds_the_pinned_table_and_nothing_else(name: str) -> None:
     vocabulary = VOCABULARIES[name]
-    ranks, lookup = vocabulary.ranks(), vocabulary.lookup()
-    assert lookup._table == packed(ranks), "run tools/update_vocabulary.py"
-    assert all(lookup.rank(token) == rank for token, rank in ranks.items())
-    assert lookup.rank(b"no such token at all") is None
+    ranks, lookup = vocabulary.read_ranks(), vocabulary.read_rank_lookup()
+    assert lookup._table == pack_ranks(ranks), "run tools/update_vocabulary.py"
+    assert all(lookup.find_rank(token) == rank for token, rank in ranks.items())
+    assert lookup.find_rank(b"no such token at all") is None
 
 
 @given(texts)
@@ -46,52 +46,52 @@ def test_first_texts_count_as_all_others_do(text: str) -> None:
 def test_real_files_count_the_same(name: str) -> None:
     for path in sorted(Path(string.__file__).parent.glob("*.py"))[:10]:
         text = path.read_text(encoding="utf-8", errors="ignore")[:4_000]
-        assert FirstTexts(name).count(text) == REFERENCE[name].count(text), path.name
+        assert StartupTokenCounter(name).count(text) == REFERENCE[name].count(text), path.name
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a " * first_texts.TEXT_CHARS, "a" * (first_texts.WORD_BYTES + 1), "\ud800", "\U00020000"],
+    ["a " * first_texts.MAX_TEXT_CHARS, "a" * (first_texts.MAX_WORD_BYTES + 1), "\ud800", "\U00020000"],
     ids=["long", "a long word", "half a character", "a rare character"],
 )
 def test_what_would_take_long_or_may_be_read_in_two_ways_is_left_to_the_table(text: str) -> None:
-    assert FirstTexts("o200k_base").count(text) is None
+    assert StartupTokenCounter("o200k_base").count(text) is None
 
 
 def test_whoever_has_counted_enough_gives_up_for_good() -> None:
-    first = FirstTexts("o200k_base")
+    first = StartupTokenCounter("o200k_base")
     text = "a word " * 100
-    counted = [first.count(text) for _ in range(first_texts.ALL_CHARS // len(text) + 1)]
+    counted = [first.count(text) for _ in range(first_texts.MAX_PROCESS_CHARS // len(text) + 1)]
     assert counted[-2] is not None
     assert counted[-1] is None
 
 
 @pytest.mark.parametrize("text", ["Größe, naïve café", "モデルは速い。", "Привет, мир", "😀 👍🏽", "안녕하세요"])
 def test_any_language_has_first_texts(text: str) -> None:
-    assert FirstTexts("o200k_base").count(text) == REFERENCE["o200k_base"].count(text)
+    assert StartupTokenCounter("o200k_base").count(text) == REFERENCE["o200k_base"].count(text)
 
 
 def test_a_tokenizer_loads_no_table_for_a_few_short_texts() -> None:
-    tokenizer_for.cache_clear()
-    tokenizer = tokenizer_for("o200k_base")
+    load_tokenizer.cache_clear()
+    tokenizer = load_tokenizer("o200k_base")
     assert tokenizer.count("hello world") == 2
     assert not _is_loaded(tokenizer)
 
 
 def test_a_tokenizer_that_has_its_table_counts_with_nothing_else() -> None:
-    tokenizer_for.cache_clear()
-    tokenizer = tokenizer_for("o200k_base")
+    load_tokenizer.cache_clear()
+    tokenizer = load_tokenizer("o200k_base")
     assert tokenizer.count("\ud800") == 1
     assert _is_loaded(tokenizer)
     assert tokenizer.count("hello world") == 2
 
 
-def _fresh(name: str, made: dict[str, FirstTexts] = {}) -> FirstTexts:  # noqa: B006 - a cache
+def _fresh(name: str, made: dict[str, StartupTokenCounter] = {}) -> StartupTokenCounter:  # noqa: B006 - a cache
     """One that has counted nothing; its table is read once."""
-    first = made.setdefault(name, FirstTexts(name))
-    first._left_chars = first_texts.ALL_CHARS
+    first = made.setdefault(name, StartupTokenCounter(name))
+    first._remaining_chars = first_texts.MAX_PROCESS_CHARS
     return first
 
 
 def _is_loaded(tokenizer: Tokenizer) -> bool:
-    return getattr(tokenizer, "_first") is None  # noqa: B009 - of either kind
+    return getattr(tokenizer, "_startup_counter") is None  # noqa: B009 - of either kind

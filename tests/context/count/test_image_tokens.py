@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.context.count.image_rules import DEFAULT_RULE, RULES, image_rule, image_rule_for
-from app.context.count.image_tokens import ASSUMED_PIXELS, image_size, image_tokens
-from app.context.count.token_counter import counter_for, counter_name
+from app.context.count.image_rules import DEFAULT_IMAGE_RULE, IMAGE_RULES, choose_image_rule, find_image_rule
+from app.context.count.image_tokens import ASSUMED_IMAGE_SIZE, count_image_tokens, read_image_size
+from app.context.count.token_counter import choose_counter_name, load_counter
 
-ASSUMED_TOKENS = DEFAULT_RULE.cost(*ASSUMED_PIXELS, False)
+ASSUMED_TOKENS = DEFAULT_IMAGE_RULE.cost(*ASSUMED_IMAGE_SIZE, False)
 BASE_TOKENS = 85
 
 
@@ -63,32 +63,36 @@ def url(image: bytes, kind: str = "image/png") -> str:
     ],
 )
 def test_an_image_costs_its_tiles(width: int, height: int, tokens: int) -> None:
-    assert DEFAULT_RULE.cost(width, height, False) == tokens
-    assert DEFAULT_RULE.cost(height, width, False) == tokens
+    assert DEFAULT_IMAGE_RULE.cost(width, height, False) == tokens
+    assert DEFAULT_IMAGE_RULE.cost(height, width, False) == tokens
 
 
 @given(st.integers(1, 16_383), st.integers(1, 16_383))
 def test_the_size_is_read_from_the_header_of_each_format(width: int, height: int) -> None:
     for make in (png, gif, jpeg, webp_lossy, webp_lossless, webp_extended):
         image = make(width, height)
-        assert image_size(url(image)) == (width, height), make.__name__
+        assert read_image_size(url(image)) == (width, height), make.__name__
 
 
 def test_a_frame_header_behind_a_large_colour_profile_is_found() -> None:
-    assert image_size(url(jpeg(4000, 3000, before=240_000), "image/jpeg")) == (4000, 3000)
+    assert read_image_size(url(jpeg(4000, 3000, before=240_000), "image/jpeg")) == (4000, 3000)
 
 
 def test_the_length_of_the_base64_makes_no_difference() -> None:
-    assert image_tokens(url(png(512, 512))) == image_tokens(url(png(512, 512) + bytes(3_000_000))) == 255
+    assert count_image_tokens(url(png(512, 512))) == count_image_tokens(url(png(512, 512) + bytes(3_000_000))) == 255
 
 
 def test_low_detail_costs_the_base_whatever_the_size() -> None:
-    assert image_tokens(url(png(4000, 4000)), "low") == image_tokens("https://example.org/a.png", "low") == BASE_TOKENS
+    assert (
+        count_image_tokens(url(png(4000, 4000)), "low")
+        == count_image_tokens("https://example.org/a.png", "low")
+        == BASE_TOKENS
+    )
 
 
 @pytest.mark.parametrize("detail", ["high", "auto", "original", None, 7])
 def test_any_other_detail_is_high(detail: object) -> None:
-    assert image_tokens(url(png(2048, 4096)), detail) == 1105
+    assert count_image_tokens(url(png(2048, 4096)), detail) == 1105
 
 
 @pytest.mark.parametrize(
@@ -108,15 +112,15 @@ def test_any_other_detail_is_high(detail: object) -> None:
     ],
 )
 def test_an_image_that_cannot_be_read_costs_the_stated_default(unreadable: str) -> None:
-    assert image_size(unreadable) is None
-    assert image_tokens(unreadable) == ASSUMED_TOKENS == 765
+    assert read_image_size(unreadable) is None
+    assert count_image_tokens(unreadable) == ASSUMED_TOKENS == 765
 
 
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8", b"GIF89a", b"RIFF\0\0\0\0WEBP", b"\x89PNG\r\n\x1a\n"])
 )
 def test_no_bytes_make_it_raise(data: bytes, start: bytes) -> None:
-    assert image_tokens(url(start + data)) >= BASE_TOKENS
+    assert count_image_tokens(url(start + data)) >= BASE_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -170,23 +174,23 @@ def test_no_bytes_make_it_raise(data: bytes, start: bytes) -> None:
 def test_an_image_costs_what_the_documentation_of_its_model_says(
     model: str, size: tuple[int, int], tokens: int
 ) -> None:
-    assert image_rule_for(model).cost(*size, False) == tokens
-    counter = counter_for(counter_name(model))
+    assert choose_image_rule(model).cost(*size, False) == tokens
+    counter = load_counter(choose_counter_name(model))
     image = {"type": "image_url", "image_url": {"url": url(png(*size))}}
     message = {"role": "user", "content": [image]}
-    assert counter.message(message) - counter.message({"role": "user", "content": []}) == tokens
+    assert counter.count_message(message) - counter.count_message({"role": "user", "content": []}) == tokens
 
 
 @pytest.mark.parametrize(
     ("model", "tokens"), [("gpt-4o", 85), ("gpt-4o-mini", 2833), ("gpt-5", 70), ("o1", 75), ("gpt-5-mini", 1229)]
 )
 def test_low_detail_costs_the_base_of_models_that_count_tiles(model: str, tokens: int) -> None:
-    assert image_tokens(url(png(1024, 1024)), "low", image_rule_for(model)) == tokens
+    assert count_image_tokens(url(png(1024, 1024)), "low", choose_image_rule(model)) == tokens
 
 
 @pytest.mark.parametrize("pixels", [200, 1000, 1092])
 def test_claude_is_near_the_formula_that_its_documentation_had_before(pixels: int) -> None:
-    assert image_rule_for("claude-sonnet-4-5").cost(pixels, pixels, False) == pytest.approx(pixels**2 / 750, abs=70)
+    assert choose_image_rule("claude-sonnet-4-5").cost(pixels, pixels, False) == pytest.approx(pixels**2 / 750, abs=70)
 
 
 @given(st.integers(1, 70_000), st.integers(1, 70_000), st.booleans())
@@ -194,14 +198,14 @@ def test_claude_is_near_the_formula_that_its_documentation_had_before(pixels: in
 @example(1, 385, False)
 @example(70_000, 70_000, False)
 def test_every_rule_takes_every_size(width: int, height: int, is_low: bool) -> None:
-    for rule in (*RULES, DEFAULT_RULE):
-        assert 1 <= image_rule(rule.name).cost(width, height, is_low) <= 50_000, rule.name
+    for rule in (*IMAGE_RULES, DEFAULT_IMAGE_RULE):
+        assert 1 <= find_image_rule(rule.name).cost(width, height, is_low) <= 50_000, rule.name
 
 
 def test_a_conversation_keeps_the_name_of_its_counter() -> None:
-    assert counter_name("gpt-4o") == counter_name("unknown") == "o200k_base"
-    assert counter_name("claude-sonnet-4-5") == "o200k_base+claude"
-    assert counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
-    assert counter_for("o200k_base+gone").message({"role": "user", "content": "Hello"}) > 0
-    assert image_rule("gone") is DEFAULT_RULE
-    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert choose_counter_name("gpt-4o") == choose_counter_name("unknown") == "o200k_base"
+    assert choose_counter_name("claude-sonnet-4-5") == "o200k_base+claude"
+    assert choose_counter_name("gemini-2.5-pro", "cl100k_base") == "cl100k_base+gemini"
+    assert load_counter("o200k_base+gone").count_message({"role": "user", "content": "Hello"}) > 0
+    assert find_image_rule("gone") is DEFAULT_IMAGE_RULE
+    assert len({rule.name for rule in IMAGE_RULES}) == len(IMAGE_RULES)

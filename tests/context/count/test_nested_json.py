@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
-from app.context.stages.excerpt import shortened_arguments
+from app.context.count.tokenizers import load_tokenizer
+from app.context.stages.excerpt import truncate_arguments
 from tests.conversation.test_json_depth import DEPTHS, PLACES, nested
 
 TOOLS = (
@@ -27,7 +27,7 @@ TOOLS = (
 
 @pytest.fixture(scope="module")
 def counter() -> TokenCounter:
-    return TokenCounter(tokenizer_for("o200k_base"))
+    return TokenCounter(load_tokenizer("o200k_base"))
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -35,15 +35,15 @@ def counter() -> TokenCounter:
 def test_whatever_can_be_read_is_counted(counter: TokenCounter, depth: int, lists: bool) -> None:
     value = nested(depth, lists=lists)
     for place in (*PLACES, '{"role":%s}'):
-        assert counter.message(orjson.loads(place % value)) > 0
+        assert counter.count_message(orjson.loads(place % value)) > 0
     for place in TOOLS:
         tools = orjson.loads(place % value)
         schema = {"type": "json_schema", "json_schema": {"name": tools, "schema": tools}}
-        assert counter.request([], tools=tools, functions=tools, response_format=schema) > 0
+        assert counter.count_request([], tools=tools, functions=tools, response_format=schema) > 0
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_deep_arguments_are_shortened_to_a_json_object(depth: int) -> None:
     arguments = '{"a":' * depth + orjson.dumps("word " * 1_000).decode() + "}" * depth
-    shorter: dict[str, Any] = orjson.loads(shortened_arguments(arguments, 2_000))
+    shorter: dict[str, Any] = orjson.loads(truncate_arguments(arguments, 2_000))
     assert isinstance(shorter, dict)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from app.context.count.provider_usage import Input, input_of
+from app.context.count.provider_usage import PromptUsage, read_prompt_usage
 
 
 @pytest.mark.parametrize(
     ("usage", "told"),
     [
-        ({"prompt_tokens": 1_200}, Input(1_200)),
-        ({"prompt_tokens": 1_200, "prompt_tokens_details": {"cached_tokens": 1_024}}, Input(1_200, 1_024)),
-        ({"prompt_tokens": 1_200, "prompt_tokens_details": None}, Input(1_200)),
-        ({"input_tokens": 1_200, "input_tokens_details": {"cached_tokens": 128}}, Input(1_200, 128)),
-        ({"prompt_tokens": 900, "prompt_cache_hit_tokens": 640, "prompt_cache_miss_tokens": 260}, Input(900, 640)),
-        ({"input_tokens": 50, "cache_read_input_tokens": 2_000}, Input(2_050, 2_000)),
-        ({"input_tokens": 50, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 300}, Input(350)),
-        ({"prompt_tokens": 2_050, "cache_read_input_tokens": 2_000}, Input(2_050, 2_000)),
-        ({"prompt_tokens": 50, "cache_read_input_tokens": 2_000}, Input(2_050, 2_000)),
+        ({"prompt_tokens": 1_200}, PromptUsage(1_200)),
+        ({"prompt_tokens": 1_200, "prompt_tokens_details": {"cached_tokens": 1_024}}, PromptUsage(1_200, 1_024)),
+        ({"prompt_tokens": 1_200, "prompt_tokens_details": None}, PromptUsage(1_200)),
+        ({"input_tokens": 1_200, "input_tokens_details": {"cached_tokens": 128}}, PromptUsage(1_200, 128)),
+        (
+            {"prompt_tokens": 900, "prompt_cache_hit_tokens": 640, "prompt_cache_miss_tokens": 260},
+            PromptUsage(900, 640),
+        ),
+        ({"input_tokens": 50, "cache_read_input_tokens": 2_000}, PromptUsage(2_050, 2_000)),
+        ({"input_tokens": 50, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 300}, PromptUsage(350)),
+        ({"prompt_tokens": 2_050, "cache_read_input_tokens": 2_000}, PromptUsage(2_050, 2_000)),
+        ({"prompt_tokens": 50, "cache_read_input_tokens": 2_000}, PromptUsage(2_050, 2_000)),
     ],
 )
-def test_cached_tokens_are_counted_in_once(usage: dict[str, object], told: Input) -> None:
-    assert input_of(usage) == told
+def test_cached_tokens_are_counted_in_once(usage: dict[str, object], told: PromptUsage) -> None:
+    assert read_prompt_usage(usage) == told
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0}, {"prompt_tokens": "many"}, {"prompt_tokens": True}])
 def test_a_report_that_says_nothing_is_none(usage: dict[str, object] | None) -> None:
-    assert input_of(usage) is None
+    assert read_prompt_usage(usage) is None

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from app.context.count.token_counter import (
     ANSWER_AUDIO_TOKENS,
     ASSUMED_FILE_TOKENS,
-    LONG_BYTES,
+    MAX_EVENT_LOOP_BYTES,
     MAX_PAGES,
     PAGE_BYTES,
     PAGE_TOKENS,
-    PRIMING,
+    PRIMING_TOKENS,
     TokenCounter,
-    is_long,
-    tokenizer_for,
+    load_tokenizer,
+    must_count_off_event_loop,
 )
 
-CL100K = TokenCounter(tokenizer_for("cl100k_base"))
-O200K = TokenCounter(tokenizer_for("o200k_base"))
+CL100K = TokenCounter(load_tokenizer("cl100k_base"))
+O200K = TokenCounter(load_tokenizer("o200k_base"))
 
 JARGON = [
     (
@@ -83,18 +83,18 @@ def user(*parts: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("counter", "tokens"), [(CL100K, 129), (O200K, 124)], ids=["gpt-4", "gpt-4o"])
 def test_messages_cost_what_the_api_reported(counter: TokenCounter, tokens: int) -> None:
-    assert counter.request(JARGON_MESSAGES) == tokens
+    assert counter.count_request(JARGON_MESSAGES) == tokens
 
 
 @pytest.mark.parametrize(("counter", "tokens"), [(CL100K, 105), (O200K, 101)], ids=["gpt-4", "gpt-4o"])
 def test_tools_cost_what_the_api_reported(counter: TokenCounter, tokens: int) -> None:
-    assert counter.request(WEATHER_MESSAGES, tools=[WEATHER_TOOL]) == tokens
+    assert counter.count_request(WEATHER_MESSAGES, tools=[WEATHER_TOOL]) == tokens
 
 
 def test_a_function_without_parameters_costs_within_four_tokens_of_what_the_api_reported() -> None:
     message = {"role": "user", "content": "hello"}
     function = {"name": "foo", "description": "Do a foo", "parameters": {"type": "object", "properties": {}}}
-    assert CL100K.request([message], functions=[function]) == pytest.approx(36, abs=4)
+    assert CL100K.count_request([message], functions=[function]) == pytest.approx(36, abs=4)
 
 
 def test_a_call_and_its_result_cost_within_five_percent_of_what_the_api_reported() -> None:
@@ -105,16 +105,16 @@ def test_a_call_and_its_result_cost_within_five_percent_of_what_the_api_reported
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": '{"temperature": "35"}'},
     ]
-    assert CL100K.request(messages) == pytest.approx(50, rel=0.05)
+    assert CL100K.count_request(messages) == pytest.approx(50, rel=0.05)
 
 
 def test_deprecated_functions_and_calls_cost_as_much_as_tools_and_tool_calls() -> None:
     function = WEATHER_TOOL["function"]
-    assert O200K.tools(None, functions=[function]) == O200K.tools([WEATHER_TOOL])
+    assert O200K.count_tools(None, functions=[function]) == O200K.count_tools([WEATHER_TOOL])
     called = {"name": "get_current_weather", "arguments": '{"location": "Paris"}'}
     old = {"role": "assistant", "content": None, "function_call": called}
     new = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": called}]}
-    assert O200K.message(old) == O200K.message(new)
+    assert O200K.count_message(old) == O200K.count_message(new)
 
 
 def test_arguments_and_results_are_counted() -> None:
@@ -130,7 +130,7 @@ def test_arguments_and_results_are_counted() -> None:
         {"role": "assistant", "content": [{"type": "refusal", "refusal": long}]},
         {"role": "user", "content": [{"type": "text", "text": long}]},
     ):
-        assert 1000 <= O200K.message(body) <= 1025
+        assert 1000 <= O200K.count_message(body) <= 1025
 
 
 def test_custom_tools_and_response_formats_are_counted() -> None:
@@ -140,10 +140,10 @@ def test_custom_tools_and_response_formats_are_counted() -> None:
         "description": "Run a query",
         "format": {"type": "grammar", "grammar": {"definition": grammar}},
     }
-    assert O200K.tools([{"type": "custom", "custom": custom}]) > O200K.count(grammar)
+    assert O200K.count_tools([{"type": "custom", "custom": custom}]) > O200K.count(grammar)
     schema = {"name": "person", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}
-    assert O200K.response_format({"type": "json_schema", "json_schema": schema}) > 20
-    assert O200K.response_format({"type": "json_object"}) == O200K.response_format({"type": "text"}) == 0
+    assert O200K.count_response_format({"type": "json_schema", "json_schema": schema}) > 20
+    assert O200K.count_response_format({"type": "json_object"}) == O200K.count_response_format({"type": "text"}) == 0
 
 
 def test_all_of_a_nested_schema_is_counted() -> None:
@@ -158,7 +158,7 @@ def test_all_of_a_nested_schema_is_counted() -> None:
         }
         return [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
 
-    assert O200K.tools(tools("word " * 100)) - O200K.tools(tools("word")) >= 2 * 99
+    assert O200K.count_tools(tools("word " * 100)) - O200K.count_tools(tools("word")) >= 2 * 99
 
 
 def test_a_schema_that_multiplies_itself_is_counted_at_once() -> None:
@@ -167,33 +167,33 @@ def test_a_schema_that_multiplies_itself_is_counted_at_once() -> None:
     for _ in range(60):
         schema = {"type": types, "properties": {"a": schema}, "items": {"$ref": "#"}}
     started = time.process_time()
-    O200K.tools(
+    O200K.count_tools(
         [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}}]
     )
     assert time.process_time() - started < 0.5
 
 
 def test_text_that_looks_like_a_special_token_is_text() -> None:
-    assert O200K.message({"role": "user", "content": "<|endoftext|>"}) == 4 + 7
+    assert O200K.count_message({"role": "user", "content": "<|endoftext|>"}) == 4 + 7
 
 
 def test_images_cost_their_pixels_beside_the_text() -> None:
     picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 2048, 4096) + bytes(2_000_000)
     url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     message = user({"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": url, "detail": "high"}})
-    assert O200K.message(message) == text_message("Look") + 1105
-    assert O200K.message(user({"type": "image_url", "image_url": {"url": url, "detail": "low"}})) == 4 + 85
-    assert O200K.message(user({"type": "image_url", "image_url": url})) == 4 + 1105
+    assert O200K.count_message(message) == text_message("Look") + 1105
+    assert O200K.count_message(user({"type": "image_url", "image_url": {"url": url, "detail": "low"}})) == 4 + 85
+    assert O200K.count_message(user({"type": "image_url", "image_url": url})) == 4 + 1105
 
 
 def test_audio_costs_its_duration() -> None:
     wave = b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 24_000, 48_000, 2, 16) + bytes(480_000)
     wav = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wave).decode(), "format": "wav"}}
-    assert O200K.message(user(wav)) == pytest.approx(4 + 100, abs=2)
+    assert O200K.count_message(user(wav)) == pytest.approx(4 + 100, abs=2)
     mp3 = {"type": "input_audio", "input_audio": {"data": base64.b64encode(bytes(80_000)).decode(), "format": "mp3"}}
-    assert O200K.message(user(mp3)) == pytest.approx(4 + 100, abs=2)
+    assert O200K.count_message(user(mp3)) == pytest.approx(4 + 100, abs=2)
     spoken = {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
-    assert O200K.message(spoken) == 4 + ANSWER_AUDIO_TOKENS
+    assert O200K.count_message(spoken) == 4 + ANSWER_AUDIO_TOKENS
 
 
 def test_files_cost_their_text_or_their_pages() -> None:
@@ -201,20 +201,20 @@ def test_files_cost_their_text_or_their_pages() -> None:
         return user({"type": "file", "file": {"filename": "a", "file_data": data}})
 
     text = "word " * 500
-    assert O200K.message(file(f"data:text/plain;base64,{base64.b64encode(text.encode()).decode()}")) == text_message(
-        text
-    )
+    assert O200K.count_message(
+        file(f"data:text/plain;base64,{base64.b64encode(text.encode()).decode()}")
+    ) == text_message(text)
     pdf = base64.b64encode(bytes(3 * PAGE_BYTES - 10)).decode()
-    assert O200K.message(file(f"data:application/pdf;base64,{pdf}")) == 4 + 3 * PAGE_TOKENS
+    assert O200K.count_message(file(f"data:application/pdf;base64,{pdf}")) == 4 + 3 * PAGE_TOKENS
     huge = "A" * (PAGE_BYTES * MAX_PAGES * 2)
-    assert O200K.message(file(huge)) == 4 + MAX_PAGES * PAGE_TOKENS
-    assert O200K.message(user({"type": "file", "file": {"file_id": "file-1"}})) == 4 + ASSUMED_FILE_TOKENS
+    assert O200K.count_message(file(huge)) == 4 + MAX_PAGES * PAGE_TOKENS
+    assert O200K.count_message(user({"type": "file", "file": {"file_id": "file-1"}})) == 4 + ASSUMED_FILE_TOKENS
 
 
 def test_base64_in_a_part_of_another_protocol_counts_as_an_image() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "A" * 500_000}
-    assert 765 < O200K.message(user({"type": "image", "source": source})) < 800
-    assert O200K.message(user({"type": "note", "text_of_it": "word " * 1000})) > 1000
+    assert 765 < O200K.count_message(user({"type": "image", "source": source})) < 800
+    assert O200K.count_message(user({"type": "note", "text_of_it": "word " * 1000})) > 1000
 
 
 json_values = st.recursive(
@@ -267,26 +267,26 @@ formats = json_values | st.fixed_dictionaries({"type": st.just("json_schema"), "
 def test_a_request_is_exactly_the_sum_of_its_parts_whatever_they_are(
     bodies: list[dict[str, Any]], tool_list: Any, functions: Any, response_format: Any
 ) -> None:
-    whole = O200K.request(bodies, tools=tool_list, functions=functions, response_format=response_format)
-    schema_tokens = O200K.tools(tool_list, functions=functions) + O200K.response_format(response_format)
-    assert whole == PRIMING + schema_tokens + sum(O200K.message(body) for body in bodies)
-    assert all(O200K.message(body) >= 3 for body in bodies)
+    whole = O200K.count_request(bodies, tools=tool_list, functions=functions, response_format=response_format)
+    schema_tokens = O200K.count_tools(tool_list, functions=functions) + O200K.count_response_format(response_format)
+    assert whole == PRIMING_TOKENS + schema_tokens + sum(O200K.count_message(body) for body in bodies)
+    assert all(O200K.count_message(body) >= 3 for body in bodies)
 
 
 def test_only_short_texts_are_counted_on_the_event_loop() -> None:
-    assert not is_long(LONG_BYTES)
-    assert is_long(LONG_BYTES + 1)
+    assert not must_count_off_event_loop(MAX_EVENT_LOOP_BYTES)
+    assert must_count_off_event_loop(MAX_EVENT_LOOP_BYTES + 1)
 
 
 def test_ten_thousand_tokens_are_counted_within_five_milliseconds_where_the_fast_tokenizer_is() -> None:
     pytest.importorskip("toktok")
     message = {"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 1000}
-    assert O200K.message(message) == pytest.approx(10_000, rel=0.01)
+    assert O200K.count_message(message) == pytest.approx(10_000, rel=0.01)
     best = min(_cpu_seconds(message) for _ in range(5))
     assert best < 0.005
 
 
 def _cpu_seconds(message: dict[str, Any]) -> float:
     started = time.process_time()
-    O200K.message(message)
+    O200K.count_message(message)
     return time.process_time() - started

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from app.context.count import tokenizers
 from app.context.count.tokenizers import (
-    PIECE_CHARS,
+    MAX_PIECE_CHARS,
     TiktokenTokenizer,
     Tokenizer,
     ToktokTokenizer,
-    pieces_of,
-    tokenizer_for,
+    load_tokenizer,
+    split_into_pieces,
 )
-from app.context.count.vocabulary import VOCABULARIES, encoding_for
+from app.context.count.vocabulary import VOCABULARIES, find_encoding_name
 
 MEGABYTE = 1_000_000
 ENCODINGS = list(VOCABULARIES)
@@ -66,7 +66,7 @@ fuzz = st.one_of(st.text(max_size=200), st.text("aZ é9 \n\r\t'.-/_字。、²\u
 
 
 def tiktoken_whole(name: str, text: str) -> int:
-    return len(tokenizers._tiktoken_encoding(name).encode_ordinary(text))
+    return len(tokenizers._load_tiktoken_encoding(name).encode_ordinary(text))
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -78,7 +78,7 @@ def test_the_shipped_patterns_are_those_that_were_published(name: str, monkeypat
 
 def test_a_damaged_table_is_refused() -> None:
     with pytest.raises(ValueError, match="damaged"):
-        replace(VOCABULARIES["cl100k_base"], sha256="0" * 64).ranks()
+        replace(VOCABULARIES["cl100k_base"], sha256="0" * 64).read_ranks()
 
 
 @pytest.mark.parametrize("make", [TiktokenTokenizer, pytest.param(ToktokTokenizer, marks=needs_toktok)])
@@ -89,7 +89,7 @@ def test_counting_never_touches_the_network(make: Callable[[str], Tokenizer], mo
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    tokenizers._tiktoken_encoding.cache_clear()
+    tokenizers._load_tiktoken_encoding.cache_clear()
     assert make("o200k_base").count("hello world") == 2
 
 
@@ -132,7 +132,7 @@ def test_a_megabyte_of_anything_is_counted_quickly_and_nearly_exactly(
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("text", PATHOLOGICAL.values(), ids=PATHOLOGICAL.keys())
 def test_both_tokenizers_cut_a_long_text_alike(name: str, text: str) -> None:
-    sample = text[: PIECE_CHARS + 10_000]
+    sample = text[: MAX_PIECE_CHARS + 10_000]
     assert TIKTOKEN[name].count(sample) == TOKTOK[name].count(sample)
 
 
@@ -156,7 +156,7 @@ def test_both_tokenizers_agree_on_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_long_text_with_words_is_counted_exactly(name: str) -> None:
-    text = PROSE * (3 * PIECE_CHARS // len(PROSE))
+    text = PROSE * (3 * MAX_PIECE_CHARS // len(PROSE))
     assert TIKTOKEN[name].count(text) == tiktoken_whole(name, text)
 
 
@@ -165,18 +165,18 @@ def test_a_long_text_with_words_is_counted_exactly(name: str) -> None:
 @example("a'sb a\u0301 b9c x²y.z_\n/w\r\n ok")
 def test_a_text_may_be_cut_where_a_word_always_ends(text: str) -> None:
     text = text.encode("utf-8", "replace").decode()
-    for cut in tokenizers._EXACT_CUT.finditer(text):
+    for cut in tokenizers._WORD_END.finditer(text):
         left, right = text[: cut.start()], text[cut.start() :]
         for name in ENCODINGS:
             assert tiktoken_whole(name, left) + tiktoken_whole(name, right) == tiktoken_whole(name, text)
 
 
-@given(st.integers(0, 3 * PIECE_CHARS), st.sampled_from(["a", "ab ", "字", "x9", "a\n"]))
+@given(st.integers(0, 3 * MAX_PIECE_CHARS), st.sampled_from(["a", "ab ", "字", "x9", "a\n"]))
 def test_pieces_are_the_whole_text_and_none_is_too_long(length: int, pattern: str) -> None:
     text = (pattern * (length // len(pattern) + 1))[:length]
-    pieces = list(pieces_of(text))
+    pieces = list(split_into_pieces(text))
     assert "".join(pieces) == text
-    assert all(0 < len(piece) <= PIECE_CHARS for piece in pieces) or text == ""
+    assert all(0 < len(piece) <= MAX_PIECE_CHARS for piece in pieces) or text == ""
 
 
 @pytest.mark.parametrize("tokenizer", IMPLEMENTATIONS)
@@ -206,17 +206,17 @@ async def _worst_gap_seconds(counter: Tokenizer, text: str) -> float:
 
 def test_the_fastest_tokenizer_there_is_gets_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizers, "_toktok", None)
-    tokenizer_for.cache_clear()
-    assert isinstance(tokenizer_for("o200k_base"), TiktokenTokenizer)
+    load_tokenizer.cache_clear()
+    assert isinstance(load_tokenizer("o200k_base"), TiktokenTokenizer)
     monkeypatch.setattr(tokenizers, "_toktok", sys)
-    tokenizer_for.cache_clear()
-    assert isinstance(tokenizer_for("o200k_base"), ToktokTokenizer)
-    tokenizer_for.cache_clear()
+    load_tokenizer.cache_clear()
+    assert isinstance(load_tokenizer("o200k_base"), ToktokTokenizer)
+    load_tokenizer.cache_clear()
 
 
 def test_an_unknown_encoding_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'p50k_base'; expected one of o200k_base, cl100k_base"):
-        tokenizer_for("p50k_base")
+        load_tokenizer("p50k_base")
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,4 @@ def test_an_unknown_encoding_is_named_with_the_known_ones() -> None:
     ],
 )
 def test_a_model_has_an_encoding(model: str, encoding: str) -> None:
-    assert encoding_for(model) == encoding
+    assert find_encoding_name(model) == encoding

@@ -1,4 +1,4 @@
-"""Policy `checkpoint`: when a summary of everything is written, over what, and what the view is then."""
+"""Policy `aligned_prefix`: when a summary of everything is written, over what, and what the view is then."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.context.plan.outline import last_view
-from app.context.plan.policy import Policy, Trigger
+from app.context.plan.outline import make_last_view
+from app.context.plan.policy import CheckpointTrigger, ContextPolicy
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import World, assistant, calls, result, user, words
 
-CHECKPOINT = Policy(name="checkpoint", kind="checkpoint")
+CHECKPOINT = ContextPolicy(name="checkpoint", kind="checkpoint")
 
 
-def talk(turns: int, policy: Policy = CHECKPOINT, tokens: int = 400) -> World:
+def talk(turns: int, policy: ContextPolicy = CHECKPOINT, tokens: int = 400) -> World:
     """Turns of about so many tokens, and a question; eighteen of them fill the window."""
     half = tokens // 2 - 4
     bodies = [body for turn in range(turns) for body in (user(words(half, f"q{turn}")), assistant(words(half, "a")))]
@@ -33,41 +33,43 @@ def test_a_checkpoint_covers_the_whole_log_up_to_the_turns_that_stay(keep_turns:
     assert (part.from_seq, part.to_seq, part.style) == (0, 60 - 2 * kept, "checkpoint")
     decided = world.settle()
     check_plan(world, decided)
-    assert [(chunk.from_seq, chunk.to_seq) for chunk in decided.chunks] == [(0, part.to_seq)]
+    assert [(chunk.from_seq, chunk.to_seq) for chunk in decided.summaries] == [(0, part.to_seq)]
     assert world.replans == 1, "never again for the same content"
 
 
 def test_a_second_checkpoint_reads_the_whole_log_again_and_stands_alone() -> None:
     world = talk(30)
-    [first] = world.settle().chunks
+    [first] = world.settle().summaries
     world.say(*talk(25).bodies)
     [part] = world.plan().to_summarize
     assert (part.from_seq, part.base) == (0, first.id)
     decided = world.settle()
     check_plan(world, decided)
-    assert [chunk.from_seq for chunk in decided.chunks] == [0]
+    assert [chunk.from_seq for chunk in decided.summaries] == [0]
 
 
 @pytest.mark.parametrize(
     ("trigger", "turns", "asks"),
     [
-        (Trigger(), 18, False),
-        (Trigger(), 21, True),
-        (Trigger("token_ratio", 0.5), 9, False),
-        (Trigger("token_ratio", 0.5), 12, True),
-        (Trigger("remaining_tokens", 4_000), 9, False),
-        (Trigger("remaining_tokens", 4_000), 12, True),
-        (Trigger("messages_to_refine", 10), 21, False),
-        (Trigger("messages_to_refine", 10), 26, True),
+        (CheckpointTrigger(), 18, False),
+        (CheckpointTrigger(), 21, True),
+        (CheckpointTrigger("token_ratio", 0.5), 9, False),
+        (CheckpointTrigger("token_ratio", 0.5), 12, True),
+        (CheckpointTrigger("remaining_tokens", 4_000), 9, False),
+        (CheckpointTrigger("remaining_tokens", 4_000), 12, True),
+        (CheckpointTrigger("messages_to_refine", 10), 21, False),
+        (CheckpointTrigger("messages_to_refine", 10), 26, True),
     ],
 )
-def test_a_trigger_says_when(trigger: Trigger, turns: int, asks: bool) -> None:
+def test_a_trigger_says_when(trigger: CheckpointTrigger, turns: int, asks: bool) -> None:
     decided = talk(turns, replace(CHECKPOINT, trigger=trigger)).plan()
     assert bool(decided.to_summarize) == asks
 
 
-@pytest.mark.parametrize("trigger", [Trigger(), Trigger("token_ratio", 0.5), Trigger("messages_to_refine", 1)])
-def test_the_same_content_is_never_asked_for_twice(trigger: Trigger) -> None:
+@pytest.mark.parametrize(
+    "trigger", [CheckpointTrigger(), CheckpointTrigger("token_ratio", 0.5), CheckpointTrigger("messages_to_refine", 1)]
+)
+def test_the_same_content_is_never_asked_for_twice(trigger: CheckpointTrigger) -> None:
     world = World(window=8_192, policy=replace(CHECKPOINT, trigger=trigger))
     asked: list[int] = []
     for turn in range(80):
@@ -99,13 +101,18 @@ def test_on_demand_a_checkpoint_is_written_once() -> None:
     decided = world.settle("now")
     assert world.replans == 1
     assert decided.status == "summarized"
-    world.last = last_view(decided, world.last, asked=True)
+    world.last = make_last_view(decided, world.last, was_requested=True)
     world.say(assistant("So."), user("More"))
-    assert world.plan(loaded=False).chunks == decided.chunks, "and stays, though everything would fit"
+    assert world.plan(loaded=False).summaries == decided.summaries, "and stays, though everything would fit"
 
 
 def test_a_conversation_may_change_between_all_kinds_of_summaries_and_none() -> None:
-    policies = (Policy(), CHECKPOINT, Policy(name="prune", kind="prune"), Policy(name="rolling", strategy="recursive"))
+    policies = (
+        ContextPolicy(),
+        CHECKPOINT,
+        ContextPolicy(name="prune", kind="prune"),
+        ContextPolicy(name="rolling", strategy="recursive"),
+    )
     world = World(window=8_192)
     for turn in range(80):
         world.policy = policies[turn // 5 % 4]

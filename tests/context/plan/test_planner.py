@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from app.context.plan.budget import budget_for, compaction_line, summary_limit
-from app.context.plan.log_cuts import boundary_after
+from app.context.plan.budget import compute_budget, compute_compaction_threshold, compute_summary_token_limit
+from app.context.plan.log_cuts import build_boundary_after
 from app.context.plan.outline import Boundary, LastView, Outline, Plan
-from app.context.plan.planner import plan
-from app.context.plan.policy import Policy, SummarizerPolicy, Trigger
+from app.context.plan.planner import plan_view
+from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import (
     COUNT,
@@ -42,9 +42,9 @@ def outline_of_tokens(log_tokens: int) -> Outline:
 
 
 def decide(outline: Outline, window: int = 128_000, **settings: object) -> Plan:
-    policy = Policy(**settings)  # type: ignore[arg-type]
-    budget = budget_for(policy, window=window)
-    return plan(outline, budget, policy, count=COUNT, summarizer_input_tokens=window // 2)
+    policy = ContextPolicy(**settings)  # type: ignore[arg-type]
+    budget = compute_budget(policy, window=window)
+    return plan_view(outline, budget, policy, counter=COUNT, summarizer_input_tokens=window // 2)
 
 
 def test_a_view_exactly_on_the_line_does_not_trigger_and_one_token_more_does() -> None:
@@ -95,7 +95,7 @@ def test_a_second_compaction_adds_a_chunk_and_leaves_the_first_alone() -> None:
     shown = []
     for turn in range(40):
         world.say(user(words(200, f"q{turn}")))
-        shown.append(world.settle().chunks)
+        shown.append(world.settle().summaries)
         world.say(assistant(words(200, f"a{turn}")))
     counts = [len(chunks) for chunks in shown]
     assert max(counts) >= 2
@@ -121,7 +121,7 @@ def test_a_larger_window_grows_the_verbatim_part_back() -> None:
     assert world.settle().status == "summarized"
     world.window, world.last = 128_000, LastView()
     regrown = world.plan(loaded=False)
-    assert (regrown.status, regrown.boundary_seq, regrown.chunks) == ("full", 0, ())
+    assert (regrown.status, regrown.boundary_seq, regrown.summaries) == ("full", 0, ())
 
 
 def test_a_wobbling_calibration_does_not_move_the_boundary_back() -> None:
@@ -147,8 +147,8 @@ def test_heavy_chunks_are_folded_and_the_fold_stands_for_them() -> None:
         world.say(user(words(200, f"q{turn}")))
         decided = world.settle()
         check_plan(world, decided)
-        folded = folded or any(chunk.folds for chunk in decided.chunks)
-        assert sum(chunk.tokens for chunk in decided.chunks) <= 0.3 * world.window + 600
+        folded = folded or any(chunk.folds for chunk in decided.summaries)
+        assert sum(chunk.tokens for chunk in decided.summaries) <= 0.3 * world.window + 600
         world.say(assistant(words(200, f"a{turn}")))
     assert folded
 
@@ -169,21 +169,21 @@ def test_a_fold_is_not_used_where_its_reach_is_shown_verbatim() -> None:
     first = chunk_of(10, tokens_total=1_000)
     second = chunk_of(20, from_seq=10, tokens_total=2_000)
     fold = chunk_of(20, folds=("chunk_0_10", "chunk_10_20"), tokens_total=2_000)
-    outline = replace(outline_of_tokens(6_400), chunks=(first, second), folds=(fold,))
-    assert decide(outline, window=8_192).chunks == (first,)
+    outline = replace(outline_of_tokens(6_400), summaries=(first, second), folds=(fold,))
+    assert decide(outline, window=8_192).summaries == (first,)
     further = replace(outline, log_tokens=7_400)
-    assert decide(further, window=8_192, fold_ratio=0.005).chunks == (fold,)
+    assert decide(further, window=8_192, fold_ratio=0.005).summaries == (fold,)
 
 
 def test_what_a_smaller_window_had_folded_is_told_in_full_in_a_larger_one() -> None:
     chain = tuple(chunk_of(end, from_seq=end - 10, tokens=250, tokens_total=end * 500) for end in (10, 20, 30, 40))
     names = tuple(chunk.id for chunk in chain)
     fold = chunk_of(40, folds=names, tokens=250, tokens_total=20_000)
-    outline = replace(outline_of_tokens(21_000), chunks=chain, folds=(fold,))
-    assert decide(outline, window=4_096).chunks == (fold,)
-    assert decide(outline, window=8_192).chunks == chain
+    outline = replace(outline_of_tokens(21_000), summaries=chain, folds=(fold,))
+    assert decide(outline, window=4_096).summaries == (fold,)
+    assert decide(outline, window=8_192).summaries == chain
     crowded = replace(outline, instructions_tokens=4_300)
-    assert decide(crowded, window=8_192).chunks == (fold,)
+    assert decide(crowded, window=8_192).summaries == (fold,)
 
 
 def test_nothing_is_asked_for_when_summaries_are_switched_off() -> None:
@@ -222,7 +222,7 @@ def test_mechanical_summaries_alone_make_a_view_trimmed() -> None:
 def test_huge_instructions_do_not_ask_for_a_summary_each_turn() -> None:
     world = World(bodies=[user("Hi"), assistant("Hello"), user("And now?")])
     outline = replace(world.outline(loaded=False), instructions_tokens=6_500)
-    decided = plan(outline, world.budget, world.policy, count=COUNT, summarizer_input_tokens=4_000)
+    decided = plan_view(outline, world.budget, world.policy, counter=COUNT, summarizer_input_tokens=4_000)
     assert decided.fits
     assert not decided.needs_tail
     assert codes(decided) == ["over_soft", "nothing_to_gain"]
@@ -294,21 +294,23 @@ def test_planning_costs_the_same_for_ten_and_for_ten_thousand_messages() -> None
             instructions_tokens=100,
             log_tokens=log_tokens,
             next_seq=next_seq,
-            chunks=(chunk,),
-            last=LastView(boundary=boundary_after(chunk)),
+            summaries=(chunk,),
+            last_view=LastView(boundary=build_boundary_after(chunk)),
         )
         count = WordCounter()
-        policy = Policy()
-        budget = budget_for(policy, window=8_192)
-        assert not plan(outline, budget, policy, count=count, summarizer_input_tokens=4_000).needs_tail
+        policy = ContextPolicy()
+        budget = compute_budget(policy, window=8_192)
+        assert not plan_view(outline, budget, policy, counter=count, summarizer_input_tokens=4_000).needs_tail
         costs.append(count.calls)
     assert costs[0] == costs[1] <= 4
 
 
-@pytest.mark.parametrize("policy", [Policy(prepare_ratio=1.0), Policy(kind="checkpoint", prepare_ratio=1.0)])
+@pytest.mark.parametrize(
+    "policy", [ContextPolicy(prepare_ratio=1.0), ContextPolicy(kind="checkpoint", prepare_ratio=1.0)]
+)
 @pytest.mark.parametrize("question_tokens", [10, 20_000])
 def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
-    policy: Policy, question_tokens: int
+    policy: ContextPolicy, question_tokens: int
 ) -> None:
     bodies = [user(words(400)), assistant(words(400))] * 20
     world = World(policy=policy, bodies=[*bodies, user(words(question_tokens))])
@@ -319,13 +321,15 @@ def test_a_view_that_does_not_fit_is_cut_or_says_why_also_when_it_is_prepared(
 
 
 def test_what_a_request_reserves_for_its_answer_moves_the_line_of_preparation_too() -> None:
-    budget = budget_for(Policy(reserve_ratio=0.25), window=100_000, requested_output=50_000)
-    assert (budget.soft, budget.prepare) == (62_500, 53_571)
-    assert budget_for(Policy(threshold_ratio=0.5), window=100_000).prepare == 50_000, "never above the line itself"
+    budget = compute_budget(ContextPolicy(reserve_ratio=0.25), window=100_000, requested_output=50_000)
+    assert (budget.compaction_threshold, budget.precompaction_threshold) == (62_500, 53_571)
+    assert compute_budget(ContextPolicy(threshold_ratio=0.5), window=100_000).precompaction_threshold == 50_000, (
+        "never above the line itself"
+    )
 
 
 def test_a_summary_is_limited_by_the_window_and_by_the_policy() -> None:
-    limits = {window: summary_limit(Policy(), window) for window in (1_024, 8_192, 128_000)}
+    limits = {window: compute_summary_token_limit(ContextPolicy(), window) for window in (1_024, 8_192, 128_000)}
     assert limits == {1_024: 256, 8_192: 512, 128_000: 4_096}
 
 
@@ -345,7 +349,7 @@ def test_a_user_message_that_looks_like_a_summary_hides_no_history() -> None:
     world.say(*turns(14), user("Then?"))
     settled = world.settle()
     check_plan(world, settled)
-    assert settled.chunks[0].to_seq == settled.boundary_seq
+    assert settled.summaries[0].to_seq == settled.boundary_seq
 
 
 def test_tool_calls_and_results_are_counted_kept_and_summarized() -> None:
@@ -374,7 +378,7 @@ def test_what_a_compaction_made_is_measured_again() -> None:
     decided = world.plan()
     check_plan(world, decided)
     assert decided.fits
-    assert decided.chunks == ()
+    assert decided.summaries == ()
     assert "summaries_left_out" in codes(decided)
 
 
@@ -385,7 +389,7 @@ def test_all_summaries_are_one_message_of_the_user_role() -> None:
         world.say(user("And now?"))
         decided = world.settle()
         world.say(assistant("So."))
-    assert len(decided.chunks) >= 2
+    assert len(decided.summaries) >= 2
     begins = [raw for raw in world.render(decided) if b"Summary of earlier conversation" in raw]
     assert len(begins) == 1
     assert begins[0].startswith(b'{"role":"user"')
@@ -394,11 +398,13 @@ def test_all_summaries_are_one_message_of_the_user_role() -> None:
 @pytest.mark.parametrize("window", [1_024, 2_000, 4_096, 8_192, 128_000])
 def test_the_line_to_prepare_at_is_below_the_line_of_a_view_that_is_folded(window: int) -> None:
     """In a small window the room kept for what is folded brings that line down, and the line to prepare at with it."""
-    budget = budget_for(Policy(), window=window)
-    line = budget.line(folded=True)
-    assert line == min(budget.soft, budget.hard - int(0.15 * window))
-    assert budget.prepare_below(line) == pytest.approx(line * 0.6 / 0.7, abs=2)
-    assert budget_for(Policy(recall="off"), window=window).line(folded=True) == budget.line(folded=False)
+    budget = compute_budget(ContextPolicy(), window=window)
+    line = budget.compute_threshold(has_summaries=True)
+    assert line == min(budget.compaction_threshold, budget.limit - int(0.15 * window))
+    assert budget.compute_precompaction_threshold(line) == pytest.approx(line * 0.6 / 0.7, abs=2)
+    assert compute_budget(ContextPolicy(recall="off"), window=window).compute_threshold(
+        has_summaries=True
+    ) == budget.compute_threshold(has_summaries=False)
 
 
 @pytest.mark.parametrize(
@@ -416,25 +422,25 @@ def test_the_line_to_prepare_at_is_below_the_line_of_a_view_that_is_folded(windo
 def test_the_limit_of_an_answer_is_lowered_to_what_the_prompt_leaves(
     prompt_tokens: int, requested: int | None, limit: int | None
 ) -> None:
-    budget = budget_for(Policy(), window=32_768, requested_output=requested)
-    assert budget.output_limit(prompt_tokens) == limit
+    budget = compute_budget(ContextPolicy(), window=32_768, requested_output=requested)
+    assert budget.compute_output_limit(prompt_tokens) == limit
 
 
 @pytest.mark.parametrize(
     ("policy", "folded", "line"),
     [
-        (Policy(), False, 70_000),
-        (Policy(recall_ratio=0.2), True, 62_500),
-        (Policy(recall="off"), True, 70_000),
-        (Policy(summarizer=SummarizerPolicy(enabled=False)), False, 82_500),
-        (Policy(kind="fade"), False, 82_500),
-        (Policy(kind="checkpoint"), False, 82_500),
-        (Policy(kind="checkpoint", trigger=Trigger("token_ratio", 0.5)), False, 49_999),
-        (Policy(kind="checkpoint", trigger=Trigger("remaining_tokens", 40_000)), False, 59_999),
-        (Policy(kind="checkpoint", trigger=Trigger("remaining_tokens", 100)), False, 82_500),
-        (Policy(kind="checkpoint", trigger=Trigger("messages_to_refine", 4)), False, 82_500),
+        (ContextPolicy(), False, 70_000),
+        (ContextPolicy(recall_ratio=0.2), True, 62_500),
+        (ContextPolicy(recall="off"), True, 70_000),
+        (ContextPolicy(summarizer=SummarizerPolicy(enabled=False)), False, 82_500),
+        (ContextPolicy(kind="fade"), False, 82_500),
+        (ContextPolicy(kind="checkpoint"), False, 82_500),
+        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("token_ratio", 0.5)), False, 49_999),
+        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 40_000)), False, 59_999),
+        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("remaining_tokens", 100)), False, 82_500),
+        (ContextPolicy(kind="checkpoint", trigger=CheckpointTrigger("messages_to_refine", 4)), False, 82_500),
     ],
 )
-def test_the_line_of_a_compaction_is_that_of_its_policy(policy: Policy, folded: bool, line: int) -> None:
-    budget = budget_for(policy, window=100_000, requested_output=50_000)
-    assert compaction_line(policy, budget, folded=folded) == line
+def test_the_line_of_a_compaction_is_that_of_its_policy(policy: ContextPolicy, folded: bool, line: int) -> None:
+    budget = compute_budget(policy, window=100_000, requested_output=50_000)
+    assert compute_compaction_threshold(policy, budget, has_summaries=folded) == line

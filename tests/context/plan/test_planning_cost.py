@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from app.context.plan.outline import START
-from app.context.plan.planner import plan
-from app.context.stages.excerpt import shorten_text
+from app.context.plan.outline import LOG_START
+from app.context.plan.planner import plan_view
+from app.context.stages.excerpt import truncate_text
 from app.conversation.messages import LogMessage
 from tests.context.conversation_strategies import POLICIES
 from tests.context.planned_conversation import Body, WordCounter, World, assistant, calls, result, user, words
@@ -30,7 +30,7 @@ class Meter(WordCounter):
 def work_of(name: str, bodies: list[Body], *, window: int) -> Meter:
     world = World(window=window, policy=POLICIES[name], bodies=bodies)
     meter = Meter()
-    plan(world.outline(), world.budget, world.policy, count=meter, summarizer_input_tokens=window // 2)
+    plan_view(world.outline(), world.budget, world.policy, counter=meter, summarizer_input_tokens=window // 2)
     return meter
 
 
@@ -66,8 +66,8 @@ def test_work_grows_no_faster_than_the_number_of_messages(name: str) -> None:
 def test_a_view_that_fits_costs_a_few_counts_however_long_the_log(name: str) -> None:
     world = World(window=1_000_000, policy=POLICIES[name], bodies=[user("q"), assistant("a")] * 500)
     meter = Meter()
-    decided = plan(
-        world.outline(loaded=False), world.budget, world.policy, count=meter, summarizer_input_tokens=500_000
+    decided = plan_view(
+        world.outline(loaded=False), world.budget, world.policy, counter=meter, summarizer_input_tokens=500_000
     )
     assert meter.calls <= 8
     assert decided.needs_tail is None or {"keep_last", "clear_reasoning"} & {*world.policy.stage_names}
@@ -77,11 +77,11 @@ def test_a_view_that_fits_costs_a_few_counts_however_long_the_log(name: str) -> 
 def test_a_plan_walks_through_a_long_log_a_few_times_at_most(name: str) -> None:
     world = World(window=8_192, policy=POLICIES[name], bodies=loops(200, 600))
     log = Walked(world.log)
-    outline = structs.replace(world.outline(start=START), tail=log)
-    assert plan(outline, world.budget, world.policy, count=Meter(), summarizer_input_tokens=4_096).boundary_seq
+    outline = structs.replace(world.outline(start=LOG_START), tail=log)
+    assert plan_view(outline, world.budget, world.policy, counter=Meter(), summarizer_input_tokens=4_096).boundary_seq
     assert log.walks <= 2
 
 
 def test_a_text_without_any_newline_is_cut_by_place() -> None:
     text = words(200_000)
-    assert len(shorten_text(text, 300)) <= 340
+    assert len(truncate_text(text, 300)) <= 340

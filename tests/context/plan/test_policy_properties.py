@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.outline import LastView, Outline, Plan, Summarize
+from app.context.plan.outline import LastView, Outline, Plan, SummarizeMode
 from tests.context.conversation_strategies import POLICIES, SHORTENING, SUMMARIZING, WINDOWS, conversations, spread
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan, check_ranges
 from tests.context.planned_conversation import Body, World, assistant, result, user, words
 
 NAMES = st.sampled_from(sorted(POLICIES))
-MODES: Sequence[Summarize] = ("auto", "never", "now", "ahead")
+MODES: Sequence[SummarizeMode] = ("auto", "never", "now", "ahead")
 SMALL_WINDOWS = st.sampled_from([1_024, 2_000, 4_096, 8_192, 32_000])
 MOST_PINNED_SHARE = 0.3
 CUTTING = tuple(name for name in SHORTENING if POLICIES[name].kind != "additive")
@@ -25,7 +25,7 @@ CUTTING = tuple(name for name in SHORTENING if POLICIES[name].kind != "additive"
 def pinned(world: World, number: int) -> World:
     """The same world with a few rounds pinned, of those that take little."""
     world.pin(*spread(number, len(world.log)))
-    room = world.budget.raw(int(world.window * MOST_PINNED_SHARE / max(1, number)))
+    room = world.budget.compute_raw_tokens(int(world.window * MOST_PINNED_SHARE / max(1, number)))
     world.pins = tuple(pin for pin in world.pins if pin.tokens <= room)
     return world
 
@@ -40,7 +40,7 @@ def pinned(world: World, number: int) -> World:
     pins=st.sampled_from([0, 0, 1, 3]),
 )
 def test_any_conversation_makes_a_sound_view(
-    bodies: list[Body], name: str, window: int, ratio: float, output: int, summarize: Summarize, pins: int
+    bodies: list[Body], name: str, window: int, ratio: float, output: int, summarize: SummarizeMode, pins: int
 ) -> None:
     world = World(window=window, ratio=ratio, output=output, policy=POLICIES[name], bodies=bodies)
     decided = pinned(world, pins).plan(summarize)
@@ -66,7 +66,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
     bodies: list[Body],
     names: list[str],
     windows: list[int],
-    modes: Sequence[Summarize],
+    modes: Sequence[SummarizeMode],
     ratio: float,
     pins: int,
     stride: int,
@@ -90,7 +90,7 @@ def test_a_growing_conversation_keeps_each_of_its_views_sound_and_stable(
         before = sent.get((name, window))
         if before is not None and shape_of(before[0]) == shape_of(decided):
             assert rendered[: len(before[1])] == before[1]
-        if summarize == "never" and not (decided.edits and decided.dropped):
+        if summarize == "never" and not (decided.edits and decided.dropped_message_count):
             assert world.plan("never").boundary_seq <= decided.boundary_seq, "a view that was sent is not cut again"
         kept[name, window], sent[name, window] = world.last, (decided, rendered)
 
@@ -116,7 +116,7 @@ def prepared_and_settled(world: World) -> Plan:
 def shape_of(decided: Plan) -> tuple[object, ...]:
     """All that makes the beginning of a view change."""
     edits = tuple(decided.edits.values())
-    return decided.chunks, decided.boundary, decided.dropped, edits, decided.pins, decided.quotations
+    return decided.summaries, decided.boundary, decided.dropped_message_count, edits, decided.pins, decided.quotations
 
 
 @given(bodies=conversations(6, 8), name=st.sampled_from(CUTTING), window=SMALL_WINDOWS, pins=st.sampled_from([0, 2]))
@@ -221,7 +221,7 @@ def test_a_rolling_summary_is_one_chunk_that_names_the_one_before(name: str) -> 
             [part] = asked.to_summarize
             assert (part.from_seq, part.style) == (0, "recursive")
             assert part.base == (shown[-1][0] if shown and shown[-1] else "")
-        shown.append(tuple(chunk.id for chunk in world.settle().chunks))
+        shown.append(tuple(chunk.id for chunk in world.settle().summaries))
         world.say(assistant(words(150, f"a{turn}")))
     assert {len(ids) for ids in shown} == {0, 1}
     assert len(set(shown)) >= 4

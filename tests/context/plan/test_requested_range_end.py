@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.log_cuts import rounds_of
+from app.context.plan.log_cuts import split_into_rounds
 from app.context.plan.outline import Plan
-from app.context.plan.planner import plan
-from app.context.plan.policy import Policy
+from app.context.plan.planner import plan_view
+from app.context.plan.policy import ContextPolicy
 from tests.context.planned_conversation import COUNT, World, assistant, calls, result, user, words
 
 Body = dict[str, object]
 
 
 def planned_through(world: World, through_seq: int) -> Plan:
-    return plan(
+    return plan_view(
         world.outline(),
         world.budget,
         world.policy,
-        count=COUNT,
+        counter=COUNT,
         summarizer_input_tokens=int(world.window * world.summarizer_share),
         summarize="now",
         through_seq=through_seq,
@@ -48,7 +48,7 @@ def test_what_is_summarized_ends_where_it_was_asked_to(bodies: list[Body], data:
     if covered:
         world.settle("now")
     start = world.stored[-1].to_seq if world.stored else 0
-    ends = [one.to_seq for one in rounds_of(world.log)]
+    ends = [one.to_seq for one in split_into_rounds(world.log)]
     through_seq = data.draw(st.sampled_from(ends))
     decided = planned_through(world, through_seq)
     ranges = [one for one in decided.to_summarize if not one.folds]
@@ -64,7 +64,7 @@ def test_what_is_summarized_ends_where_it_was_asked_to(bodies: list[Body], data:
 @pytest.mark.parametrize("settings", [{"kind": "checkpoint"}, {"strategy": "recursive"}])
 def test_summaries_that_replace_each_other_end_there_too(settings: dict[str, str]) -> None:
     bodies = [body for n in range(12) for body in (user(words(600, f"q{n}")), assistant(words(600, f"a{n}")))]
-    world = World(bodies=bodies, window=32_000, policy=Policy(**settings))  # type: ignore[arg-type]
+    world = World(bodies=bodies, window=32_000, policy=ContextPolicy(**settings))  # type: ignore[arg-type]
     world.new_from_seq = len(bodies)
     for through_seq in (8, 20):
         (wanted,) = planned_through(world, through_seq).to_summarize

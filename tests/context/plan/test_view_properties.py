@@ -6,7 +6,7 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.outline import LastView, Plan, Summarize
+from app.context.plan.outline import LastView, Plan, SummarizeMode
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import Body, World, assistant, calls, result, user, words
 
@@ -15,7 +15,7 @@ WORDS = st.sampled_from(
 )
 SIZES = st.sampled_from([1, 2, 5, 20, 60, 150, 400])
 WINDOWS = st.sampled_from([1_024, 2_000, 4_096, 8_192, 32_000, 128_000, 1_000_000])
-MODES: tuple[Summarize, ...] = ("never", "auto")
+MODES: tuple[SummarizeMode, ...] = ("never", "auto")
 ROOMY_WINDOWS = WINDOWS.filter(lambda window: window > 1_024)
 
 
@@ -65,7 +65,7 @@ def test_every_view_fits_and_accounts_for_every_message(
     window: int,
     ratio: float,
     output: int,
-    summarize: Summarize,
+    summarize: SummarizeMode,
     stop: int,
 ) -> None:
     bodies = flat(conversation * repeated)
@@ -96,7 +96,7 @@ def test_one_giant_message_is_no_dead_end(
         "tool": [user("Look"), calls("read"), result(text), assistant("Seen.")],
     }[role]
     world = World(window=window, bodies=[*flat(before), *giant, *flat(after)[:-1]])
-    decisions: list[Callable[[Summarize], Plan]] = [world.plan, world.settle]
+    decisions: list[Callable[[SummarizeMode], Plan]] = [world.plan, world.settle]
     for decide, summarize in product(decisions, MODES):
         decided = decide(summarize)
         check_plan(world, decided)
@@ -111,7 +111,7 @@ def test_a_growing_view_begins_with_the_one_before_until_something_is_cut_or_com
         check_growth(World(window=window), conversation * repeated, summarize)
 
 
-def check_growth(world: World, conversation: list[list[Body]], summarize: Summarize) -> None:
+def check_growth(world: World, conversation: list[list[Body]], summarize: SummarizeMode) -> None:
     last: tuple[Plan, list[bytes]] | None = None
     bodies = flat(conversation)
     for body, following in pairwise(bodies):
@@ -131,7 +131,7 @@ def check_growth(world: World, conversation: list[list[Body]], summarize: Summar
 
 
 def cut_of(decided: Plan) -> tuple[object, ...]:
-    return decided.chunks, decided.boundary_seq, decided.dropped, tuple(decided.edits.items())
+    return decided.summaries, decided.boundary_seq, decided.dropped_message_count, tuple(decided.edits.items())
 
 
 @given(conversation=conversations(10), repeated=st.integers(1, 8), window=st.sampled_from([2_000, 8_192, 32_000]))
@@ -142,7 +142,7 @@ def test_compaction_ends_and_leaves_the_view_under_the_line_or_nothing_to_gain(
     decided = world.settle()
     assert world.replans <= 4 + world.log[-1].tokens_total // window
     check_plan(world, decided)
-    under = world.budget.calibrated(decided.prompt_tokens) <= world.budget.soft
+    under = world.budget.calibrate_tokens(decided.prompt_tokens) <= world.budget.compaction_threshold
     assert under or (window < 8_192 and any(note.code == "nothing_to_gain" for note in decided.notes))
 
 
@@ -157,7 +157,7 @@ def test_a_switch_to_a_larger_window_shows_at_least_as_much(
     regrown = world.plan("never")
     check_plan(world, regrown)
     assert regrown.boundary_seq <= boundary_seq
-    if world.instructions_tokens + world.log[-1].tokens_total <= world.budget.soft:
+    if world.instructions_tokens + world.log[-1].tokens_total <= world.budget.compaction_threshold:
         assert regrown.status == "full"
 
 
@@ -182,4 +182,4 @@ def test_cuts_move_in_steps_not_with_each_turn() -> None:
     moves = sum(earlier != later for earlier, later in pairwise(cuts))
     log_tokens = world.log[-1].tokens_total
     assert cuts == sorted(cuts)
-    assert 0 < moves <= log_tokens / (world.budget.hard / 4) + 1
+    assert 0 < moves <= log_tokens / (world.budget.limit / 4) + 1

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
-from app.context.plan.outline import Passage, Quotation
-from app.context.quote.question_terms import asked_terms
-from app.context.quote.quote_message import quotable_text, quoting
-from app.context.quote.quote_selection import choose_quotes
+from app.context.count.tokenizers import load_tokenizer
+from app.context.plan.outline import Quotation, QuotedPassage
+from app.context.quote.question_terms import extract_question_terms
+from app.context.quote.quote_message import extract_quotable_text, render_quotation_message
+from app.context.quote.quote_selection import choose_quotation
 from app.conversation.messages import LogMessage, Message
-from app.conversation.search_terms import query_terms, terms_of_message
-from app.store.search.index_terms import best, score
+from app.conversation.search_terms import extract_message_terms, extract_query_terms
+from app.store.search.index_terms import rank_by_weight, weights_to_score
 
-COUNT = TokenCounter(tokenizer_for("o200k_base"))
+COUNT = TokenCounter(load_tokenizer("o200k_base"))
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -38,20 +38,20 @@ def assistant(text: str) -> dict[str, Any]:
 
 def log_of(bodies: Sequence[dict[str, Any]]) -> list[LogMessage]:
     return [
-        LogMessage(seq, Message.of(body), b"", b"", True, COUNT.message(body), 0, True)
+        LogMessage(seq, Message.from_body(body), b"", b"", True, COUNT.count_message(body), 0, True)
         for seq, body in enumerate(bodies)
     ]
 
 
 def found(log: Sequence[LogMessage], question: str, limit: int = 64) -> list[Candidate]:
-    asked = frozenset(query_terms(question))
-    ranked = best(
-        {entry.seq: asked & frozenset(terms_of_message(entry.message)) for entry in log},
-        messages=len(log),
+    asked = frozenset(extract_query_terms(question))
+    ranked = rank_by_weight(
+        {entry.seq: asked & frozenset(extract_message_terms(entry.message)) for entry in log},
+        message_count=len(log),
         limit=limit,
     )
     beside = sorted({near for seq in ranked for near in (seq - 1, seq + 1) if 0 <= near < len(log)} - ranked.keys())
-    return [Candidate(log[seq], score(weights)) for seq, weights in ranked.items()] + [
+    return [Candidate(log[seq], weights_to_score(weights)) for seq, weights in ranked.items()] + [
         Candidate(log[seq], None) for seq in beside
     ]
 
@@ -59,14 +59,14 @@ def found(log: Sequence[LogMessage], question: str, limit: int = 64) -> list[Can
 def quoted(
     log: Sequence[LogMessage], question: str, *, room: int = 600, visible: Sequence[int] = ()
 ) -> Quotation | None:
-    return choose_quotes(
+    return choose_quotation(
         question,
         found(log, question),
         before_seq=len(log),
-        room_tokens=room,
-        folded_messages=len(log),
-        visible=visible,
-        count=COUNT,
+        max_tokens=room,
+        searched_message_count=len(log),
+        visible_seqs=visible,
+        counter=COUNT,
     )
 
 
@@ -75,7 +75,7 @@ def seqs(quotation: Quotation | None) -> list[int]:
 
 
 def text_of(quotation: Quotation, log: Sequence[LogMessage]) -> str:
-    return quoting([(passage, log[passage.seq].message) for passage in quotation.passages]).text
+    return render_quotation_message([(passage, log[passage.seq].message) for passage in quotation.passages]).text
 
 
 SMALL_TALK = [
@@ -103,7 +103,7 @@ def test_a_fact_is_quoted_for_the_question_that_asks_for_it() -> None:
     quotation = quoted(CHAT, "What is my first name?")
     assert quotation is not None
     assert quotation.before_seq == len(CHAT)
-    assert quotation.passages[0] == Passage(0)
+    assert quotation.passages[0] == QuotedPassage(0)
     assert "Michael" in text_of(quotation, CHAT)
 
 
@@ -201,13 +201,13 @@ def test_quotations_fit_and_are_verbatim_in_log_order(
     if quotation is None:
         return
     said = [(passage, log[passage.seq].message) for passage in quotation.passages]
-    assert quotation.tokens == COUNT.message(quoting(said).body) <= room
+    assert quotation.tokens == COUNT.count_message(render_quotation_message(said).body) <= room
     assert seqs(quotation) == sorted(set(seqs(quotation)))
     assert max(seqs(quotation)) < visible_from
     for passage, message in said:
         ends = [place for span in passage.spans for place in span]
         assert ends == sorted(ends)
-        assert not ends or ends[-1] <= len(quotable_text(message))
+        assert not ends or ends[-1] <= len(extract_quotable_text(message))
 
 
 def test_a_sentence_that_was_said_again_and_again_is_quoted_once() -> None:
@@ -232,6 +232,6 @@ def test_what_looks_like_an_answer_is_preferred() -> None:
 
 
 def test_how_an_answer_is_to_look_is_not_looked_up() -> None:
-    asked = asked_terms("When do mornings start? Return in the format of HH:MM AM/PM (e.g. 01:30 AM).")
-    assert asked == query_terms("When do mornings start?")
-    assert "invoic" in asked_terms("Give me the invoice (for example as a PDF).")
+    asked = extract_question_terms("When do mornings start? Return in the format of HH:MM AM/PM (e.g. 01:30 AM).")
+    assert asked == extract_query_terms("When do mornings start?")
+    assert "invoic" in extract_question_terms("Give me the invoice (for example as a PDF).")

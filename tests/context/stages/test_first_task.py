@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.context.plan.outline import Plan, Summarize
-from app.context.plan.policy import Policy
-from app.context.view.message_edits import body_after
+from app.context.plan.outline import Plan, SummarizeMode
+from app.context.plan.policy import ContextPolicy
+from app.context.view.message_edits import apply_operations
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, Body, World, assistant, calls, result, user, words
 from tests.shared_data import needs_recordings, recorded
@@ -19,8 +19,8 @@ KINDS = ("fade", "prune", "checkpoint", "window")
 TASK = user("Find the cheapest flight, and do not book it before I say so. " + words(60, "rule"))
 
 
-def policy_of(kind: str) -> Policy:
-    return Policy(name=kind, kind=kind)  # type: ignore[arg-type]
+def policy_of(kind: str) -> ContextPolicy:
+    return ContextPolicy(name=kind, kind=kind)  # type: ignore[arg-type]
 
 
 def can_be_masked_to_fit(world: World) -> bool:
@@ -29,12 +29,12 @@ def can_be_masked_to_fit(world: World) -> bool:
     return (
         world.instructions_tokens
         + sum(
-            min(entry.tokens, COUNT.message(body_after(entry.message.body, [masked])))
+            min(entry.tokens, COUNT.count_message(apply_operations(entry.message.body, [masked])))
             if entry.message.role == "tool"
             else entry.tokens
             for entry in world.log
         )
-        <= world.budget.hard
+        <= world.budget.limit
     )
 
 
@@ -53,7 +53,7 @@ def run(world: World, said: Sequence[Sequence[Body]], *, prepared: bool) -> int:
         if can_be_masked_to_fit(world):
             tight += decided.prompt_tokens < world.instructions_tokens + world.log[-1].tokens_total
             assert shows_the_task(world, decided), decided.notes
-        if prepared and world.policy.summarizes:
+        if prepared and world.policy.may_summarize:
             world.compact(world.plan("ahead"))
     return tight
 
@@ -116,13 +116,13 @@ def test_no_checkpoint_is_made_ahead_of_a_log_that_masking_makes_fit_and_its_pla
 @pytest.mark.parametrize("tokens", [8_100, 12_000, 16_500, 40_000])
 @pytest.mark.parametrize("summarize", ["auto", "never"])
 def test_a_single_result_that_is_too_long_gets_what_there_is_room_for(
-    kind: str, tokens: int, summarize: Summarize
+    kind: str, tokens: int, summarize: SummarizeMode
 ) -> None:
     text = "\n".join(f"line {number} says {'much ' * (number % 7)}" for number in range(tokens // 6))
     world = World(window=8_192, policy=policy_of(kind), bodies=[user("Read it"), calls("read"), result(text)])
     decided = world.plan(summarize)
     check_plan(world, decided)
-    room = world.budget.hard - (decided.prompt_tokens - decided.edits[2].tokens)
+    room = world.budget.limit - (decided.prompt_tokens - decided.edits[2].tokens)
     assert room > 7_000
     assert decided.edits[2].tokens >= 0.9 * room
 
@@ -133,7 +133,7 @@ def test_of_two_results_that_are_too_long_the_shorter_stays_whole(kind: str) -> 
     world = World(window=8_192, policy=policy_of(kind), bodies=[user("Read"), calls("read", "read"), *given_back])
     decided = world.plan("never")
     assert [*decided.edits] == [3]
-    assert decided.prompt_tokens >= 0.9 * world.budget.hard
+    assert decided.prompt_tokens >= 0.9 * world.budget.limit
 
 
 @needs_recordings

@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import Tail
+from app.context.plan.log_cuts import LogTail
 from app.context.plan.outline import Pin
-from app.context.plan.policy import ClearReasoning, ClearToolResults, Policy
-from app.context.stages.age_weights import weights
-from app.context.stages.draft import Draft, Scene
+from app.context.plan.policy import ContextPolicy, ReasoningClearing, ToolResultClearing
+from app.context.stages.age_weights import compute_age_weights
+from app.context.stages.draft import Draft, DraftContext
 from app.context.stages.stages import STAGES
-from app.context.view.message_edits import body_after, edited
+from app.context.view.message_edits import apply_operations, render_edited_message
 from tests.context.planned_conversation import COUNT, Body, assistant, calls, log_of, result, user, words
 
 WINDOW = 10_000
@@ -29,15 +29,15 @@ def draft_of(
     Args:
         over: whether the limit was passed, so that stages that stop at the goal work towards 75 % of it.
     """
-    policy = Policy(reserve_ratio=0.0, **settings)
+    policy = ContextPolicy(reserve_ratio=0.0, **settings)
     log = log_of(bodies)
-    budget = Budget(window=WINDOW, reserve=0, output=0, hard=WINDOW, soft=WINDOW)
+    budget = Budget(window=WINDOW, reserve_tokens=0, output=0, limit=WINDOW, compaction_threshold=WINDOW)
     pins = tuple(Pin(seq, seq + 1, log[seq].tokens) for seq in pinned)
     goal = policy.target_ratio if over else 1.0
-    return Draft(Scene(instructions, Tail(log, after=None), budget, policy, COUNT, goal, pins), (), START)
+    return Draft(DraftContext(instructions, LogTail(log, after=None), budget, policy, COUNT, goal, pins), (), START)
 
 
-START = Tail((), after=None).boundary(0)
+START = LogTail((), after=None).build_boundary(0)
 
 
 def applied(stage: str, draft: Draft) -> Draft:
@@ -46,14 +46,14 @@ def applied(stage: str, draft: Draft) -> Draft:
 
 def shown(draft: Draft, seq: int) -> Body:
     edit = draft.edits[seq]
-    message = edited(edit, lambda at: draft.scene.tail.message(at).message)
+    message = render_edited_message(edit, lambda at: draft.context.tail.find_message(at).message)
     assert message is not None
     return message.body
 
 
 def filled_to(tokens: int, bodies: list[Body]) -> list[Body]:
     """The same messages after a question that makes the view take exactly so many tokens."""
-    missing = tokens - sum(COUNT.message(body) for body in bodies) - COUNT.message(user(""))
+    missing = tokens - sum(COUNT.count_message(body) for body in bodies) - COUNT.count_message(user(""))
     return [user("?" * missing), *bodies]
 
 
@@ -121,7 +121,7 @@ def test_newer_results_keep_more_where_there_is_room() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [1.0]), (2, [0.2, 1.0]), (5, [0.2, 0.4, 0.6, 0.8, 1.0])])
 def test_recency_weights_run_from_a_fifth_to_one(count: int, expected: list[float]) -> None:
-    assert weights(count, 0.2) == pytest.approx(expected)
+    assert compute_age_weights(count, 0.2) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("instructions", "chars"), [(0, 12_000), (5_000, 6_000)])
@@ -145,7 +145,7 @@ def test_the_oldest_results_may_take_a_fifth_of_what_the_newest_may() -> None:
 def test_no_result_is_longer_than_400_000_characters_in_the_largest_window() -> None:
     draft = applied("cap_messages", draft_of(read(9_000), mask_pressure=0.1, result_max_chars=8_000))
     assert kept_chars(shown(draft, 1)["content"]) == 8_000
-    assert (Policy().result_max_chars, Policy().arguments_max_chars) == (400_000, 200_000)
+    assert (ContextPolicy().result_max_chars, ContextPolicy().arguments_max_chars) == (400_000, 200_000)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_results_of_the_newest_round_are_dropped_only_if_nothing_else_fits() -> 
     assert applied("drop_results", draft_of([*newest[:2], result("x" * 60_000)], over=True)).edits
 
 
-CLEAR = ClearToolResults(trigger_tokens=2_000)
+CLEAR = ToolResultClearing(trigger_tokens=2_000)
 
 
 def cleared(draft: Draft) -> list[int]:
@@ -288,38 +288,38 @@ def cleared(draft: Draft) -> list[int]:
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (ClearToolResults(), []),
+        (ToolResultClearing(), []),
         (CLEAR, [2, 6]),
-        (ClearToolResults(trigger_tokens=9_000), []),
-        (ClearToolResults(trigger_tokens=2_000, keep=1), [2, 6, 10, 14]),
-        (ClearToolResults(trigger_tokens=2_000, keep=0), [2, 6, 10, 14, 18]),
-        (ClearToolResults(trigger_tokens=2_000, keep=9), []),
-        (ClearToolResults(trigger_tokens=2_000, keep=1, exclude_tools=("tool_1",)), [2, 10, 14]),
-        (ClearToolResults(trigger_tokens=2_000, clear_at_least_tokens=1_900), [2, 6]),
-        (ClearToolResults(trigger_tokens=2_000, clear_at_least_tokens=2_100), []),
+        (ToolResultClearing(trigger_tokens=9_000), []),
+        (ToolResultClearing(trigger_tokens=2_000, keep=1), [2, 6, 10, 14]),
+        (ToolResultClearing(trigger_tokens=2_000, keep=0), [2, 6, 10, 14, 18]),
+        (ToolResultClearing(trigger_tokens=2_000, keep=9), []),
+        (ToolResultClearing(trigger_tokens=2_000, keep=1, exclude_tools=("tool_1",)), [2, 10, 14]),
+        (ToolResultClearing(trigger_tokens=2_000, clear_at_least_tokens=1_900), [2, 6]),
+        (ToolResultClearing(trigger_tokens=2_000, clear_at_least_tokens=2_100), []),
     ],
 )
-def test_old_tool_results_are_cleared(rule: ClearToolResults, expected: list[int]) -> None:
+def test_old_tool_results_are_cleared(rule: ToolResultClearing, expected: list[int]) -> None:
     talk = [body for at in range(5) for body in (user("q"), *read(5_000, name=f"tool_{at}"))]
     draft = applied("clear_tool_results", draft_of(talk, clear_tool_results=rule))
     assert cleared(draft) == expected
     if expected:
         assert shown(draft, 2)["content"] == "[old tool result cleared]"
-        assert draft.scene.tail.message(1).seq not in draft.edits
+        assert draft.context.tail.find_message(1).seq not in draft.edits
 
 
 def test_results_are_not_cleared_at_the_trigger_but_above_it() -> None:
     talk = [body for _ in range(5) for body in (user("q"), *read(5_000))]
     tokens = draft_of(talk).tokens
-    at = draft_of(talk, clear_tool_results=ClearToolResults(trigger_tokens=tokens))
-    above = draft_of(talk, clear_tool_results=ClearToolResults(trigger_tokens=tokens - 1))
+    at = draft_of(talk, clear_tool_results=ToolResultClearing(trigger_tokens=tokens))
+    above = draft_of(talk, clear_tool_results=ToolResultClearing(trigger_tokens=tokens - 1))
     assert (cleared(applied("clear_tool_results", at)), cleared(applied("clear_tool_results", above))) == ([], [2, 6])
 
 
 def test_inputs_are_cleared_with_results_where_that_is_asked_for() -> None:
     asked = calls("write", arguments='{"body": "' + "x" * 3_000 + '"}')
     talk = [body for _ in range(5) for body in (user("q"), asked, result("x" * 5_000), assistant("ok"))]
-    rule = ClearToolResults(trigger_tokens=2_000, inputs=True)
+    rule = ToolResultClearing(trigger_tokens=2_000, inputs=True)
     draft = applied("clear_tool_results", draft_of(talk, clear_tool_results=rule))
     assert cleared(draft) == [2, 6, 1, 5]
     [call] = shown(draft, 1)["tool_calls"]
@@ -338,7 +338,7 @@ def test_reasoning_of_old_turns_is_cleared(keep: int | None, expected: list[int]
         user("q"),
         assistant(thinking, reasoning="Now."),
     ]
-    draft = applied("clear_reasoning", draft_of(talk, clear_reasoning=ClearReasoning(keep)))
+    draft = applied("clear_reasoning", draft_of(talk, clear_reasoning=ReasoningClearing(keep)))
     assert list(draft.edits) == expected
     if 1 in draft.edits:
         assert shown(draft, 1) == assistant("a")
@@ -353,7 +353,7 @@ def test_a_window_of_turns_moves_on_in_steps(keep: int | None, turns: int, left:
     talk = [body for turn in range(turns) for body in (user(f"q{turn}"), *read(20))]
     draft = applied("keep_last", draft_of(talk, keep_turns=keep))
     assert (len(talk) - draft.boundary_seq) // 4 == left
-    assert draft.scene.tail.message(draft.boundary_seq).message.role == "user"
+    assert draft.context.tail.find_message(draft.boundary_seq).message.role == "user"
 
 
 @pytest.mark.parametrize(("tokens", "moves"), [(4_000, False), (4_001, True)])
@@ -377,9 +377,9 @@ def rounds(number: int, tokens: int = 500) -> list[Body]:
 
 def test_the_oldest_go_in_quarters_of_the_limit() -> None:
     draft = applied("drop_oldest", draft_of(rounds(21), over=True))
-    dropped = draft.scene.tail.total_before(draft.boundary_seq)
+    dropped = draft.context.tail.count_tokens_before(draft.boundary_seq)
     assert 2_500 <= dropped < 3_100
-    assert draft.scene.tail.message(draft.boundary_seq).message.role == "user"
+    assert draft.context.tail.find_message(draft.boundary_seq).message.role == "user"
     assert draft.tokens <= 0.8 * WINDOW
 
 
@@ -393,7 +393,7 @@ def test_what_fits_is_dropped_only_half_a_step_above_the_goal_and_not_before_the
 ) -> None:
     """Results were shortened, and what is left would pass the limit again after a few turns."""
     talk = draft_of(rounds(turns), over=True)
-    assert applied("drop_oldest", talk.cut_at(8)).boundary_seq == (20 if drops else 8)
+    assert applied("drop_oldest", talk.cut_before(8)).boundary_seq == (20 if drops else 8)
     assert applied("drop_oldest", draft_of(rounds(19), over=True)).boundary_seq == 0
 
 
@@ -401,14 +401,14 @@ def test_calls_and_their_results_are_dropped_together() -> None:
     arguments = '{"a": "' + "z" * 4_000 + '"}'
     loop = [body for _ in range(12) for body in (calls("a", "b", arguments=arguments), result("x"), result("y"))]
     draft = applied("drop_oldest", draft_of([user("Find it"), *loop], over=True))
-    assert draft.scene.tail.message(draft.boundary_seq).message.tool_calls
+    assert draft.context.tail.find_message(draft.boundary_seq).message.tool_calls
     assert draft.boundary.anchor_seq == 0
 
 
 def test_an_even_share_leaves_at_least_200_characters_and_the_request_whole() -> None:
     draft = applied("share_evenly", draft_of([*[assistant("y" * 2_000)] * 60, user("x" * 20_000)]))
     assert 60 not in draft.edits
-    assert draft.fits
+    assert draft.fits_limit
     chars = {kept_chars(shown(draft, seq)["content"]) for seq in draft.edits}
     assert len(chars) == 1
     assert min(chars) >= 200
@@ -416,7 +416,7 @@ def test_an_even_share_leaves_at_least_200_characters_and_the_request_whole() ->
 
 def test_where_even_200_characters_each_are_too_much_the_oldest_go() -> None:
     draft = applied("share_evenly", draft_of([*[assistant("y" * 500)] * 400, user("?")]))
-    assert draft.fits
+    assert draft.fits_limit
     assert draft.boundary_seq > 0
     assert kept_chars(shown(draft, draft.boundary_seq)["content"]) == 200
 
@@ -425,7 +425,7 @@ def test_an_even_share_counts_what_earlier_stages_have_saved() -> None:
     masked = applied("mask_results", draft_of([*read(90_000), *[assistant("y" * 4_000)] * 14]))
     assert masked.edits
     shared = applied("share_evenly", masked)
-    assert shared.fits
+    assert shared.fits_limit
     assert shared.boundary_seq == 0, "there is room for all of it, shared"
     [said] = {kept_chars(shown(shared, seq)["content"]) for seq in range(3, 17)}
     assert 2_000 < said < 4_000
@@ -436,7 +436,7 @@ def test_what_is_pinned_is_never_shortened(stage: str) -> None:
     talk = [body for _ in range(8) for body in (user("q"), *read(60_000))]
     settings: dict[str, Any] = {
         "position_pruning": True,
-        "clear_tool_results": ClearToolResults(1, keep=0),
+        "clear_tool_results": ToolResultClearing(1, keep=0),
         "keep_turns": 2,
     }
     draft = applied(stage, draft_of(talk, pinned=[1, 2], over=True, **settings))
@@ -449,15 +449,15 @@ def test_the_log_itself_is_never_changed(stage: str) -> None:
     talk = [body for _ in range(8) for body in (user("q"), *read(60_000))]
     settings: dict[str, Any] = {
         "position_pruning": True,
-        "clear_tool_results": ClearToolResults(1, keep=0, inputs=True),
+        "clear_tool_results": ToolResultClearing(1, keep=0, inputs=True),
     }
     draft = draft_of(talk, over=True, **settings)
-    before = [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.scene.tail.messages]
+    before = [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.context.tail.messages]
     applied(stage, draft)
-    assert before == [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.scene.tail.messages]
+    assert before == [(entry.message.raw, orjson.dumps(entry.message.body)) for entry in draft.context.tail.messages]
 
 
 @pytest.mark.parametrize("kind", ["thinking", "redacted_thinking", "reasoning", "reasoning_text"])
 def test_every_kind_of_reasoning_part_is_left_out(kind: str) -> None:
     body = {"role": "assistant", "content": [{"type": kind, "text": "Hm."}, {"type": "text", "text": "Yes."}]}
-    assert body_after(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]
+    assert apply_operations(body, [("thoughtless",)])["content"] == [{"type": "text", "text": "Yes."}]

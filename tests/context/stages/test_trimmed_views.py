@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.stages.excerpt import share_within, shorten_text, shortened_body
+from app.context.stages.excerpt import find_text_share, truncate_body, truncate_text
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, log_of, result, user, words
 
@@ -19,7 +19,7 @@ def test_whole_old_rounds_are_left_out_and_a_notice_says_how_many() -> None:
     check_nothing_is_orphaned(world, decided)
     assert decided.status == "trimmed"
     assert decided.anchor_seq == 0
-    assert f"[{decided.dropped} earlier messages".encode() in world.render(decided)[1]
+    assert f"[{decided.dropped_message_count} earlier messages".encode() in world.render(decided)[1]
 
 
 def test_what_is_cut_is_at_least_a_quarter_of_the_limit() -> None:
@@ -28,7 +28,7 @@ def test_what_is_cut_is_at_least_a_quarter_of_the_limit() -> None:
     world.say(assistant(words(200)), user("Go on"))
     decided = world.plan("never")
     assert decided.status == "trimmed"
-    assert decided.prompt_tokens <= 0.8 * world.budget.hard
+    assert decided.prompt_tokens <= 0.8 * world.budget.limit
 
 
 def test_a_long_tool_result_of_the_current_turn_is_shortened_and_marked() -> None:
@@ -69,11 +69,11 @@ def test_arguments_of_a_call_stay_a_json_object_when_they_are_shortened() -> Non
 )
 def test_arguments_that_cannot_give_become_an_object_that_says_so(arguments: str) -> None:
     [message] = log_of([calls("write", arguments=arguments)])
-    share, tokens = share_within(message.message.body, message.tokens, 60, COUNT.message)
-    body = shortened_body(message.message.body, share)
+    share, tokens = find_text_share(message.message.body, message.tokens, 60, COUNT.count_message)
+    body = truncate_body(message.message.body, share)
     [call] = body["tool_calls"]
     assert "left_out" in orjson.loads(call["function"]["arguments"])
-    assert COUNT.message(body) == tokens <= 60
+    assert COUNT.count_message(body) == tokens <= 60
 
 
 def test_instructions_and_the_newest_message_that_do_not_fit_are_told_apart() -> None:
@@ -82,7 +82,7 @@ def test_instructions_and_the_newest_message_that_do_not_fit_are_told_apart() ->
     check_plan(world, decided)
     assert not decided.fits
     facts = next(note.facts for note in decided.notes if note.code == "does_not_fit")
-    assert facts["limit_tokens"] == world.budget.hard
+    assert facts["limit_tokens"] == world.budget.limit
     assert int(facts["newest_message_tokens"]) > 2_900
 
 
@@ -104,7 +104,7 @@ def test_a_conversation_without_any_user_message_is_trimmed_too() -> None:
 
 @given(text=st.text(min_size=200, max_size=3_000), keep=st.integers(0, 3_000))
 def test_a_shortened_text_keeps_its_ends_and_says_what_is_missing(text: str, keep: int) -> None:
-    short = shorten_text(text, keep)
+    short = truncate_text(text, keep)
     if len(text) <= keep:
         assert short == text
         return

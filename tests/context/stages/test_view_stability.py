@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.context.plan.outline import Plan, Summarize
-from app.context.view.message_edits import body_after
+from app.context.plan.outline import Plan, SummarizeMode
+from app.context.view.message_edits import apply_operations
 from tests.context.conversation_strategies import POLICIES, tool_call
 from tests.context.plan_checks import check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, result, user, words
@@ -29,7 +29,7 @@ class Sent:
     """Whether each of those would not have fit, and shows nothing that could be masked further."""
 
 
-def talk(policy: str, turns: int, *, rounds: int, summarize: Summarize = "auto") -> tuple[World, Sent]:
+def talk(policy: str, turns: int, *, rounds: int, summarize: SummarizeMode = "auto") -> tuple[World, Sent]:
     """A conversation whose turns have so many tool rounds each, every request of it planned and sent."""
     world, sent = World(window=WINDOW, policy=POLICIES[policy]), Sent()
     before: list[bytes] = []
@@ -47,7 +47,7 @@ def talk(policy: str, turns: int, *, rounds: int, summarize: Summarize = "auto")
                 sent.breaks.append(len(sent.plans))
                 due_tokens = sent.plans[-1].prompt_tokens + grown
                 sent.freed_tokens.append(due_tokens - decided.prompt_tokens)
-                sent.forced.append(due_tokens > world.budget.hard and is_masked_as_far_as_can_be(world, decided))
+                sent.forced.append(due_tokens > world.budget.limit and is_masked_as_far_as_can_be(world, decided))
             sent.plans.append(decided)
             before = rendered
     return world, sent
@@ -57,7 +57,7 @@ def is_masked_as_far_as_can_be(world: World, decided: Plan) -> bool:
     """Whether no message was left out, and each result that was read keeps 300 characters at most."""
     for entry in world.log[:-2]:
         shown_tokens = decided.edits[entry.seq].tokens if entry.seq in decided.edits else entry.tokens
-        masked_tokens = COUNT.message(body_after(entry.message.body, [("contents", 300)]))
+        masked_tokens = COUNT.count_message(apply_operations(entry.message.body, [("contents", 300)]))
         if decided.boundary_seq or (entry.message.role == "tool" and shown_tokens > masked_tokens):
             return False
     return True
@@ -68,7 +68,7 @@ def is_masked_as_far_as_can_be(world: World, decided: Plan) -> bool:
     ["additive", "additive, trimming only", "recursive", "checkpoint", "fade", "prune", "window", "no stage"],
 )
 @pytest.mark.parametrize("summarize", ["auto", "never"])
-def test_over_two_hundred_turns_each_change_frees_a_fifth_of_the_window(policy: str, summarize: Summarize) -> None:
+def test_over_two_hundred_turns_each_change_frees_a_fifth_of_the_window(policy: str, summarize: SummarizeMode) -> None:
     world, sent = talk(policy, 200, rounds=0, summarize=summarize)
     log_tokens = world.log[-1].tokens_total
     assert log_tokens > 7 * WINDOW
@@ -79,7 +79,7 @@ def test_over_two_hundred_turns_each_change_frees_a_fifth_of_the_window(policy: 
 @pytest.mark.parametrize("policy", ["checkpoint", "fade", "fade, by position", "prune", "prune, early", "window"])
 @pytest.mark.parametrize("summarize", ["auto", "never"])
 def test_tool_results_are_shortened_only_where_that_frees_a_tenth_of_the_view(
-    policy: str, summarize: Summarize
+    policy: str, summarize: SummarizeMode
 ) -> None:
     """Less is enough only where there is no more, and the first task would be dropped otherwise."""
     world, sent = talk(policy, 100, rounds=2, summarize=summarize)
@@ -102,7 +102,7 @@ def test_a_line_at_which_there_is_nothing_to_shorten_is_passed_once() -> None:
     world = World(window=2_000, policy=POLICIES["fade"], bodies=[user(words(1_640))])
     passed = world.settle()
     assert [note.code for note in passed.notes] == ["left_as_it_was"]
-    assert (passed.level, passed.is_untouched) == (0.85, True)
+    assert (passed.level, passed.shows_log_unchanged) == (0.85, True)
     world.say(assistant("So."), user("And?"))
     assert world.plan(loaded=False).needs_tail is None, "the log is not read again for the same line"
 

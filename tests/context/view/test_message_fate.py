@@ -6,23 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.context.plan.outline import Plan
-from app.context.view.message_fate import dispositions
+from app.context.view.message_fate import compute_message_fates
 from tests.context.plan.test_view_properties import ROOMY_WINDOWS, WINDOWS, conversations, flat
 from tests.context.planned_conversation import Body, World, assistant, calls, chunk_of, result, user, words
 
 
 def test_a_short_log_is_shown_verbatim() -> None:
     world = World(bodies=[user("hi"), assistant("hello")])
-    assert [row.kind for row in dispositions(world.log, world.plan())] == ["verbatim", "verbatim"]
+    assert [row.kind for row in compute_message_fates(world.log, world.plan())] == ["verbatim", "verbatim"]
 
 
 def test_what_a_summary_stands_for_names_the_summary() -> None:
     turns = [body for _ in range(30) for body in (user(words(200)), assistant(words(200)))]
     world = World(bodies=turns)
     decided = world.settle()
-    rows = dispositions(world.log, decided)
+    rows = compute_message_fates(world.log, decided)
     summarized = [row for row in rows if row.kind == "summarized"]
-    assert {row.chunk_id for row in summarized} == {chunk.id for chunk in decided.chunks}
+    assert {row.summary_id for row in summarized} == {chunk.id for chunk in decided.summaries}
     assert [row.seq for row in rows if row.is_shown] == list(range(decided.boundary_seq, len(world.log)))
 
 
@@ -30,7 +30,7 @@ def test_the_question_of_a_turn_that_is_cut_inside_is_an_anchor() -> None:
     loops = [body for _ in range(30) for body in (calls("read"), result(words(400)))]
     world = World(bodies=[user("Find the fault."), *loops])
     decided = world.settle()
-    rows = dispositions(world.log, decided)
+    rows = compute_message_fates(world.log, decided)
     assert (rows[0].kind, rows[0].is_shown) == ("anchor", True)
     assert rows[1].kind == "summarized"
 
@@ -38,7 +38,9 @@ def test_the_question_of_a_turn_that_is_cut_inside_is_an_anchor() -> None:
 def test_the_anchor_is_told_as_such_though_a_summary_covers_it() -> None:
     world = World(bodies=[user("q"), calls("read"), result("r")])
     world.stored.append(chunk_of(1, anchor_seq=0))
-    assert [row.tokens for row in dispositions(world.log, world.plan())] == [entry.tokens for entry in world.log]
+    assert [row.tokens for row in compute_message_fates(world.log, world.plan())] == [
+        entry.tokens for entry in world.log
+    ]
 
 
 @given(conversation=conversations(), repeated=st.integers(1, 6), window=WINDOWS)
@@ -60,7 +62,7 @@ def test_the_rows_of_a_summarized_view_add_up_to_its_plan(
 
 
 def check_rows(world: World, decided: Plan) -> None:
-    rows = dispositions(world.log, decided)
+    rows = compute_message_fates(world.log, decided)
     assert [row.seq for row in rows] == list(range(len(world.log)))
-    assert sum(row.kind == "dropped" for row in rows) == decided.dropped
-    assert {row.chunk_id for row in rows} - {None} <= {chunk.id for chunk in decided.chunks}
+    assert sum(row.kind == "dropped" for row in rows) == decided.dropped_message_count
+    assert {row.summary_id for row in rows} - {None} <= {chunk.id for chunk in decided.summaries}

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.view.missing_results import MISSING_RESULT, close_calls, has_missing_results, is_missing_result
+from app.context.view.missing_results import (
+    MISSING_RESULT_TEXT,
+    add_missing_results,
+    has_missing_results,
+    is_missing_result,
+)
 from tests.scenarios.rewriting import find_orphan
 
 USER, ANSWER = {"role": "user", "content": "Go on."}, {"role": "assistant", "content": "Yes."}
@@ -22,11 +27,11 @@ def result(call_id: str, content: str = "7") -> dict[str, Any]:
 
 
 def missing(call_id: str) -> dict[str, Any]:
-    return result(call_id, MISSING_RESULT)
+    return result(call_id, MISSING_RESULT_TEXT)
 
 
 def closed(*messages: dict[str, Any], at_end: bool = False) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for raw in close_calls([orjson.dumps(one) for one in messages], at_end=at_end)]
+    return [orjson.loads(raw) for raw in add_missing_results([orjson.dumps(one) for one in messages], at_end=at_end)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_a_call_without_a_result_gets_one_behind_the_others(
 )
 def test_what_lacks_nothing_stays_as_it_is(messages: list[dict[str, Any]]) -> None:
     raws = [orjson.dumps(one) for one in messages]
-    assert close_calls(raws) == raws
+    assert add_missing_results(raws) == raws
     assert not has_missing_results(raws)
     assert not any(map(is_missing_result, raws))
 
@@ -82,5 +87,5 @@ ROUNDS = st.one_of(
 def test_a_strict_provider_takes_every_view_and_nothing_is_lost(messages: list[dict[str, Any]]) -> None:
     view = closed(*messages, USER)
     assert find_orphan(view) is None
-    assert [one for one in view if one.get("content") != MISSING_RESULT] == [*messages, USER]
+    assert [one for one in view if one.get("content") != MISSING_RESULT_TEXT] == [*messages, USER]
     assert closed(*view) == view

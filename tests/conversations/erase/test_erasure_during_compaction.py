@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.conversation.identity import start_of
+from app.conversation.identity import compute_start_position
 from app.pipeline.persist import turn_writer
 from app.store.leases import LeaseKeeper
 from tests.live import Reply, ScriptedUpstream, completion
@@ -53,8 +53,8 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
         (item,) = (one for one in items if one.get("role") == "user" and SECRET in json.dumps(one))
         (conversation,) = gateway.conversations()
         for chunk in gateway.chunks():
-            await gateway.store.delete_chunk(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)
-        waited_for = f"range:{start_of(conversation.tenant).link.hex()}"
+            await gateway.store.delete_summary(tenant=conversation.tenant, root=conversation.root, chunk_id=chunk.id)
+        waited_for = f"range:{compute_start_position(conversation.tenant).link.hex()}"
         claimed: list[str] = []
         claim_lease = gateway.store.claim_lease
 
@@ -74,7 +74,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_after_it(
         assert all(SECRET not in material(body) for body in upstream.requests[asked:] if is_summary(body))
         assert all(SECRET not in chunk.text for chunk in gateway.chunks())
         now = gateway.conversations()[-1]
-        log = await gateway.store.read(now, 0, now.head_seq + 1)
+        log = await gateway.store.read_log(now, 0, now.head_seq + 1)
         assert all(chunk.tokens_total == log[chunk.to_seq - 1].tokens_total for chunk in gateway.chunks())
 
 
@@ -86,7 +86,7 @@ async def test_what_was_read_before_an_erasure_is_not_summarized_ahead_after_it(
     async with world(monkeypatch, upstream, window=WINDOW, policies=policies) as gateway:
         told = await gateway.say([user(f"My secret is {SECRET}.")], conversation="c")
         (conversation,) = gateway.conversations()
-        waited_for = f"range:{start_of(conversation.tenant).link.hex()}"
+        waited_for = f"range:{compute_start_position(conversation.tenant).link.hex()}"
         claim_lease = gateway.store.claim_lease
         claimed: list[str] = []
 
@@ -118,7 +118,7 @@ def list_summary_requests(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
 async def test_an_instruction_that_is_erased_while_a_resend_is_answered_does_not_come_back(
     kept_back_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", kept_back_seconds)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", kept_back_seconds)
     async with world(monkeypatch, ScriptedUpstream(default=answering)) as gateway:
         instructed = [system(f"Never say {SECRET}."), user("Hi")]
         ours = (await gateway.say(instructed, conversation="c"))["conversation_id"]
@@ -150,13 +150,13 @@ async def erase_instruction(gateway: World, conversation_id: str) -> None:
 def list_leases(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of all leases that are wanted from now on."""
     wanted: list[str] = []
-    hold = LeaseKeeper.hold
+    hold = LeaseKeeper.hold_lease
 
     def note(keeper: LeaseKeeper, root: str, key: str, wait_seconds: float) -> Any:
         wanted.append(key)
         return hold(keeper, root, key, wait_seconds)
 
-    monkeypatch.setattr(LeaseKeeper, "hold", note)
+    monkeypatch.setattr(LeaseKeeper, "hold_lease", note)
     return wanted
 
 
@@ -188,7 +188,7 @@ async def test_an_instruction_that_is_erased_while_an_append_is_answered_does_no
 async def test_an_instruction_that_is_erased_before_the_question_is_stored_does_not_come_back(
     left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 0.0)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 0.0)
     begun, gate = asyncio.Event(), asyncio.Event()
 
     def reply(body: dict[str, Any]) -> Reply:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.conversation.messages import LogMessage, Message
-from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, deleted_parts, redacted
-from app.conversations.items.items import items_of
+from app.conversations.erase.redaction import DELETED_MARK, ERASED_MARK, read_deleted_parts, redact_item
+from app.conversations.items.items import build_items
 
 WORDS = "the secret word"
 FIELDS: dict[str, Any] = {
@@ -57,36 +57,36 @@ def entries(draw: st.DrawFn) -> LogMessage:
 
 def entry(body: dict[str, Any], meta: dict[str, Any] | None = None) -> LogMessage:
     link = bytes(range(16))
-    return LogMessage(7, Message.of(body), link, link, True, 5, 50, True, meta=meta)
+    return LogMessage(7, Message.from_body(body), link, link, True, 5, 50, True, meta=meta)
 
 
 @given(entries())
 def test_erasing_all_items_one_by_one_leaves_no_word_and_every_id_and_call(one: LogMessage) -> None:
-    before = items_of(one)
+    before = build_items(one)
     for item in before:
-        items = items_of(one, with_deleted=True)
+        items = build_items(one, with_deleted=True)
         assert [known["id"] for known in items] == [known["id"] for known in before]
-        if item["id"] in {known["id"] for known in items_of(one)}:
+        if item["id"] in {known["id"] for known in build_items(one)}:
             current = next(known for known in items if known["id"] == item["id"])
-            one = redacted(one, current, items, erase=True)
-    assert items_of(one) == []
+            one = redact_item(one, current, items, erase=True)
+    assert build_items(one) == []
     assert WORDS not in one.message.raw.decode()
     assert WORDS not in str(one.meta)
     assert (one.meta or {})["id"] == "chatcmpl-1"
-    assert [known["id"] for known in items_of(one, with_deleted=True)] == [known["id"] for known in before]
+    assert [known["id"] for known in build_items(one, with_deleted=True)] == [known["id"] for known in before]
 
 
 def test_what_stands_beside_reasoning_alone_goes_with_it() -> None:
     one = entry({"role": "assistant", "content": "", "reasoning_content": WORDS, "annotations": FIELDS["annotations"]})
-    items = items_of(one)
+    items = build_items(one)
     assert [item["type"] for item in items] == ["reasoning"]
-    assert WORDS not in redacted(one, items[0], items, erase=True).message.raw.decode()
+    assert WORDS not in redact_item(one, items[0], items, erase=True).message.raw.decode()
 
 
 @given(entries())
 def test_roles_calls_and_what_they_answer_stay(one: LogMessage) -> None:
-    items = items_of(one)
-    after = redacted(one, items[0], items, erase=True)
+    items = build_items(one)
+    after = redact_item(one, items[0], items, erase=True)
     assert after.message.role == one.message.role
     assert [known["id"] for known in after.message.tool_calls] == [known["id"] for known in one.message.tool_calls]
     assert after.message.body.get("tool_call_id") == one.message.body.get("tool_call_id")
@@ -94,22 +94,24 @@ def test_roles_calls_and_what_they_answer_stay(one: LogMessage) -> None:
 
 def test_what_is_only_hidden_is_kept_until_it_is_erased() -> None:
     one = entry({"role": "user", "content": WORDS})
-    (item,) = items_of(one)
-    hidden = redacted(one, item, [item], erase=False)
+    (item,) = build_items(one)
+    hidden = redact_item(one, item, [item], erase=False)
     assert hidden.message.body["content"] == DELETED_MARK
     assert (hidden.meta or {})["deleted"] == {"parts": [0], "erased": False, "body": one.message.raw.decode()}
-    assert items_of(hidden) == []
-    erased = redacted(hidden, items_of(hidden, with_deleted=True)[0], items_of(hidden, with_deleted=True), erase=True)
+    assert build_items(hidden) == []
+    erased = redact_item(
+        hidden, build_items(hidden, with_deleted=True)[0], build_items(hidden, with_deleted=True), erase=True
+    )
     assert erased.message.body["content"] == ERASED_MARK
     assert WORDS not in str(erased.meta)
-    assert deleted_parts(erased) == (0,)
+    assert read_deleted_parts(erased) == (0,)
 
 
 @pytest.mark.parametrize(("make", "left"), [(call, {"name": "look", "arguments": "{}"}), (custom, None)])
 def test_one_call_of_several_is_cleared(make: Any, left: dict[str, str] | None) -> None:
     one = entry({"role": "assistant", "content": "Looking.", "tool_calls": [make(0), make(1)]})
-    items = items_of(one)
-    after = redacted(one, items[2], items, erase=True)
+    items = build_items(one)
+    after = redact_item(one, items[2], items, erase=True)
     assert after.message.text == "Looking."
     assert after.message.tool_calls[0] == make(0)
     assert after.message.tool_calls[1].get("function") == left

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.api.edge.auth import tenant_of_end_user
+from app.api.edge.auth import derive_end_user_tenant
 from app.conversation.api_keys import SCOPES, ApiKey
 from app.conversation.messages import Conversation
-from app.conversations.erase.retention import BATCH, LEASE, Retention, Swept
+from app.conversations.erase.retention import BATCH_SIZE, SWEEP_LEASE, RetentionSweeper, SweepResult
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.contract import ListQuery
+from app.store.contract import ConversationQuery
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
@@ -49,20 +49,20 @@ async def no_sleep(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> Retention:
+def retention_of(store: Any, clock: Clock, days: int | None = 30, **parts: Any) -> RetentionSweeper:
     leases = LeaseKeeper(store, holder="sweeper")
     values = {"sleep": no_sleep, "random": lambda: 0.5, "sweep_seconds": 3600.0, **parts}
-    return Retention(store=store, leases=leases, days=days, clock=clock, **values)
+    return RetentionSweeper(store=store, leases=leases, days=days, clock=clock, **values)
 
 
 async def kept(store: MemoryStore) -> set[str]:
-    return {one.id for one in await store.conversations(tenant=None, query=ListQuery(limit=9999))}
+    return {one.id for one in await store.list_conversations(tenant=None, query=ConversationQuery(limit=9999))}
 
 
 async def key_for(store: MemoryStore, clock: Clock, tenant: str, days: int | None, **fields: Any) -> ApiKey:
     name = f"key_{tenant}_{days}_{len(fields)}"
     key = ApiKey(name, name, "abcd", name, tenant, SCOPES, clock.now, retention_days=days, **fields)
-    await store.add_key(key)
+    await store.add_api_key(key)
     return key
 
 
@@ -75,7 +75,7 @@ async def test_conversations_that_rest_for_longer_are_erased(store: MemoryStore,
     clock.forward(20 * DAY)
     newer = await talk(store)
     clock.forward(11 * DAY)
-    assert await retention_of(store, clock).sweep() == Swept(erased=1)
+    assert await retention_of(store, clock).sweep() == SweepResult(erased_conversations=1)
     assert await kept(store) == {newer.id}
 
 
@@ -84,30 +84,30 @@ async def test_a_conversation_rests_from_its_last_message_on(store: MemoryStore,
     clock.forward(20 * DAY)
     await go_on(store, conversation, log, ["user still here"])
     clock.forward(29 * DAY)
-    assert await retention_of(store, clock).sweep() == Swept()
+    assert await retention_of(store, clock).sweep() == SweepResult()
     clock.forward(2 * DAY)
-    assert await retention_of(store, clock).sweep() == Swept(erased=1)
+    assert await retention_of(store, clock).sweep() == SweepResult(erased_conversations=1)
 
 
 async def test_what_holds_for_an_application_holds_for_its_end_users(store: MemoryStore, clock: Clock) -> None:
     short, long = fresh_tenant(), fresh_tenant()
     await key_for(store, clock, short, 10)
     await key_for(store, clock, long, 50)
-    applications = {name: tenant_of_end_user(name, b"anna", "") for name in (short, long, fresh_tenant())}
+    applications = {name: derive_end_user_tenant(name, b"anna", "") for name in (short, long, fresh_tenant())}
     conversations = {name: await talk(store, tenant) for name, tenant in applications.items()}
     clock.forward(11 * DAY)
     retention = retention_of(store, clock, end_users=True)
-    assert await retention.sweep() == Swept(erased=1)
+    assert await retention.sweep() == SweepResult(erased_conversations=1)
     assert await kept(store) == {one.id for name, one in conversations.items() if name != short}
     clock.forward(20 * DAY)
-    assert await retention.sweep() == Swept(erased=1)
+    assert await retention.sweep() == SweepResult(erased_conversations=1)
     assert await kept(store) == {conversations[long].id}
 
 
 async def test_without_a_rule_everything_is_kept(store: MemoryStore, clock: Clock) -> None:
     conversation = await talk(store)
     clock.forward(9999 * DAY)
-    assert await retention_of(store, clock, days=None).sweep() == Swept()
+    assert await retention_of(store, clock, days=None).sweep() == SweepResult()
     assert await kept(store) == {conversation.id}
 
 
@@ -157,18 +157,18 @@ async def test_a_branch_that_lives_keeps_what_it_shares(store: MemoryStore, cloc
     branch, whole = await branch_off(store, parent, log, 1, ["user go elsewhere"])
     await retention_of(store, clock).sweep()
     assert await kept(store) == {branch.id}
-    found = await store.get(tenant=branch.tenant, conversation_id=branch.id)
+    found = await store.find_conversation(tenant=branch.tenant, conversation_id=branch.id)
     assert found is not None
-    assert bodies(await store.read(found, 0, 9)) == bodies(whole)
+    assert bodies(await store.read_log(found, 0, 9)) == bodies(whole)
 
 
 async def test_a_conversation_in_use_is_left_for_the_next_time(store: MemoryStore, clock: Clock) -> None:
     conversation = await talk(store)
     clock.forward(31 * DAY)
     turn = await lease_on(store, conversation.root, conversation.id, holder="a turn")
-    assert await retention_of(store, clock).sweep() == Swept(in_use=1)
+    assert await retention_of(store, clock).sweep() == SweepResult(skipped_in_use=1)
     await store.release_lease(turn)
-    assert await retention_of(store, clock).sweep() == Swept(erased=1)
+    assert await retention_of(store, clock).sweep() == SweepResult(erased_conversations=1)
 
 
 async def test_a_conversation_that_went_on_meanwhile_stays(store: MemoryStore, clock: Clock) -> None:
@@ -176,7 +176,7 @@ async def test_a_conversation_that_went_on_meanwhile_stays(store: MemoryStore, c
     clock.forward(31 * DAY)
     before = clock.now
     await go_on(store, conversation, log, ["user I am back"])
-    assert not await retention_of(store, clock).erase(conversation, before)
+    assert not await retention_of(store, clock).erase_conversation(conversation, before)
     assert await kept(store) == {conversation.id}
 
 
@@ -185,11 +185,13 @@ async def test_what_cannot_be_read_any_more_is_erased_all_the_same(store: Memory
         EncryptedStore(store, Cipher({"k": bytes(32)}, "k")), fresh_tenant(), TALK, state={"instructions": ["x"]}
     )
     clock.forward(31 * DAY)
-    assert await retention_of(EncryptedStore(store, Cipher({}, None)), clock).sweep() == Swept(erased=1)
+    assert await retention_of(EncryptedStore(store, Cipher({}, None)), clock).sweep() == SweepResult(
+        erased_conversations=1
+    )
 
 
 async def test_more_than_one_batch_is_erased_with_pauses_between(store: MemoryStore, clock: Clock) -> None:
-    for _ in range(BATCH + 5):
+    for _ in range(BATCH_SIZE + 5):
         await talk(store)
     clock.forward(31 * DAY)
     pauses: list[float] = []
@@ -197,7 +199,7 @@ async def test_more_than_one_batch_is_erased_with_pauses_between(store: MemorySt
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    assert (await retention_of(store, clock, sleep=sleep).sweep()).erased == BATCH + 5
+    assert (await retention_of(store, clock, sleep=sleep).sweep()).erased_conversations == BATCH_SIZE + 5
     assert await kept(store) == set()
     assert len(pauses) == 1
 
@@ -205,16 +207,16 @@ async def test_more_than_one_batch_is_erased_with_pauses_between(store: MemorySt
 async def test_one_process_sweeps_at_a_time(store: MemoryStore, clock: Clock) -> None:
     await talk(store)
     clock.forward(31 * DAY)
-    await lease_on(store, *LEASE, holder="another process")
+    await lease_on(store, *SWEEP_LEASE, holder="another process")
     with pytest.raises(ConversationBusy):
         await retention_of(store, clock).sweep()
     assert len(await kept(store)) == 1
 
 
 async def test_idempotency_keys_whose_time_is_over_are_forgotten(store: MemoryStore, clock: Clock) -> None:
-    await store.claim_request(tenant="t", key="k", digest=b"d", holder="h", seconds=60.0, kept_seconds=60.0)
+    await store.claim_idempotency_key(tenant="t", key="k", digest=b"d", holder="h", seconds=60.0, kept_seconds=60.0)
     clock.forward(DAY)
-    assert await retention_of(store, clock, days=None).sweep() == Swept(request_keys=1)
+    assert await retention_of(store, clock, days=None).sweep() == SweepResult(purged_idempotency_keys=1)
 
 
 async def test_summaries_whose_requests_failed_are_erased_after_an_hour_whatever_the_rules(
@@ -225,13 +227,13 @@ async def test_summaries_whose_requests_failed_are_erased_after_an_hour_whatever
     unstored = conversation_of(tenant, log)
     chunk = chunk_over(unstored, log, 0, 2, created_at=clock.now)
     fence = await lease_on(store, unstored.root)
-    await store.add_chunk(tenant=tenant, root=unstored.root, chunk=chunk, fence=fence)
+    await store.add_summary(tenant=tenant, root=unstored.root, summary=chunk, fence=fence)
     retention = retention_of(store, clock, days=None)
     clock.forward(3600)
-    assert await retention.sweep() == Swept()
+    assert await retention.sweep() == SweepResult()
     clock.forward(1)
-    assert await retention.sweep() == Swept(summaries=1)
-    assert await store.chunks(tenant=tenant, root=unstored.root, links=links(log)) == []
+    assert await retention.sweep() == SweepResult(purged_summaries=1)
+    assert await store.find_summaries(tenant=tenant, root=unstored.root, links=links(log)) == []
 
 
 class Outage(MemoryStore):
@@ -239,11 +241,11 @@ class Outage(MemoryStore):
 
     is_away = True
 
-    async def keys(self, *, tenant: str | None = None) -> list[ApiKey]:
+    async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
         if self.is_away:
             self.is_away = False
             raise StoreUnavailable("gone")
-        return await super().keys(tenant=tenant)
+        return await super().list_api_keys(tenant=tenant)
 
 
 async def test_sweeping_goes_on_after_an_outage_at_jittered_times(clock: Clock) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.store.connect import open_store
-from app.store.contract import ListQuery
+from app.store.connect import create_store
+from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from tests.live import ScriptedUpstream
 from tests.support.gateway import answered, answering, until, user, world
@@ -43,7 +43,7 @@ async def test_what_rested_for_less_stays(monkeypatch: pytest.MonkeyPatch) -> No
     class Counted(MemoryStore):
         async def purge_requests(self) -> int:
             sweeps.append(1)
-            return await super().purge_requests()
+            return await super().purge_idempotency_keys()
 
     upstream, store = ScriptedUpstream(default=answering), Counted(clock=long_ago)
     async with world(monkeypatch, upstream, store=store, retention={"days": 50, **SWEEPING}) as gateway:
@@ -58,8 +58,8 @@ async def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose database holds an old conversation of each of two tenants, and a young one with a branch off."""
     upstream = ScriptedUpstream(default=answering)
     with monkeypatch.context() as patched:
-        opened = partial(open_store, clock=long_ago)
-        patched.setattr("app.assembly.engine.open_store", opened)
+        opened = partial(create_store, clock=long_ago)
+        patched.setattr("app.assembly.engine.create_store", opened)
         async with at_rest(tmp_path, upstream) as world:
             await world.say([user("Speak of marmalade.")])
             await world.say([user("Speak of quinine.")], key="sk-two")
@@ -87,10 +87,10 @@ async def test_purging_erases_by_age_and_leaves_no_word(old: Path, capsys: pytes
 
 
 async def test_purging_of_one_tenant_leaves_the_others(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = open_store(url_in(old))
+    store = create_store(url_in(old))
     await store.open()
-    every = await store.conversations(tenant=None, query=ListQuery(limit=99))
-    (found,) = [one for one in every if "quinine" in (await store.read(one, 0, 1))[0].message.text]
+    every = await store.list_conversations(tenant=None, query=ConversationQuery(limit=99))
+    (found,) = [one for one in every if "quinine" in (await store.read_log(one, 0, 1))[0].message.text]
     await store.close()
     assert await purge(old, "--older-than", "4w", "--tenant", found.tenant) == 0
     assert words_in(old, WORDS) == ["marmalade", "zanzibar"]

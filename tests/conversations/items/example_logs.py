@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.conversation.identity import start_of, walk
+from app.conversation.identity import compute_start_position, iterate_link_positions
 from app.conversation.messages import LogMessage, Message
 from tests.context.conversation_strategies import conversations
 
@@ -64,18 +64,20 @@ LOGS = st.one_of(conversations(), st.lists(ODD_MESSAGES, max_size=12), st.just([
 
 def placed(bodies: Sequence[Body], *, tenant: str = "tenant", incomplete: bool = False) -> list[LogMessage]:
     """Messages as a log keeps them; the last one broke off if it is `incomplete`."""
-    messages = [Message.of(body) for body in bodies]
+    messages = [Message.from_body(body) for body in bodies]
     return [
         LogMessage(
             seq=seq,
             message=message,
             link=position.link,
-            skeleton=position.skeleton,
-            in_skeleton=position.in_skeleton,
+            skeleton=position.skeleton_link,
+            in_skeleton=position.is_in_skeleton,
             tokens=1,
             tokens_total=seq + 1,
             answered=False,
             incomplete=incomplete and seq == len(messages) - 1,
         )
-        for seq, (message, position) in enumerate(zip(messages, walk(messages, start_of(tenant)), strict=True))
+        for seq, (message, position) in enumerate(
+            zip(messages, iterate_link_positions(messages, compute_start_position(tenant)), strict=True)
+        )
     ]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
-from app.conversations.history.conversations import Records
-from app.conversations.items.item_list import Listing, Wanted
-from app.conversations.items.items import items_of
+from app.conversation.messages import Conversation, LogMessage, Summary
+from app.conversations.history.conversations import ConversationRecords
+from app.conversations.items.item_list import ItemQuery, ItemReader
+from app.conversations.items.items import build_items
 from app.errors import ItemNotFound
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS
-from app.store.contract import Append
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.conversations.items.example_logs import LOGS, placed
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, conversation_of, lease_on, log_of
@@ -32,24 +32,24 @@ class NotingStore(MemoryStore):
         self.read_messages = 0
         self.read_texts = 0
 
-    async def chunks(self, **wanted: Any) -> list[Chunk]:
-        found = await super().chunks(**wanted)
+    async def find_summaries(self, **wanted: Any) -> list[Summary]:
+        found = await super().find_summaries(**wanted)
         self.read_texts += sum(bool(chunk.text) for chunk in found)
         return found
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        found = await super().read(conversation, from_seq, to_seq)
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        found = await super().read_log(conversation, from_seq, to_seq)
         self.read_messages += len(found)
         return found
 
 
-def listing_of(store: MemoryStore) -> Listing:
-    return Listing(store, Records(store))
+def listing_of(store: MemoryStore) -> ItemReader:
+    return ItemReader(store, ConversationRecords(store))
 
 
 async def kept(store: MemoryStore, log: list[LogMessage], *, instructions: int = 0) -> Conversation:
-    conversation = conversation_of(TENANT, log, state={INSTRUCTIONS: TOLD[:instructions]})
-    await store.append(Append(conversation, -1, log, creates=True))
+    conversation = conversation_of(TENANT, log, state={STORED_INSTRUCTIONS: TOLD[:instructions]})
+    await store.append(LogAppend(conversation, -1, log, creates_conversation=True))
     return conversation
 
 
@@ -60,15 +60,15 @@ async def summarize(store: MemoryStore, conversation: Conversation, log: list[Lo
     for from_seq, to_seq in zip([0, *ends], ends, strict=False):
         chunk = chunk_over(conversation, log, from_seq, to_seq)
         ranges.add((chunk.from_link, chunk.to_link))
-        await store.add_chunk(tenant=TENANT, root=conversation.root, chunk=chunk, fence=lease)
+        await store.add_summary(tenant=TENANT, root=conversation.root, summary=chunk, fence=lease)
     return len(ranges)
 
 
-async def all_pages(listing: Listing, conversation: Conversation, *, limit: int, descending: bool) -> list[Any]:
+async def all_pages(listing: ItemReader, conversation: Conversation, *, limit: int, descending: bool) -> list[Any]:
     found: list[Any] = []
     after = None
     while True:
-        page, has_more = await listing.page(conversation, Wanted(limit, descending, after))
+        page, has_more = await listing.list_items(conversation, ItemQuery(limit, descending, after))
         found += page
         assert len(page) == limit or not has_more
         if not has_more:
@@ -87,18 +87,18 @@ def test_pages_of_any_size_in_any_order_are_the_whole_list(
         conversation = await kept(store, log, instructions=instructions)
         ranges = await summarize(store, conversation, log, sorted(end for end in ends if end <= len(log)))
         listing = listing_of(store)
-        whole, has_more = await listing.page(conversation, Wanted(10_000, descending=False))
+        whole, has_more = await listing.list_items(conversation, ItemQuery(10_000, descending=False))
         assert not has_more
         ids = [item["id"] for item in whole]
         assert len(set(ids)) == len(ids)
         assert [item["id"] for item in whole if item["type"] != "compaction"][instructions:] == [
-            item["id"] for entry in log for item in items_of(entry)
+            item["id"] for entry in log for item in build_items(entry)
         ]
         assert sum(item["type"] == "compaction" for item in whole) == ranges
         paged = await all_pages(listing, conversation, limit=limit, descending=descending)
         assert (paged[::-1] if descending else paged) == whole
         for item in whole:
-            assert await listing.one(conversation, item["id"]) == item
+            assert await listing.find_item(conversation, item["id"]) == item
 
     asyncio.run(play())
 
@@ -107,7 +107,7 @@ async def test_a_summary_stands_behind_the_last_item_that_it_covers() -> None:
     store = MemoryStore(clock=Clock())
     conversation, log = await begin(store, TENANT, ["user a", "assistant b", "user c", "assistant d", "user e"])
     await summarize(store, conversation, log, [2, 4])
-    found, _ = await listing_of(store).page(conversation, Wanted(100, descending=False))
+    found, _ = await listing_of(store).list_items(conversation, ItemQuery(100, descending=False))
     assert [item["type"] for item in found] == ["message"] * 2 + ["compaction"] + ["message"] * 2 + [
         "compaction",
         "message",
@@ -121,8 +121,8 @@ async def test_longer_and_longer_summaries_each_stand_where_they_reach() -> None
     lease = await lease_on(store, conversation.root)
     for to_seq in (2, 4):
         chunk = chunk_over(conversation, log, 0, to_seq)
-        await store.add_chunk(tenant=TENANT, root=conversation.root, chunk=chunk, fence=lease)
-    found, _ = await listing_of(store).page(conversation, Wanted(100, descending=False))
+        await store.add_summary(tenant=TENANT, root=conversation.root, summary=chunk, fence=lease)
+    found, _ = await listing_of(store).list_items(conversation, ItemQuery(100, descending=False))
     assert [item["type"] for item in found] == ["message", "message", "compaction"] * 2
 
 
@@ -133,12 +133,12 @@ async def test_a_branch_has_the_items_that_it_shares_under_the_same_ids() -> Non
     listing = listing_of(store)
     ids = []
     for conversation in (parent, branch):
-        found, _ = await listing.page(conversation, Wanted(100, descending=False))
+        found, _ = await listing.list_items(conversation, ItemQuery(100, descending=False))
         ids.append([item["id"] for item in found])
     assert ids[0][:2] == ids[1][:2]
     assert ids[0][2] != ids[1][2]
     with pytest.raises(ItemNotFound):
-        await listing.one(branch, ids[0][2])
+        await listing.find_item(branch, ids[0][2])
 
 
 @pytest.mark.parametrize("after", ["msg_1", "sum_" + "0" * 32, "msg_" + "0" * 34, "msg_i0000" + "0" * 24])
@@ -146,7 +146,7 @@ async def test_an_item_that_is_not_there_begins_no_page(after: str) -> None:
     store = MemoryStore(clock=Clock())
     conversation, _ = await begin(store, TENANT, ["user a"])
     with pytest.raises(ItemNotFound):
-        await listing_of(store).page(conversation, Wanted(10, after=after))
+        await listing_of(store).list_items(conversation, ItemQuery(10, after=after))
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -156,9 +156,9 @@ async def test_a_page_reads_no_more_messages_of_ten_thousand_than_of_a_hundred(d
         store = NotingStore()
         conversation = await kept(store, placed([{"role": "user", "content": str(at)} for at in range(count)]))
         listing = listing_of(store)
-        page, _ = await listing.page(conversation, Wanted(20, descending))
+        page, _ = await listing.list_items(conversation, ItemQuery(20, descending))
         store.read_messages = 0
-        await listing.page(conversation, Wanted(20, descending, after=page[-1]["id"]))
+        await listing.list_items(conversation, ItemQuery(20, descending, after=page[-1]["id"]))
         reads.append(store.read_messages)
     assert reads[0] == reads[1] <= 45
 
@@ -168,7 +168,7 @@ async def test_a_page_reads_the_texts_of_those_summaries_only_that_it_shows() ->
     log = log_of(TENANT, [f"{'assistant' if at % 2 else 'user'} {at}" for at in range(100)])
     conversation = await kept(store, log)
     await summarize(store, conversation, log, list(range(10, 101, 10)))
-    page, _ = await listing_of(store).page(conversation, Wanted(15))
+    page, _ = await listing_of(store).list_items(conversation, ItemQuery(15))
     shown = [item["text"] for item in page if item["type"] == "compaction"]
     assert len(shown) == 2
     assert all(shown)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversations.items.item_parser import MAX_ITEMS, SHAPES, read_items
-from app.conversations.items.items import SENT, items_of
+from app.conversations.items.item_parser import ITEM_SHAPES, MAX_ITEMS, parse_items
+from app.conversations.items.items import ITEM_FIELDS, build_items
 from app.errors import InvalidRequest
 from tests.conversations.items.example_logs import JSON_VALUES, placed
 
@@ -43,7 +43,7 @@ def thought(text: str = "First this.") -> Body:
 
 
 def bodies(*items: Body, open_calls: Any = ()) -> list[Body]:
-    return [one.body for one in read_items(items, open_calls=open_calls)]
+    return [one.body for one in parse_items(items, open_calls=open_calls)]
 
 
 def tool_calls(*ids: str) -> list[Body]:
@@ -151,13 +151,13 @@ def test_results_may_answer_the_calls_at_the_end_of_the_log() -> None:
 )
 def test_what_a_chat_log_cannot_carry_is_refused_by_its_place(items: list[Any], place: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        read_items(items, open_calls=())
+        parse_items(items, open_calls=())
     assert refused.value.param == place
 
 
 def test_a_refusal_names_the_type_and_what_can_be_kept() -> None:
     with pytest.raises(InvalidRequest, match=r"'web_search_call'.*message, function_call"):
-        read_items([{"type": "web_search_call"}], open_calls=())
+        parse_items([{"type": "web_search_call"}], open_calls=())
 
 
 def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None:
@@ -181,13 +181,13 @@ def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None
         call("c1", namespace="weather", id="fc_abc"),
         output("c1", [{"type": "input_image", "image_url": "u", "detail": "auto"}]),
     ]
-    incoming = read_items(sent, open_calls=())
+    incoming = parse_items(sent, open_calls=())
     entries = placed([one.body for one in incoming])
     call_entry = entries[1]
     back = [
         item
         for entry, one in zip(entries, incoming, strict=True)
-        for item in items_of(replace(entry, meta={SENT: one.sent}), call=call_entry)
+        for item in build_items(replace(entry, meta={ITEM_FIELDS: one.item_fields}), call=call_entry)
     ]
     for one, item in zip(sent, back, strict=True):
         expected = {**one, "client_id": one["id"]} if "id" in one else one
@@ -197,7 +197,7 @@ def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None
 @given(
     st.lists(
         st.fixed_dictionaries(
-            {"type": st.sampled_from([*SHAPES, "compaction"]) | JSON_VALUES},
+            {"type": st.sampled_from([*ITEM_SHAPES, "compaction"]) | JSON_VALUES},
             optional={
                 "role": st.sampled_from(["user", "assistant", "system"]) | JSON_VALUES,
                 "content": st.sampled_from(["x", [{"type": "input_text", "text": "x"}]]) | JSON_VALUES,
@@ -215,12 +215,12 @@ def test_what_a_chat_message_has_no_place_for_comes_back_with_the_item() -> None
 )
 def test_whatever_comes_is_read_or_refused_as_a_bad_request(items: list[Any]) -> None:
     try:
-        incoming = read_items(items, open_calls=())
+        incoming = parse_items(items, open_calls=())
     except InvalidRequest as refused:
         assert refused.param is not None
         assert refused.param.startswith("items")
     else:
-        assert sum(len(items_of(entry)) for entry in placed([one.body for one in incoming])) <= len(items)
+        assert sum(len(build_items(entry)) for entry in placed([one.body for one in incoming])) <= len(items)
 
 
 def test_an_item_that_is_nested_too_deeply_is_refused_by_name() -> None:
@@ -228,5 +228,5 @@ def test_an_item_that_is_nested_too_deeply_is_refused_by_name() -> None:
     for _ in range(1_000):
         deep = [deep]
     with pytest.raises(InvalidRequest, match=r"items\[1\] is nested too deeply") as refused:
-        read_items([user(), {"type": "reasoning", "summary": deep}], open_calls=())
+        parse_items([user(), {"type": "reasoning", "summary": deep}], open_calls=())
     assert refused.value.param == "items[1]"

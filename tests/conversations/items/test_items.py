@@ -20,15 +20,15 @@ from openai.types.responses import (
 from app.conversation.messages import Conversation, LogMessage
 from app.conversations.items.items import (
     DELETED,
-    SENT,
-    instruction_index,
-    instruction_items,
-    item_id,
-    items_of,
-    message_item_id,
+    ITEM_FIELDS,
+    build_instruction_items,
+    build_item_id,
+    build_items,
+    find_instruction_index,
+    find_message_item_id,
     parse_item_id,
 )
-from app.pipeline.resolve.resolved_request import INSTRUCTIONS
+from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS
 from tests.conversations.items.example_logs import LOGS, placed
 
 Body = dict[str, Any]
@@ -53,7 +53,7 @@ def only(body: Body) -> LogMessage:
 
 def made_of(body: Body) -> list[Body]:
     """The items of a message, without their ids."""
-    items = items_of(only(body))
+    items = build_items(only(body))
     for item in items:
         check_as_the_sdk(item)
     return [{name: value for name, value in item.items() if name != "id"} for item in items]
@@ -66,27 +66,27 @@ def test_every_message_of_any_log_makes_items_that_the_sdk_reads(bodies: list[Bo
     ids = []
     for entry in log:
         call = call if entry.message.role in ("tool", "function") else entry
-        items = items_of(entry, call=call)
+        items = build_items(entry, call=call)
         assert items
         for part, item in enumerate(items):
             check_as_the_sdk(item)
             place = parse_item_id(item["id"])
             assert place is not None
             assert (place.seq, place.part) == (entry.seq, part)
-            assert place.names(entry)
+            assert place.is_id_of(entry)
             ids.append(item["id"])
         saying = [item["id"] for item in items if item["type"] == "message"]
-        assert message_item_id(entry) == (saying or [items[0]["id"]])[0]
-        assert [item["id"] for item in items] == [item["id"] for item in items_of(entry)]
+        assert find_message_item_id(entry) == (saying or [items[0]["id"]])[0]
+        assert [item["id"] for item in items] == [item["id"] for item in build_items(entry)]
     assert len(set(ids)) == len(ids)
 
 
 def test_an_id_names_the_message_and_everything_before_it() -> None:
     first, second = placed([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
     other = placed([{"role": "user", "content": "x"}, {"role": "user", "content": "b"}])[1]
-    place = parse_item_id(item_id("msg", second, 0))
+    place = parse_item_id(build_item_id("msg", second, 0))
     assert place is not None
-    assert [place.names(entry) for entry in (first, second, other)] == [False, True, False]
+    assert [place.is_id_of(entry) for entry in (first, second, other)] == [False, True, False]
 
 
 @pytest.mark.parametrize("text", ["", "msg_1", "conv_" + "0" * 48, "sum_" + "0" * 32, "msg_" + "g" * 34])
@@ -239,7 +239,7 @@ def test_citations_stand_at_the_text() -> None:
 
 def test_an_answer_that_broke_off_is_incomplete() -> None:
     (entry,) = placed([{"role": "assistant", "content": "Hel"}], incomplete=True)
-    assert items_of(entry)[0]["status"] == "incomplete"
+    assert build_items(entry)[0]["status"] == "incomplete"
 
 
 def test_the_result_of_a_custom_tool_is_told_from_that_of_a_function() -> None:
@@ -249,15 +249,15 @@ def test_the_result_of_a_custom_tool_is_told_from_that_of_a_function() -> None:
             {"role": "tool", "tool_call_id": "c", "content": "42"},
         ]
     )
-    assert items_of(result, call=call)[0]["type"] == "custom_tool_call_output"
+    assert build_items(result, call=call)[0]["type"] == "custom_tool_call_output"
 
 
 def test_what_was_sent_beside_a_message_comes_back() -> None:
     entry = replace(
         only({"role": "assistant", "content": "Hello"}),
-        meta={SENT: {"message": {"phase": "final_answer", "content": [{"type": "text"}]}}},
+        meta={ITEM_FIELDS: {"message": {"phase": "final_answer", "content": [{"type": "text"}]}}},
     )
-    (item,) = items_of(entry)
+    (item,) = build_items(entry)
     assert item["phase"] == "final_answer"
     assert item["content"] == [{"type": "text", "text": "Hello"}]
 
@@ -270,8 +270,8 @@ def test_deleted_parts_are_left_out_and_the_others_keep_their_ids() -> None:
             "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
         }
     )
-    before = items_of(entry)
-    after = items_of(replace(entry, meta={DELETED: {"parts": [0], "erased": False}}))
+    before = build_items(entry)
+    after = build_items(replace(entry, meta={DELETED: {"parts": [0], "erased": False}}))
     assert after == before[1:]
 
 
@@ -287,11 +287,11 @@ def test_instructions_are_items_that_can_be_found_again() -> None:
         head_tokens_total=0,
         answered=False,
         encoding="o200k_base",
-        state={INSTRUCTIONS: raws},
+        state={STORED_INSTRUCTIONS: raws},
     )
-    items = instruction_items(conversation)
+    items = build_instruction_items(conversation)
     for item in items:
         check_as_the_sdk(item)
     assert [item["role"] for item in items] == ["system", "developer"]
-    assert [instruction_index(conversation, item["id"]) for item in items] == [0, 1]
-    assert instruction_index(conversation, "msg_i0000" + "0" * 24) is None
+    assert [find_instruction_index(conversation, item["id"]) for item in items] == [0, 1]
+    assert find_instruction_index(conversation, "msg_i0000" + "0" * 24) is None

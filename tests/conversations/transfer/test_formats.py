@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
-from app.conversations.transfer.export import Exporting, described
-from app.conversations.transfer.formats.format_detection import FORMATS, read
-from app.conversations.transfer.formats.imported_history import Imported
-from app.conversations.transfer.import_ import Importing
+from app.context.count.tokenizers import load_tokenizer
+from app.conversations.transfer.export import ConversationExporter, build_export_fields
+from app.conversations.transfer.formats.format_detection import FORMATS, parse_file
+from app.conversations.transfer.formats.imported_history import ImportedConversation
+from app.conversations.transfer.import_ import ConversationImporter
 from app.errors import InvalidRequest
-from app.pipeline.background_tasks import Tasks
-from app.pipeline.token_counting import Counting
+from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.token_counting import MessageCounter
 from app.store.memory.backend import MemoryStore
 from tests.conversations.transfer.chatgpt_files import chatgpt_conversation, chatgpt_message, node
 
@@ -31,13 +31,13 @@ DUMPS = Path(__file__).parent / "langchain_dumps"
 ENCODING = "o200k_base"
 
 
-def bodies(found: Imported) -> list[dict[str, Any]]:
+def bodies(found: ImportedConversation) -> list[dict[str, Any]]:
     return [one.message.body for one in found.messages]
 
 
-def only(data: object, *, wanted: Any = "auto") -> Imported:
+def only(data: object, *, wanted: Any = "auto") -> ImportedConversation:
     """The one conversation of a file."""
-    (found,) = read(data if isinstance(data, bytes) else orjson.dumps(data), wanted)
+    (found,) = parse_file(data if isinstance(data, bytes) else orjson.dumps(data), wanted)
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_chatgpt_conversation_is_its_current_path_with_other_paths_as_branches
     }
     found = only([chatgpt_conversation(nodes, "green", title="Colours", create_time=9)])
     assert [body["content"] for body in bodies(found)] == ["Name a colour.", "Blue.", "Another.", "Green."]
-    told = [(one.of, one.shared, [m.message.text for m in one.messages]) for one in found.branches]
+    told = [(one.parent_index, one.shared_messages, [m.message.text for m in one.messages]) for one in found.branches]
     assert told == [(0, 1, ["Red."]), (0, 3, ["Grey."]), (0, 0, ["Name a tree."])]
     assert (found.title, found.created_at) == ("Colours", datetime.fromtimestamp(9, UTC))
     assert found.messages[0].created_at == datetime.fromtimestamp(10, UTC)
@@ -119,7 +119,7 @@ def test_a_branch_of_a_branch_shares_what_it_can() -> None:
         "b2": node("b", chatgpt_message("user", "B2", 4)),
     }
     found = only([chatgpt_conversation(nodes, "a")])
-    assert [(one.of, one.shared) for one in found.branches] == [(0, 1), (1, 2)]
+    assert [(one.parent_index, one.shared_messages) for one in found.branches] == [(0, 1), (1, 2)]
 
 
 def test_what_a_chat_does_not_show_is_left_out_and_counted() -> None:
@@ -177,9 +177,9 @@ def test_without_a_current_node_the_newest_path_is_taken() -> None:
 def test_conversations_of_chatgpt_without_a_message_are_passed_over() -> None:
     empty = chatgpt_conversation({"root": node(None)}, "root")
     full = chatgpt_conversation({"q": node(None, chatgpt_message("user", "Q"))}, "q")
-    assert len(read(orjson.dumps([empty, full]))) == 1
+    assert len(parse_file(orjson.dumps([empty, full]))) == 1
     with pytest.raises(InvalidRequest, match="at least one conversation"):
-        read(orjson.dumps([empty]))
+        parse_file(orjson.dumps([empty]))
 
 
 def test_where_the_current_path_says_nothing_another_is_taken() -> None:
@@ -251,11 +251,11 @@ def test_langchains_dumps_become_chat_messages(form: str) -> None:
 
 def test_langchains_histories_by_session_become_a_conversation_each() -> None:
     dump = json.loads((DUMPS / "langchain_messages_to_dict.json").read_bytes())
-    by_session = read(orjson.dumps({"ann": dump[:2], "bob": {"messages": dump[:2]}}))
+    by_session = parse_file(orjson.dumps({"ann": dump[:2], "bob": {"messages": dump[:2]}}))
     assert [found.metadata["title"] for found in by_session] == ["ann", "bob"]
-    listed = read(orjson.dumps([dump[:2], dump[:3]]))
+    listed = parse_file(orjson.dumps([dump[:2], dump[:3]]))
     assert [len(found.messages) for found in listed] == [2, 3]
-    lines = read(b"\n".join(orjson.dumps(one) for one in dump[:2]))
+    lines = parse_file(b"\n".join(orjson.dumps(one) for one in dump[:2]))
     assert [len(found.messages) for found in lines] == [2]
     for found in (*by_session, *listed, *lines):
         assert bodies(found)[:2] == LANGCHAIN_HISTORY[:2]
@@ -289,7 +289,7 @@ def test_langchains_histories_by_session_become_a_conversation_each() -> None:
 )
 def test_what_is_wrong_is_named_by_its_place(data: bytes, wanted: Any, param: str | None) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        read(data, wanted)
+        parse_file(data, wanted)
     assert raised.value.param == param
     assert "expected" in raised.value.message
 
@@ -320,7 +320,7 @@ JSON = st.recursive(
 @given(value=JSON, wanted=st.sampled_from(FORMATS))
 def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
     with contextlib.suppress(InvalidRequest):
-        for found in read(orjson.dumps(value), wanted):
+        for found in parse_file(orjson.dumps(value), wanted):
             assert all(isinstance(one.message.body, dict) for one in found.messages)
 
 
@@ -328,7 +328,7 @@ def test_any_json_is_read_or_refused(value: object, wanted: Any) -> None:
 @given(data=st.binary(max_size=40) | st.text(alphabet='[]{}",:a1\n', max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
-        read(data)
+        parse_file(data)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -365,33 +365,33 @@ def test_what_is_exported_is_imported_as_the_same_messages(
 ) -> None:
     async def there_and_back() -> list[list[dict[str, Any]]]:
         store = MemoryStore(clock=lambda: datetime.now(UTC))
-        counting = Counting(lambda name: TokenCounter(tokenizer_for(name)))
+        counting = MessageCounter(lambda name: TokenCounter(load_tokenizer(name)))
         random = iter(range(1_000_000))
-        importing = Importing(
+        importing = ConversationImporter(
             store=store,
-            counting=counting,
-            tasks=Tasks(),
+            message_counter=counting,
+            tasks=BackgroundTasks(),
             random_bytes=lambda size: next(random).to_bytes(size, "big"),
             encoding=ENCODING,
         )
-        exporting = Exporting(store)
-        first = await importing.take_in("t", orjson.dumps([{"messages": one} for one in histories]))
+        exporting = ConversationExporter(store)
+        first = await importing.import_file("t", orjson.dumps([{"messages": one} for one in histories]))
         out = [
             [
                 piece
                 async for piece in (
-                    exporting.whole(one, with_hidden=False, fields=described(one))
+                    exporting.stream_object(one, with_hidden=False, fields=build_export_fields(one))
                     if as_lines
-                    else exporting.lines(one, with_hidden=False)
+                    else exporting.stream_lines(one, with_hidden=False)
                 )
             ]
             for one in first.conversations
         ]
         files = [b"".join(piece for pieces in out for piece in pieces)] if as_lines else [b"".join(one) for one in out]
-        second = [kept for file in files for kept in (await importing.take_in("t", file)).conversations]
+        second = [kept for file in files for kept in (await importing.import_file("t", file)).conversations]
         found = []
         for one in second:
-            log = await store.read(one, 0, one.head_seq + 1)
+            log = await store.read_log(one, 0, one.head_seq + 1)
             told = [json.loads(text) for text in one.state.get("instructions", [])]
             found.append([*told, *(entry.message.body for entry in log)])
             assert log[-1].answered

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.assembly.engine import bounds_of
+from app.assembly.engine import build_admission_bounds
 from app.errors import GatewayError, Overloaded, RateLimitExceeded, RequestAbandoned
-from app.pipeline.admission.admission import Admission, Bounds
-from app.settings import load
+from app.pipeline.admission.admission import Admission, AdmissionBounds
+from app.settings import load_settings
 
 STEPS = st.lists(
     st.tuples(
@@ -41,7 +41,7 @@ class Asked:
         self.task = asyncio.ensure_future(self._run(admission))
 
     async def _run(self, admission: Admission) -> None:
-        async with admission.place(self.tenant, lambda: self.gone):
+        async with admission.hold_slot(self.tenant, lambda: self.gone):
             self.runs = True
             await self.end.wait()
         self.runs = False
@@ -54,13 +54,13 @@ async def settle() -> None:
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pipeline.admission.admission.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("app.pipeline.admission.admission.DISCONNECT_POLL_SECONDS", 0.001)
 
 
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
 def test_every_request_is_served_refused_or_gone(steps: list[tuple[str, int, str]]) -> None:
-    bounds = Bounds(places=3, places_per_tenant=2, waiting=4, wait_seconds=60)
+    bounds = AdmissionBounds(max_running=3, max_running_per_tenant=2, max_waiting=4, max_wait_seconds=60)
 
     async def play() -> None:
         admission = Admission(bounds, clock=Clock())
@@ -79,33 +79,33 @@ def test_every_request_is_served_refused_or_gone(steps: list[tuple[str, int, str
             if which % 3:
                 await settle()
             runs = [one for one in asked if one.runs and not one.task.done()]
-            assert admission.running <= bounds.places
-            assert len(runs) <= bounds.places
-            assert all(sum(one.tenant == tenant for one in runs) <= bounds.places_per_tenant for tenant in "abc")
-            assert admission.waiting <= bounds.waiting
+            assert admission.running_count <= bounds.max_running
+            assert len(runs) <= bounds.max_running
+            assert all(sum(one.tenant == tenant for one in runs) <= bounds.max_running_per_tenant for tenant in "abc")
+            assert admission.waiting_count <= bounds.max_waiting
         for one in asked:
             one.end.set()
         ended: list[Any] = await asyncio.wait_for(
             asyncio.gather(*(one.task for one in asked), return_exceptions=True), timeout=10
         )
         assert all(end is None or isinstance(end, GatewayError | asyncio.CancelledError) for end in ended)
-        assert (admission.running, admission.waiting) == (0, 0)
+        assert (admission.running_count, admission.waiting_count) == (0, 0)
 
     asyncio.run(play())
 
 
 async def test_what_is_told_of_the_wait_is_what_others_wait() -> None:
     clock = Clock()
-    admission = Admission(Bounds(places=1, waiting=1, wait_seconds=600), clock=clock)
+    admission = Admission(AdmissionBounds(max_running=1, max_waiting=1, max_wait_seconds=600), clock=clock)
     first, second = Asked(admission, "a"), Asked(admission, "a")
     await settle()
     clock.seconds = 7.3
     with pytest.raises(Overloaded) as refused:
-        await admission.enter("a", lambda: False)
+        await admission.acquire_slot("a", lambda: False)
     assert refused.value.retry_after_seconds == 8
     clock.seconds = 500
     with pytest.raises(Overloaded) as refused:
-        await admission.enter("a", lambda: False)
+        await admission.acquire_slot("a", lambda: False)
     assert refused.value.retry_after_seconds == 60
     first.end.set()
     second.end.set()
@@ -114,7 +114,9 @@ async def test_what_is_told_of_the_wait_is_what_others_wait() -> None:
 
 async def test_who_has_waited_too_long_is_told_whose_bound_it_was() -> None:
     clock = Clock()
-    admission = Admission(Bounds(places=2, places_per_tenant=1, waiting=9, wait_seconds=5), clock=clock)
+    admission = Admission(
+        AdmissionBounds(max_running=2, max_running_per_tenant=1, max_waiting=9, max_wait_seconds=5), clock=clock
+    )
     first, own, other, third = (Asked(admission, tenant) for tenant in "aabc")
     await settle()
     clock.seconds = 6
@@ -124,11 +126,11 @@ async def test_who_has_waited_too_long_is_told_whose_bound_it_was() -> None:
     for one in (first, other):
         one.end.set()
         await one.task
-    assert (admission.running, admission.waiting) == (0, 0)
+    assert (admission.running_count, admission.waiting_count) == (0, 0)
 
 
 async def test_who_was_displaced_is_refused_at_once() -> None:
-    admission = Admission(Bounds(places=1, waiting=2, wait_seconds=60), clock=Clock())
+    admission = Admission(AdmissionBounds(max_running=1, max_waiting=2, max_wait_seconds=60), clock=Clock())
     first, *noise = (Asked(admission, "a") for _ in range(3))
     await settle()
     quiet = Asked(admission, "b")
@@ -140,7 +142,7 @@ async def test_who_was_displaced_is_refused_at_once() -> None:
 
 
 async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() -> None:
-    admission = Admission(Bounds(places=1, waiting=9, wait_seconds=60), clock=Clock())
+    admission = Admission(AdmissionBounds(max_running=1, max_waiting=9, max_wait_seconds=60), clock=Clock())
     first, left, following = (Asked(admission, "a") for _ in range(3))
     await settle()
     left.gone = True
@@ -154,8 +156,8 @@ async def test_a_turn_that_comes_for_somebody_who_has_left_goes_to_the_next() ->
 
 
 def test_by_default_no_tenant_takes_every_place() -> None:
-    bounds = bounds_of(load(environ={}))
+    bounds = build_admission_bounds(load_settings(environ={}))
     admission = Admission(bounds, clock=Clock())
-    taken = sum(admission.take("a") for _ in range(bounds.places))
-    assert 0 < taken <= bounds.places // 2
-    assert admission.take("b")
+    taken = sum(admission.try_acquire_slot("a") for _ in range(bounds.max_running))
+    assert 0 < taken <= bounds.max_running // 2
+    assert admission.try_acquire_slot("b")

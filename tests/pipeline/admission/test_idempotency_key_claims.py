@@ -11,16 +11,22 @@ from msgspec.structs import replace
 
 from app.errors import IdempotencyKeyInUse, StoreUnavailable
 from app.pipeline.admission import idempotency_keys
-from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, Claim, RequestKeys
-from app.pipeline.admission.request_digest import THREAD_BYTES, digest_body
-from app.pipeline.background_tasks import Tasks
+from app.pipeline.admission.idempotency_keys import CLAIM_SECONDS, IdempotencyClaim, IdempotencyKeys
+from app.pipeline.admission.request_digest import MIN_THREAD_BYTES, digest_body
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
-from app.store.contract import RequestKey
+from app.store.contract import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore
 from tests.support.gateway import until
 
 REQUEST = ChatRequest(
-    caller=Caller(tenant="t"), request_id="r", body=b"{}", fields={}, raws=[], model="m", idempotency_key="k"
+    caller=Caller(tenant="t"),
+    request_id="r",
+    body=b"{}",
+    raw_fields={},
+    raw_messages=[],
+    model="m",
+    idempotency_key="k",
 )
 
 
@@ -42,8 +48,8 @@ class Process:
     """The keys of one of several processes on a store."""
 
     def __init__(self, store: MemoryStore, clock: Clock, name: str) -> None:
-        self.tasks = Tasks()
-        self.keys = RequestKeys(
+        self.tasks = BackgroundTasks()
+        self.keys = IdempotencyKeys(
             store=store,
             tasks=self.tasks,
             new_holder=lambda: name,
@@ -53,9 +59,9 @@ class Process:
             random=lambda: 0.5,
         )
 
-    async def claim(self, request: ChatRequest = REQUEST) -> Claim:
-        claim = await self.keys.claim(request)
-        assert isinstance(claim, Claim)
+    async def claim(self, request: ChatRequest = REQUEST) -> IdempotencyClaim:
+        claim = await self.keys.claim_key(request)
+        assert isinstance(claim, IdempotencyClaim)
         return claim
 
 
@@ -75,28 +81,28 @@ async def test_a_claim_is_renewed_for_as_long_as_it_is_held(
     monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
     claim = await Process(store, clock, "one").claim()
     clock.moved(CLAIM_SECONDS - 1)
-    before = claim.renewal
-    await until(lambda: claim.renewal is not before)
-    assert claim.renewal is not None
-    await claim.renewal
+    before = claim.renewal_task
+    await until(lambda: claim.renewal_task is not before)
+    assert claim.renewal_task is not None
+    await claim.renewal_task
     clock.moved(CLAIM_SECONDS - 20)
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "two").claim()
-    await claim.give_up()
+    await claim.release()
 
 
 async def test_a_claim_whose_process_died_ends_by_itself(store: MemoryStore, clock: Clock) -> None:
     died = await Process(store, clock, "one").claim()
-    assert died.timer is not None
-    died.timer.cancel()
+    assert died.renewal_timer is not None
+    died.renewal_timer.cancel()
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "two").claim()
     clock.moved(CLAIM_SECONDS)
     claim = await Process(store, clock, "two").claim()
-    await died.give_up()
+    await died.release()
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "three").claim()
-    await claim.give_up()
+    await claim.release()
 
 
 async def test_a_claim_that_was_given_up_is_not_renewed_any_more(
@@ -104,12 +110,12 @@ async def test_a_claim_that_was_given_up_is_not_renewed_any_more(
 ) -> None:
     monkeypatch.setattr(idempotency_keys, "RENEW_SECONDS", 0.001)
     claim = await Process(store, clock, "one").claim()
-    await until(lambda: claim.renewal is not None)
-    await claim.give_up()
-    await claim.give_up()
+    await until(lambda: claim.renewal_task is not None)
+    await claim.release()
+    await claim.release()
     await asyncio.sleep(0.01)
     other = await Process(store, clock, "two").claim()
-    await other.give_up()
+    await other.release()
 
 
 class Flaky(MemoryStore):
@@ -119,19 +125,19 @@ class Flaky(MemoryStore):
     asked = 0
     is_deaf = False
 
-    async def claim_request(self, **request: Any) -> RequestKey:
+    async def claim_idempotency_key(self, **request: Any) -> IdempotencyKeyRecord:
         if not self.outages:
-            return await super().claim_request(**request)
+            return await super().claim_idempotency_key(**request)
         if self.is_deaf:
-            await super().claim_request(**request)
+            await super().claim_idempotency_key(**request)
         self._fail()
         raise AssertionError
 
-    async def give_up_request(self, **request: Any) -> None:
+    async def release_idempotency_key(self, **request: Any) -> None:
         self.asked += 1
         if self.outages:
             self._fail()
-        await super().give_up_request(**request)
+        await super().release_idempotency_key(**request)
 
     def _fail(self) -> None:
         self.outages -= 1
@@ -143,9 +149,9 @@ async def test_a_key_that_could_not_be_given_up_is_free_soon_after_the_store_is_
     process = Process(store, clock, "one")
     claim = await process.claim()
     store.outages, began = 4, clock.seconds()
-    await claim.give_up()
+    await claim.release()
     await process.tasks.aclose(1)
-    await (await Process(store, clock, "two").claim()).give_up()
+    await (await Process(store, clock, "two").claim()).release()
     assert clock.seconds() - began < 5
 
 
@@ -153,9 +159,9 @@ async def test_a_key_is_given_up_whose_claim_was_not_heard_of(clock: Clock) -> N
     store = Flaky(clock=lambda: clock.now)
     store.outages, store.is_deaf = 1, True
     process = Process(store, clock, "one")
-    assert await process.keys.claim(REQUEST) is None
+    assert await process.keys.claim_key(REQUEST) is None
     await process.tasks.aclose(1)
-    await (await Process(store, clock, "two").claim()).give_up()
+    await (await Process(store, clock, "two").claim()).release()
 
 
 async def test_a_store_that_stays_away_is_asked_once_for_all_keys_and_not_for_ever(clock: Clock) -> None:
@@ -164,11 +170,11 @@ async def test_a_store_that_stays_away_is_asked_once_for_all_keys_and_not_for_ev
     claims = [await process.claim(replace(REQUEST, idempotency_key=f"k{number}")) for number in range(50)]
     store.outages = 10_000
     for claim in claims:
-        await claim.give_up()
+        await claim.release()
     store.asked = 0
     await process.tasks.aclose(1)
     assert store.asked < 20
-    assert not process.tasks.running
+    assert not process.tasks.running_count
 
 
 async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_up(clock: Clock) -> None:
@@ -176,21 +182,21 @@ async def test_another_process_keeps_a_key_that_it_claimed_before_it_was_given_u
     process = Process(store, clock, "one")
     claim = await process.claim()
     store.outages = 1
-    await claim.give_up()
+    await claim.release()
     clock.moved(CLAIM_SECONDS - 1)
-    store._claims.clear()
+    store._idempotency_keys.clear()
     other = await Process(store, clock, "two").claim()
     await process.tasks.aclose(1)
     with pytest.raises(IdempotencyKeyInUse):
         await Process(store, clock, "three").claim()
-    await other.give_up()
+    await other.release()
 
 
 async def test_long_bodies_have_a_digest_too(store: MemoryStore, clock: Clock) -> None:
-    long = b" " * (THREAD_BYTES + 1)
+    long = b" " * (MIN_THREAD_BYTES + 1)
     digests = [await digest_body(_with_body(body)) for body in (long, long + b" ", long)]
     assert digests[0] == digests[2] != digests[1]
 
 
 def _with_body(body: bytes) -> ChatRequest:
-    return ChatRequest(caller=Caller(tenant="t"), request_id="r", body=body, fields={}, raws=[], model="m")
+    return ChatRequest(caller=Caller(tenant="t"), request_id="r", body=body, raw_fields={}, raw_messages=[], model="m")

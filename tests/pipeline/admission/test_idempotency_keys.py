@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.conversation.messages import Message
 from app.errors import StoreUnavailable
-from app.store.contract import RequestKey
+from app.store.contract import IdempotencyKeyRecord
 from app.store.memory.backend import MemoryStore
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, until, user, world
@@ -28,14 +28,14 @@ class Watched(MemoryStore):
     def __init__(self) -> None:
         super().__init__(clock=lambda: datetime.now(UTC))
         self.asked: list[dict[str, Any]] = []
-        self.elsewhere: list[RequestKey] = []
+        self.elsewhere: list[IdempotencyKeyRecord] = []
         self.is_away = False
 
-    async def claim_request(self, **asked: Any) -> RequestKey:
+    async def claim_idempotency_key(self, **asked: Any) -> IdempotencyKeyRecord:
         self.asked.append(asked)
         if self.is_away:
             raise StoreUnavailable("The database is away.")
-        return self.elsewhere.pop(0) if self.elsewhere else await super().claim_request(**asked)
+        return self.elsewhere.pop(0) if self.elsewhere else await super().claim_idempotency_key(**asked)
 
 
 def text_of(body: dict[str, Any]) -> str:
@@ -193,7 +193,7 @@ async def test_a_key_that_another_process_answers_is_waited_for(monkeypatch: pyt
     store = Watched()
     async with world(monkeypatch, ScriptedUpstream(completion("The answer.")), store=store) as w:
         first = await w.say([user("Hi")], headers=KEY)
-        store.elsewhere = [RequestKey("running")] * 3
+        store.elsewhere = [IdempotencyKeyRecord("running")] * 3
         again = await w.post([user("Hi")], headers=KEY)
         assert (again.json()["id"], again.headers["idempotent-replayed"]) == (first["id"], "true")
         assert len(w.upstream.bodies) == 1
@@ -202,7 +202,7 @@ async def test_a_key_that_another_process_answers_is_waited_for(monkeypatch: pyt
 
 async def test_waiting_for_another_process_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Watched()
-    store.elsewhere = [RequestKey("running")] * 100
+    store.elsewhere = [IdempotencyKeyRecord("running")] * 100
     waits = {"compaction": {"wait_seconds": 0.1}}
     async with world(monkeypatch, ScriptedUpstream(), store=store, **waits) as w:
         refused = await w.post([user("Hi")], headers=KEY)
@@ -218,11 +218,11 @@ async def test_a_key_whose_answer_was_erased_is_answered_anew(what: str, monkeyp
         await w.say([user("Hi")], headers=KEY)
         (conversation,) = w.conversations()
         if what == "the conversation":
-            await w.store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+            await w.store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
         else:
-            (answer,) = await w.store.read(conversation, 1, 2)
-            erased = replace(answer, message=Message.of({"role": "assistant", "content": "[erased]"}))
-            await w.store.redact(conversation, [erased])
+            (answer,) = await w.store.read_log(conversation, 1, 2)
+            erased = replace(answer, message=Message.from_body({"role": "assistant", "content": "[erased]"}))
+            await w.store.redact_messages(conversation, [erased])
         assert text_of(await w.say([user("Hi")], headers=KEY)) == "Another."
 
 

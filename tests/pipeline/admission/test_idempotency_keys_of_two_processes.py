@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.harness import Gateway, Simulated, gateway_config
 from tests.support.gateway import until, user
 
@@ -28,7 +28,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
     url = f"sqlite+aiosqlite:///{tmp_path}/shared.db"
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     return url
 
 

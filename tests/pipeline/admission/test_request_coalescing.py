@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import GatewayError, IdempotencyKeyInUse, UpstreamUnavailable
-from app.observability.request_facts import NotedError, RequestFacts, begin_facts
-from app.pipeline.admission.request_coalescing import FRAMES_BYTES, Retries
-from app.pipeline.admission.shared_attempt import BLOCK_BYTES, Seat
-from app.pipeline.background_tasks import Tasks
+from app.observability.request_facts import ErrorFacts, RequestFacts, begin_facts
+from app.pipeline.admission.request_coalescing import MAX_FRAMES_BYTES, RequestCoalescing
+from app.pipeline.admission.shared_attempt import FRAME_RESERVATION_BYTES, AttemptWaiter
+from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller, ChatRequest
 from app.pipeline.respond.answer import Answer, StreamedAnswer, WholeAnswer
 from app.pipeline.respond.stream_frames import DONE_FRAME
@@ -30,7 +30,15 @@ SETTLING_STEPS = 20
 def asked(*, stream: bool = True, retry: bool = True, body: bytes = b"{}", **fields: Any) -> ChatRequest:
     caller = Caller(tenant="t")
     return ChatRequest(
-        caller=caller, request_id="r", body=body, fields={}, raws=[], model="m", stream=stream, retry=retry, **fields
+        caller=caller,
+        request_id="r",
+        body=body,
+        raw_fields={},
+        raw_messages=[],
+        model="m",
+        stream=stream,
+        is_retry=retry,
+        **fields,
     )
 
 
@@ -71,21 +79,21 @@ class Upstream:
 class Client:
     """One client and the task that serves it."""
 
-    def __init__(self, attempts: Retries, request: ChatRequest) -> None:
+    def __init__(self, attempts: RequestCoalescing, request: ChatRequest) -> None:
         self.got: list[bytes] = []
         self.has_left = False
         self.reads = asyncio.Event()
         self.reads.set()
-        self.seat: Seat | None = None
+        self.seat: AttemptWaiter | None = None
         self.facts: RequestFacts | None = None
         self.serving = asyncio.ensure_future(self._serve(attempts, request))
 
-    async def _serve(self, attempts: Retries, request: ChatRequest) -> None:
+    async def _serve(self, attempts: RequestCoalescing, request: ChatRequest) -> None:
         self.facts = begin_facts()
-        self.seat = await attempts.seat(request, lambda: self.has_left)
-        answer = await self.seat.answer()
+        self.seat = await attempts.join_attempt(request, lambda: self.has_left)
+        answer = await self.seat.wait_for_answer()
         if isinstance(answer, WholeAnswer):
-            self.seat.hand_over()
+            self.seat.record_delivery()
             self.got.append(answer.body)
             return
         async with aclosing(answer.frames) as frames:
@@ -97,7 +105,7 @@ class Client:
     def leave(self) -> None:
         self.has_left = True
         if self.seat is not None and not self.serving.done():
-            self.seat.hang_up()
+            self.seat.disconnect()
 
 
 async def settled() -> None:
@@ -106,18 +114,18 @@ async def settled() -> None:
 
 
 def attempts_at(
-    upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = FRAMES_BYTES
-) -> Retries:
+    upstream: Upstream, clock: Callable[[], float] = lambda: 0.0, frames_bytes: int = MAX_FRAMES_BYTES
+) -> RequestCoalescing:
     answers: Any = None
     keys: Any = None
-    return Retries(
-        exchange=upstream,
-        answers=answers,
-        keys=keys,
-        tasks=Tasks(),
+    return RequestCoalescing(
+        pipeline=upstream,
+        stored_answers=answers,
+        idempotency_keys=keys,
+        tasks=BackgroundTasks(),
         clock=clock,
         now=lambda: NOW,
-        frames_bytes=frames_bytes,
+        max_frames_bytes=frames_bytes,
     )
 
 
@@ -154,7 +162,7 @@ def test_whoever_stays_gets_all_of_it(moves: list[tuple[str, int]]) -> None:
                 assert client.got == FRAMES
             assert client.got == FRAMES[: len(client.got)]
         assert upstream.opened == upstream.closed
-        assert attempts._in_flight == {}
+        assert attempts._running_attempts == {}
 
     asyncio.run(run())
 
@@ -185,7 +193,7 @@ async def test_a_failure_reaches_everybody_and_the_next_asks_again(failure: Exce
     await settled()
     told = [client.serving.exception() or client.got[-1] for client in clients]
     assert [isinstance(one, type(failure)) or b'"error"' in one for one in told] == [True] * 3  # type: ignore[operator]
-    assert attempts._in_flight == {}
+    assert attempts._running_attempts == {}
     upstream.failure = None
     again = Client(attempts, asked())
     for _ in range(20):
@@ -208,7 +216,7 @@ async def test_a_failure_is_noted_for_each_request_whose_stream_ends_with_it() -
     await settled()
     told = [client for client in clients if client.got and b'"error"' in client.got[-1]]
     assert len(told) == 2
-    noted = NotedError("upstream_unavailable", "upstream_unavailable", 502)
+    noted = ErrorFacts("upstream_unavailable", "upstream_unavailable", 502)
     assert [client.facts and client.facts.error for client in told] == [noted] * 2
     assert [client.serving.exception() for client in clients if client not in told] == [upstream.failure]
 
@@ -301,7 +309,7 @@ async def test_equal_requests_with_other_keys_of_a_tenant_are_told_apart() -> No
     upstream = Upstream()
     attempts = attempts_at(upstream)
     for key_id in ("one", "two"):
-        Client(attempts, replace(asked(stream=False), caller=Caller(tenant="t", key_id=key_id)))
+        Client(attempts, replace(asked(stream=False), caller=Caller(tenant="t", api_key_id=key_id)))
     await settled()
     assert upstream.calls == 2
 
@@ -352,19 +360,19 @@ async def test_those_who_joined_in_time_get_all_of_it() -> None:
 
 async def test_room_for_frames_is_given_back_however_a_stream_ends() -> None:
     upstream = Upstream()
-    attempts = attempts_at(upstream, frames_bytes=BLOCK_BYTES)
+    attempts = attempts_at(upstream, frames_bytes=FRAME_RESERVATION_BYTES)
     for leaves in (False, True, False):
         client = Client(attempts, asked(retry=False))
         upstream.step()
         await settled()
         upstream.step()
         await settled()
-        assert not attempts.may_keep(1)
+        assert not attempts.reserve_frame_bytes(1)
         if leaves:
             client.leave()
         for _ in range(20):
             upstream.step()
             await settled()
         upstream._steps = asyncio.Semaphore(0)
-        assert attempts.may_keep(BLOCK_BYTES)
-        attempts._kept_bytes = 0
+        assert attempts.reserve_frame_bytes(FRAME_RESERVATION_BYTES)
+        attempts._frames_bytes = 0

@@ -221,7 +221,7 @@ async def test_a_stream_is_joined_from_its_beginning_and_outlives_its_first_clie
                 assert await second.to_the_end() == "Once upon a time."
                 assert second.answer.headers["idempotent-replayed"] == "true"
         (conversation,) = w.conversations()
-        entries = await w.store.read(conversation, 0, 9)
+        entries = await w.store.read_log(conversation, 0, 9)
         said = [(entry.message.text, entry.incomplete) for entry in entries]
     assert said == [("Hi", False), ("Once upon a time.", False)]
     assert tap.calls == 1
@@ -276,7 +276,7 @@ async def test_the_last_to_leave_a_stream_takes_the_upstream_call_with_it(monkey
                 await tap.hung_up.wait()
         await until(lambda: w.rows() == 2)
         (conversation,) = w.conversations()
-        (_, answer) = await w.store.read(conversation, 0, 2)
+        (_, answer) = await w.store.read_log(conversation, 0, 2)
         assert (answer.message.text, answer.incomplete) == ("Half an", True)
         tap.say("A whole answer.")
         async with listening(w, headers=RETRY) as again:

@@ -9,59 +9,59 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.admission.request_coalescing import MOST_OUTCOMES, Outcome, Outcomes
+from app.pipeline.admission.request_coalescing import MAX_OUTCOMES, AttemptOutcome, OutcomeCache
 from app.pipeline.admission.request_digest import TAIL_BYTES
-from app.pipeline.chat_request import RETRY_SECONDS
+from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 MOST_BYTES = 100 * TAIL_BYTES
 
 
-def outcomes(now: list[float] | None = None, most_bytes: int = 10_000 * TAIL_BYTES) -> Outcomes:
+def outcomes(now: list[float] | None = None, most_bytes: int = 10_000 * TAIL_BYTES) -> OutcomeCache:
     clock = now or [0.0]
-    return Outcomes(lambda: clock[0], most_bytes=most_bytes)
+    return OutcomeCache(lambda: clock[0], max_bytes=most_bytes)
 
 
-def kept_attempt(size_bytes: int) -> Outcome:
+def kept_attempt(size_bytes: int) -> AttemptOutcome:
     attempt: Any = SimpleNamespace(size_bytes=size_bytes)
-    return Outcome(NOW, attempt=attempt)
+    return AttemptOutcome(NOW, attempt=attempt)
 
 
 def test_an_outcome_is_there_until_its_time_is_over() -> None:
     now = [0.0]
-    kept, outcome = outcomes(now), Outcome(NOW, "conv_1")
-    kept.keep("a", outcome)
-    now[0] = RETRY_SECONDS - 1
+    kept, outcome = outcomes(now), AttemptOutcome(NOW, "conv_1")
+    kept.put("a", outcome)
+    now[0] = RETRY_MAX_AGE_SECONDS - 1
     assert kept.get("a") == outcome
     assert kept.get("b") is None
-    now[0] = RETRY_SECONDS
+    now[0] = RETRY_MAX_AGE_SECONDS
     assert kept.get("a") is None
     assert len(kept) == 0
 
 
 def test_an_outcome_that_is_dropped_is_gone() -> None:
     kept = outcomes()
-    kept.keep("a", Outcome(NOW, "conv_1"))
-    kept.drop("a")
-    kept.drop("a")
+    kept.put("a", AttemptOutcome(NOW, "conv_1"))
+    kept.evict("a")
+    kept.evict("a")
     assert kept.get("a") is None
 
 
 def test_the_newest_of_one_name_counts() -> None:
     kept = outcomes()
     for number in range(3):
-        kept.keep("a", Outcome(NOW, f"conv_{number}"))
-    assert (kept.get("a"), len(kept)) == (Outcome(NOW, "conv_2"), 1)
+        kept.put("a", AttemptOutcome(NOW, f"conv_{number}"))
+    assert (kept.get("a"), len(kept)) == (AttemptOutcome(NOW, "conv_2"), 1)
 
 
 def test_the_oldest_make_room() -> None:
     kept = outcomes()
-    for number in range(MOST_OUTCOMES + 3):
-        kept.keep(number, Outcome(NOW, f"conv_{number}"))
-    assert len(kept) == MOST_OUTCOMES
+    for number in range(MAX_OUTCOMES + 3):
+        kept.put(number, AttemptOutcome(NOW, f"conv_{number}"))
+    assert len(kept) == MAX_OUTCOMES
     assert kept.get(2) is None
-    assert kept.get(3) == Outcome(NOW, "conv_3")
+    assert kept.get(3) == AttemptOutcome(NOW, "conv_3")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, MOST_BYTES + 1)), max_size=20))
@@ -69,7 +69,7 @@ def test_it_never_holds_more_bytes_than_it_may(sizes: list[tuple[int, int]]) -> 
     kept = outcomes(most_bytes=MOST_BYTES)
     for name, size_bytes in sizes:
         outcome = kept_attempt(size_bytes)
-        kept.keep(name, outcome)
+        kept.put(name, outcome)
         attempts = [found.attempt for one in range(6) if (found := kept.get(one)) is not None]
         assert sum(one.size_bytes + TAIL_BYTES for one in attempts if one is not None) <= MOST_BYTES
         assert (kept.get(name) is outcome) == (size_bytes + TAIL_BYTES <= MOST_BYTES)

@@ -145,7 +145,7 @@ async def test_a_provider_that_refuses_prompt_and_answer_together_is_asked_for_a
     upstream = ScriptedUpstream(refusal(REFUSALS[name]))
     async with world(monkeypatch, upstream, window=65_536) as gateway:
         body = await gateway.say(long_talk(), **{field: 24_000})
-        facts = await gateway.store.model_facts()
+        facts = await gateway.store.read_model_facts()
         again = await gateway.say([*long_talk(), body["choices"][0]["message"], user("More?")], **{field: 24_000})
     first, second, third = upstream.requests
     context = body["context"]

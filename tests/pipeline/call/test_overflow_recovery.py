@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.pipeline.resolve.resolved_request import PENDING
+from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
 from tests.live import DONE, Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import summaries_asked, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of
@@ -91,7 +91,7 @@ async def recovered(
         assert len(upstream.requests[1]["messages"]) < ALL_MESSAGES
         assert upstream.requests[1]["messages"][-1] == upstream.requests[0]["messages"][-1]
         again = await w.post([user("something else")])
-        facts = await w.store.model_facts()
+        facts = await w.store.read_model_facts()
         assert again.json()["context"]["recovered"] is False
     assert body["context"]["recovered"] is True
     return body, (facts, again.json()["context"]["window"])
@@ -163,7 +163,7 @@ async def test_a_third_refusal_is_the_upstreams_own_answer(monkeypatch: pytest.M
         answer = await w.post(long_talk())
         assert (answer.status_code, answer.content) == (400, refusal.body)
         assert len(upstream.bodies) - len(summaries_asked(upstream)) == 3
-        assert all(conversation.state[PENDING] for conversation in w.conversations())
+        assert all(conversation.state[UNANSWERED_MESSAGES] for conversation in w.conversations())
 
 
 async def test_an_answer_that_alone_is_too_long_is_asked_for_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ async def test_other_refusals_pass_as_they_are(monkeypatch: pytest.MonkeyPatch, 
     async with world(monkeypatch, upstream) as w:
         answer = await w.post([user("x " * 3000)])
         assert len(upstream.bodies) == 1
-        assert await w.store.model_facts() == {}
+        assert await w.store.read_model_facts() == {}
     assert answer.status_code == OTHERS[name].status
 
 
@@ -222,7 +222,7 @@ async def test_an_answer_that_speaks_of_context_windows_is_an_answer(monkeypatch
 async def test_a_limit_learned_before_is_known_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch, ScriptedUpstream(STATED["openai"]), window=WINDOW) as w:
         await w.say(long_talk())
-        facts = await w.store.model_facts()
+        facts = await w.store.read_model_facts()
         async with world(monkeypatch, summarizing(), store=w.store, window=WINDOW) as later:
             body = await later.say([user("x")])
     assert facts["upstream/m"]["window"] == 6000

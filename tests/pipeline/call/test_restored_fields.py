@@ -9,10 +9,10 @@ from typing import Any
 
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import StoreUnavailable
-from app.pipeline.call.restored_fields import Restoring
-from app.pipeline.resolve.resolved_request import Recollection
+from app.pipeline.call.restored_fields import FieldRestorer
+from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.memory.backend import MemoryStore
-from app.upstream.provider import Quirks
+from app.upstream.provider import ProviderQuirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 TALK: list[dict[str, Any]] = [
@@ -20,7 +20,7 @@ TALK: list[dict[str, Any]] = [
     {"role": "assistant", "content": None, "tool_calls": CALLS},
     {"role": "tool", "tool_call_id": "c", "content": "r"},
 ]
-WANTED = Quirks(restore_fields=("reasoning_content",))
+WANTED = ProviderQuirks(restore_fields=("reasoning_content",))
 
 
 class Log(MemoryStore):
@@ -31,7 +31,7 @@ class Log(MemoryStore):
         self.away = away
         self.ranges: list[tuple[int, int]] = []
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
         self.ranges.append((from_seq, to_seq))
         if self.away:
             raise StoreUnavailable("away")
@@ -42,7 +42,7 @@ class Log(MemoryStore):
 def _entry(seq: int, body: dict[str, Any]) -> LogMessage:
     return LogMessage(
         seq=seq,
-        message=Message.of(body),
+        message=Message.from_body(body),
         link=b"",
         skeleton=b"",
         in_skeleton=False,
@@ -52,7 +52,7 @@ def _entry(seq: int, body: dict[str, Any]) -> LogMessage:
     )
 
 
-def place(*, head_seq: int = 1, client_log: Sequence[bytes] | None = (b"{}",)) -> Recollection:
+def place(*, head_seq: int = 1, client_log: Sequence[bytes] | None = (b"{}",)) -> ResolvedRequest:
     conversation = Conversation(
         id="conv_1",
         root="r",
@@ -65,13 +65,13 @@ def place(*, head_seq: int = 1, client_log: Sequence[bytes] | None = (b"{}",)) -
         answered=True,
     )
     new = tuple(_entry(seq, body) for seq, body in enumerate(TALK) if seq > head_seq)
-    return Recollection(
+    return ResolvedRequest(
         conversation=conversation,
-        creates=False,
-        new=new,
+        creates_conversation=False,
+        new_messages=new,
         instructions=(),
         instructions_tokens=0,
-        client_log=client_log,
+        client_messages=client_log,
     )
 
 
@@ -81,7 +81,7 @@ RAWS = [json.dumps(body).encode() for body in TALK]
 async def test_what_the_client_dropped_is_read_back_as_far_as_it_goes() -> None:
     log = Log()
 
-    filled = await Restoring(store=log).fill(WANTED, place(), None, RAWS)
+    filled = await FieldRestorer(store=log).restore_fields(WANTED, place(), None, RAWS)
 
     assert filled is not None
     assert json.loads(filled[1])["reasoning_content"] == "t"
@@ -90,7 +90,7 @@ async def test_what_the_client_dropped_is_read_back_as_far_as_it_goes() -> None:
 
 
 async def test_a_shortened_view_is_filled_like_the_clients_own_messages() -> None:
-    filled = await Restoring(store=Log()).fill(WANTED, place(), RAWS[1:], [])
+    filled = await FieldRestorer(store=Log()).restore_fields(WANTED, place(), RAWS[1:], [])
 
     assert filled is not None
     assert json.loads(filled[0])["reasoning_content"] == "t"
@@ -100,12 +100,12 @@ async def test_nothing_is_read_where_nobody_asks_or_nothing_is_missing() -> None
     log = Log()
     whole = [json.dumps({**body, "reasoning_content": "x"}).encode() for body in TALK]
 
-    assert await Restoring(store=log).fill(Quirks(), place(), None, RAWS) is None
-    assert await Restoring(store=log).fill(WANTED, place(client_log=None), RAWS, []) is RAWS
-    assert await Restoring(store=log).fill(WANTED, place(head_seq=-1), None, RAWS) is None
-    assert await Restoring(store=log).fill(WANTED, place(), whole, RAWS) is whole
+    assert await FieldRestorer(store=log).restore_fields(ProviderQuirks(), place(), None, RAWS) is None
+    assert await FieldRestorer(store=log).restore_fields(WANTED, place(client_log=None), RAWS, []) is RAWS
+    assert await FieldRestorer(store=log).restore_fields(WANTED, place(head_seq=-1), None, RAWS) is None
+    assert await FieldRestorer(store=log).restore_fields(WANTED, place(), whole, RAWS) is whole
     assert log.ranges == []
 
 
 async def test_without_the_store_the_messages_go_as_they_are() -> None:
-    assert await Restoring(store=Log(away=True)).fill(WANTED, place(), None, RAWS) is None
+    assert await FieldRestorer(store=Log(away=True)).restore_fields(WANTED, place(), None, RAWS) is None

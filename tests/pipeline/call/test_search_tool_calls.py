@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.call.search_tool import RECALL
-from app.pipeline.call.search_tool_rounds import CallSplitter
-from app.upstream.protocols.tool_call_deltas import ToolCalls
+from app.pipeline.call.search_tool import TOOL_NAME
+from app.pipeline.call.search_tool_rounds import ToolCallSplitter
+from app.upstream.protocols.tool_call_deltas import ToolCallCollector
 
-NAMES = st.sampled_from([RECALL, RECALL, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])
+NAMES = st.sampled_from([TOOL_NAME, TOOL_NAME, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "a"]), st.text(max_size=9), min_size=1).map(json.dumps)
 CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), max_size=5)
 
@@ -55,23 +55,23 @@ def streams(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[list[dict[str, 
 
 
 def merged(deltas: list[list[Any]]) -> list[dict[str, Any]]:
-    calls = ToolCalls()
+    calls = ToolCallCollector()
     for delta in deltas:
         for fragment in delta:
-            calls.add(fragment)
-    return calls.as_list()
+            calls.add_fragment(fragment)
+    return calls.build_calls()
 
 
 @given(streams())
 def test_every_call_goes_to_its_owner_whole(found: tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]) -> None:
     calls, deltas = found
-    splitter = CallSplitter()
-    shown = [*(splitter.visible(delta) for delta in deltas), splitter.settled()]
-    own = [call for call in calls if call["function"]["name"] == RECALL]
-    others = [call for call in calls if call["function"]["name"] != RECALL]
+    splitter = ToolCallSplitter()
+    shown = [*(splitter.select_visible_fragments(delta) for delta in deltas), splitter.release_pending_calls()]
+    own = [call for call in calls if call["function"]["name"] == TOOL_NAME]
+    others = [call for call in calls if call["function"]["name"] != TOOL_NAME]
     assert sorted(merged(shown), key=lambda call: str(call["id"])) == others
-    assert splitter.own == own
-    assert splitter.has_others == bool(others)
+    assert splitter.search_calls == own
+    assert splitter.has_client_calls == bool(others)
 
 
 @given(streams())
@@ -79,22 +79,24 @@ def test_what_the_client_sees_is_numbered_without_gaps(
     found: tuple[list[dict[str, Any]], list[list[dict[str, Any]]]],
 ) -> None:
     calls, deltas = found
-    splitter = CallSplitter()
-    shown = [fragment for delta in deltas for fragment in splitter.visible(delta)] + splitter.settled()
-    others = [call for call in calls if call["function"]["name"] != RECALL]
+    splitter = ToolCallSplitter()
+    shown = [
+        fragment for delta in deltas for fragment in splitter.select_visible_fragments(delta)
+    ] + splitter.release_pending_calls()
+    others = [call for call in calls if call["function"]["name"] != TOOL_NAME]
     assert {fragment["index"] for fragment in shown} == set(range(len(others)))
 
 
 def test_fragments_of_another_tool_are_passed_on_as_they_are() -> None:
-    splitter = CallSplitter()
+    splitter = ToolCallSplitter()
     head = {"index": 0, "id": "c", "type": "function", "function": {"name": "weather", "arguments": ""}}
     more = {"index": 0, "function": {"arguments": "{}"}}
     custom = {"index": 1, "id": "d", "type": "custom", "custom": {"name": "recall_conversation", "input": "x"}}
-    (first,), (second,), (third,) = (splitter.visible([fragment]) for fragment in (head, more, custom))
+    (first,), (second,), (third,) = (splitter.select_visible_fragments([fragment]) for fragment in (head, more, custom))
     assert first is head
     assert second is more
     assert third is custom
-    assert splitter.own == []
+    assert splitter.search_calls == []
 
 
 def test_several_calls_under_one_number_stay_apart() -> None:
@@ -106,7 +108,10 @@ def test_several_calls_under_one_number_stay_apart() -> None:
             "function": {"name": name, "arguments": '{"query": "x"}'},
         }
 
-    splitter = CallSplitter()
-    shown = [splitter.visible([whole(name, call_id)]) for name, call_id in (("a", "1"), (RECALL, "2"), ("b", "3"))]
+    splitter = ToolCallSplitter()
+    shown = [
+        splitter.select_visible_fragments([whole(name, call_id)])
+        for name, call_id in (("a", "1"), (TOOL_NAME, "2"), ("b", "3"))
+    ]
     assert [[(part["index"], part["id"]) for part in parts] for parts in shown] == [[(0, "1")], [], [(1, "3")]]
-    assert [call["id"] for call in splitter.own] == ["2"]
+    assert [call["id"] for call in splitter.search_calls] == ["2"]

@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from app.errors import StoreUnavailable
-from app.pipeline.call.search_tool import MAX_ROUNDS, RECALL
-from app.store.connect import open_store
+from app.pipeline.call.search_tool import MAX_SEARCH_ROUNDS, TOOL_NAME
+from app.store.connect import create_store
 from app.store.memory.backend import MemoryStore
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
 from tests.support.gateway import World, assistant, call, result, system, user, world
@@ -31,7 +31,7 @@ def talk(turns: int = 40) -> list[Any]:
 
 
 def search(query: str = "vault quokka", call_id: str = "call_r", **limits: Any) -> dict[str, Any]:
-    return call(RECALL, json.dumps({"query": query, **limits}), call_id)
+    return call(TOOL_NAME, json.dumps({"query": query, **limits}), call_id)
 
 
 def asks(*calls: dict[str, Any], text: str | None = None) -> Reply:
@@ -83,9 +83,9 @@ async def test_a_search_finds_what_is_no_longer_shown_and_the_client_sees_only_t
         kept = await logged(w)
     first, second = upstream.requests
     assert SECRET not in json.dumps(first["messages"])
-    assert names(first) == [RECALL]
+    assert names(first) == [TOOL_NAME]
     assert second["messages"][: len(first["messages"])] == first["messages"]
-    assert second["messages"][-2]["tool_calls"][0]["function"]["name"] == RECALL
+    assert second["messages"][-2]["tool_calls"][0]["function"]["name"] == TOOL_NAME
     assert SECRET in results(second)[0]
     assert "[0] user" in results(second)[0]
     (choice,) = answer["choices"]
@@ -134,7 +134,7 @@ async def test_usage_reaches_no_client_that_did_not_ask(monkeypatch: pytest.Monk
     async with world(monkeypatch, upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         (conversation,) = w.conversations()
-        (last,) = await w.store.read(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
     assert not any("usage" in event for event in events)
     assert last.meta["usage"]["prompt_tokens"] == 20
     assert last.meta["context"]["recalls"][0]["query"] == "vault quokka"
@@ -157,7 +157,7 @@ async def test_the_tool_is_the_last_one_and_stays_from_turn_to_turn(monkeypatch:
             answer = await w.say(said, tools=[CLIENT_TOOL], **TOOL)
             said += [answer["choices"][0]["message"], user(f"And then? {turn}")]
     views = [json.loads(body) for body in w.upstream.bodies]
-    assert [names(view) for view in views] == [["recall", RECALL]] * 4
+    assert [names(view) for view in views] == [["recall", TOOL_NAME]] * 4
     raw = [body[body.index(b'"tools":') :].split(b'],"')[0] for body in w.upstream.bodies]
     assert len(set(raw)) == 1
 
@@ -172,7 +172,7 @@ async def test_the_tool_is_the_last_one_and_stays_from_turn_to_turn(monkeypatch:
         ({"tool_choice": "required"}, False),
         ({"n": 2}, False),
         ({"functions": [{"name": "f"}]}, False),
-        ({"tools": [{"type": "function", "function": {"name": RECALL}}]}, False),
+        ({"tools": [{"type": "function", "function": {"name": TOOL_NAME}}]}, False),
         ({"store": False}, False),
         ({"context": {"recall": "quote", "summarize": "never"}}, False),
         ({"context": {"recall": True, "summarize": "never"}}, False),
@@ -205,7 +205,7 @@ async def test_a_policy_can_offer_it_and_a_request_can_refuse(monkeypatch: pytes
     async with world(monkeypatch, ScriptedUpstream(), policies=policies) as w:
         await w.say(talk(), context={"summarize": "never"})
         await w.say(talk(), context={"summarize": "never", "recall": False})
-    assert [names(body) for body in w.upstream.requests] == [[RECALL], []]
+    assert [names(body) for body in w.upstream.requests] == [[TOOL_NAME], []]
 
 
 AWKWARD: dict[str, Callable[[dict[str, Any]], Iterator[dict[str, Any]]]] = {}
@@ -339,17 +339,17 @@ async def test_after_eight_rounds_the_model_has_to_answer(
         answer = await w.post(talk(80), stream=streams, **TOOL, **tools)
         body = chunks(answer)[-1] if streams else answer.json()
     sent = w.upstream.requests
-    assert len(sent) == MAX_ROUNDS + 1
+    assert len(sent) == MAX_SEARCH_ROUNDS + 1
     assert body["choices"][0]["finish_reason"] == "stop"
     assert "tool_calls" not in json.dumps(without_ours(body))
-    assert len(body["context"]["recalls"]) == MAX_ROUNDS
+    assert len(body["context"]["recalls"]) == MAX_SEARCH_ROUNDS
     if own_only:
         assert sent[-1]["tool_choice"] == "none"
-        assert names(sent[-1]) == [RECALL]
+        assert names(sent[-1]) == [TOOL_NAME]
     else:
         assert "tool_choice" not in sent[-1]
         assert names(sent[-1]) == ["recall"]
-    assert all(RECALL in names(body) for body in sent[:-1])
+    assert all(TOOL_NAME in names(body) for body in sent[:-1])
 
 
 async def test_every_round_fits_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ async def test_every_round_fits_the_window(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_arguments_that_cannot_be_used_are_explained_to_the_model(
     monkeypatch: pytest.MonkeyPatch, arguments: str, complaint: str
 ) -> None:
-    upstream = ScriptedUpstream(asks(call(RECALL, arguments)), completion())
+    upstream = ScriptedUpstream(asks(call(TOOL_NAME, arguments)), completion())
     async with world(monkeypatch, upstream) as w:
         await w.say(talk(), **TOOL)
     assert complaint in results(upstream.requests[1])[0]
@@ -403,7 +403,7 @@ async def test_a_store_that_fails_in_a_search_is_told_to_the_model(monkeypatch: 
     async def away(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(MemoryStore, "search", away)
+    monkeypatch.setattr(MemoryStore, "search_log", away)
     upstream = ScriptedUpstream(asks(search()), completion("Never mind."))
     async with world(monkeypatch, upstream) as w:
         answer = await w.say(talk(), **TOOL)
@@ -439,7 +439,7 @@ async def test_a_failure_after_the_first_byte_is_an_error_event(monkeypatch: pyt
     async with world(monkeypatch, upstream) as w:
         events = chunks(await w.post(talk(), stream=True, **TOOL))
         (conversation,) = w.conversations()
-        (last,) = await w.store.read(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
     assert events[-1]["error"]["code"] == "x"
     assert (last.message.text, last.incomplete) == ("Let me see. ", True)
 
@@ -467,7 +467,7 @@ async def test_a_client_that_hangs_up_in_a_later_round_takes_the_upstream_with_i
             await upstream.left.wait()
         await until(lambda: w.rows() == len(talk()) + 1)
         (conversation,) = w.conversations()
-        (last,) = await w.store.read(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
     assert (last.message.text, last.incomplete) == ("One. Two", True)
 
 
@@ -555,7 +555,7 @@ async def test_a_model_that_takes_no_tools_is_asked_again_without_and_from_then_
         await w.say(talk(), **TOOL)
         await w.say(talk(), **TOOL)
         refused = await w.post(talk(), **TOOL, tools=[CLIENT_TOOL])
-    assert [names(body) for body in w.upstream.requests] == [[RECALL], [], [], ["recall"]]
+    assert [names(body) for body in w.upstream.requests] == [[TOOL_NAME], [], [], ["recall"]]
     assert refused.json()["error"]["message"] == error["message"]
 
 
@@ -587,7 +587,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def test_it_works_on_a_database(monkeypatch: pytest.MonkeyPatch, database: str) -> None:
     upstream = ScriptedUpstream(asks(search()), completion("It is quokka."))
-    async with world(monkeypatch, upstream, store=open_store(database), database=database) as w:
+    async with world(monkeypatch, upstream, store=create_store(database), database=database) as w:
         answer = await w.say(talk(), **TOOL)
         again = await w.say([*talk(), answer["choices"][0]["message"], user("Thanks.")], **TOOL)
     assert answer["context"]["recalls"][0]["found"][0] == 0

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.pipeline.call.search_tool import RECALL
-from app.pipeline.call.search_tool_rounds import StreamedRounds, WholeRounds, identified
-from app.upstream.protocols.stream_collector import Collector
+from app.pipeline.call.search_tool import TOOL_NAME
+from app.pipeline.call.search_tool_rounds import StreamRoundMerger, WholeRoundMerger, assign_call_ids
+from app.upstream.protocols.stream_collector import StreamCollector
 
-SEARCH = {"id": "c", "type": "function", "function": {"name": RECALL, "arguments": '{"query": "x"}'}}
+SEARCH = {"id": "c", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"query": "x"}'}}
 WEATHER = {"id": "w", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 TEXTS = st.lists(st.text(max_size=8), max_size=4)
 
@@ -40,57 +40,60 @@ def round_of(texts: list[str], call: dict[str, Any] | None, *, ends_with_text: b
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans())
 def test_the_clients_answer_is_the_texts_of_all_rounds(rounds: list[list[str]], ends_with_text: bool) -> None:
-    told, seen, spoken = StreamedRounds(), Collector(), ""
+    told, seen, spoken = StreamRoundMerger(), StreamCollector(), ""
     for number, texts in enumerate(rounds):
         last = number == len(rounds) - 1
         for data in round_of(texts, None if last else SEARCH, ends_with_text=ends_with_text):
-            shown = told.told(data)
+            shown = told.rewrite_chunk(data)
             if shown is not None:
-                seen.add(shown)
+                seen.add_chunk(shown)
         spoken += "".join(texts) + ("." if ends_with_text and texts else "")
-        assert bool(told.recalls) != last
-        assert seen.complete == last
+        assert bool(told.search_calls) != last
+        assert seen.is_complete == last
         if not last:
-            told.begin(last=False)
-    assert (seen.message()["content"] or "") == spoken
-    assert "tool_calls" not in seen.message()
+            told.begin_round(is_last_round=False)
+    assert (seen.build_message()["content"] or "") == spoken
+    assert "tool_calls" not in seen.build_message()
 
 
 @given(TEXTS)
 def test_an_answer_without_our_calls_is_the_objects_that_came(texts: list[str]) -> None:
-    told = StreamedRounds()
+    told = StreamRoundMerger()
     events = [*round_of(texts, WEATHER, ends_with_text=False), event({}, usage=usage(3), choices=[])]
-    assert all(told.told(data) is data for data in events)
+    assert all(told.rewrite_chunk(data) is data for data in events)
 
 
 def test_what_a_round_says_after_its_end_is_not_told_but_its_usage_counts() -> None:
-    told = StreamedRounds()
+    told = StreamRoundMerger()
     for data in round_of([], SEARCH, ends_with_text=False):
-        told.told(data)
-    assert told.told(event({}, choices=[], usage=usage(5))) is None
-    assert told.reported == [usage(5)]
-    told.begin(last=False)
-    seen = Collector()
+        told.rewrite_chunk(data)
+    assert told.rewrite_chunk(event({}, choices=[], usage=usage(5))) is None
+    assert told.reported_usages == [usage(5)]
+    told.begin_round(is_last_round=False)
+    seen = StreamCollector()
     for data in [*round_of(["a"], None, ends_with_text=False), event({}, choices=[], usage=usage(6), id="other")]:
-        shown = told.told(data)
+        shown = told.rewrite_chunk(data)
         assert shown is not None
-        seen.add(shown)
+        seen.add_chunk(shown)
     assert seen.usage == {"prompt_tokens": 11, "prompt_tokens_details": {"cached_tokens": 2}}
     assert seen.id == "first"
 
 
 def test_groqs_usage_is_summed_too() -> None:
-    told = StreamedRounds()
-    told.told(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls", x_groq={"usage": usage(5)}))
-    told.begin(last=False)
-    shown = told.told(event({"content": "a"}, "stop", x_groq={"usage": usage(6)}))
+    told = StreamRoundMerger()
+    told.rewrite_chunk(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls", x_groq={"usage": usage(5)}))
+    told.begin_round(is_last_round=False)
+    shown = told.rewrite_chunk(event({"content": "a"}, "stop", x_groq={"usage": usage(6)}))
     assert json.loads(shown or b"")["x_groq"]["usage"]["prompt_tokens"] == 11
 
 
 def test_a_role_that_came_with_a_hidden_call_is_told_with_what_follows() -> None:
-    told = StreamedRounds()
-    assert told.told(event({"role": "assistant", "content": None, "tool_calls": [{**SEARCH, "index": 0}]})) is None
-    shown = told.told(event({"tool_calls": [{**WEATHER, "index": 1}]}))
+    told = StreamRoundMerger()
+    assert (
+        told.rewrite_chunk(event({"role": "assistant", "content": None, "tool_calls": [{**SEARCH, "index": 0}]}))
+        is None
+    )
+    shown = told.rewrite_chunk(event({"tool_calls": [{**WEATHER, "index": 1}]}))
     assert json.loads(shown or b"")["choices"][0]["delta"] == {
         "role": "assistant",
         "tool_calls": [{**WEATHER, "index": 0}],
@@ -98,12 +101,12 @@ def test_a_role_that_came_with_a_hidden_call_is_told_with_what_follows() -> None
 
 
 def test_an_answer_that_cannot_be_gone_on_with_is_ended() -> None:
-    told = StreamedRounds()
-    told.told(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls"))
-    told.told(event({}, choices=[], usage=usage(5)))
-    seen = Collector()
-    for data in told.closing("length"):
-        seen.add(data)
+    told = StreamRoundMerger()
+    told.rewrite_chunk(event({"tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls"))
+    told.rewrite_chunk(event({}, choices=[], usage=usage(5)))
+    seen = StreamCollector()
+    for data in told.render_closing_chunks("length"):
+        seen.add_chunk(data)
     assert (seen.finish_reason, seen.usage, seen.id) == ("length", usage(5), "first")
 
 
@@ -113,68 +116,68 @@ def whole(content: str | None, *calls: dict[str, Any], reason: str = "stop", **f
     return json.dumps({"id": "x", "choices": [choice], "usage": usage(4), **fields}).encode()
 
 
-def added(told: WholeRounds, body: bytes, *, last: bool = False) -> None:
-    collector = Collector()
+def added(told: WholeRoundMerger, body: bytes, *, last: bool = False) -> None:
+    collector = StreamCollector()
     collector.add_completion(body)
-    told.add(body, collector, last=last)
+    told.add_round(body, collector, is_last_round=last)
 
 
 def test_a_whole_answer_without_our_calls_is_the_bytes_that_came() -> None:
-    told = WholeRounds()
+    told = WholeRoundMerger()
     body = whole(" a ", WEATHER, reason="tool_calls")
     added(told, body)
-    assert told.recalls == []
-    assert told.body() is body
+    assert told.search_calls == []
+    assert told.render_body() is body
 
 
 def test_whole_rounds_are_joined() -> None:
-    told = WholeRounds()
+    told = WholeRoundMerger()
     added(told, whole("One. ", SEARCH, reason="tool_calls"))
-    assert told.recalls == [SEARCH]
+    assert told.search_calls == [SEARCH]
     added(told, whole("Two.", SEARCH, WEATHER, reason="tool_calls", id="y", vendor=1))
-    body = json.loads(told.body())
+    body = json.loads(told.render_body())
     assert body["choices"][0]["message"] == {"role": "assistant", "content": "One. Two.", "tool_calls": [WEATHER]}
     assert (body["id"], body["vendor"], body["usage"]["prompt_tokens"]) == ("x", 1, 8)
 
 
 def test_a_call_in_the_last_round_is_taken_out_of_a_whole_answer() -> None:
-    told = WholeRounds()
+    told = WholeRoundMerger()
     added(told, whole("One.", SEARCH, reason="tool_calls"), last=True)
-    assert told.recalls == []
-    (choice,) = json.loads(told.body())["choices"]
+    assert told.search_calls == []
+    (choice,) = json.loads(told.render_body())["choices"]
     assert choice == {"index": 0, "message": {"role": "assistant", "content": "One."}, "finish_reason": "stop"}
 
 
 def test_calls_without_ids_get_one_each() -> None:
-    calls = identified([{**SEARCH, "id": ""}, {**SEARCH, "id": "c"}, {**SEARCH, "id": "c"}])
+    calls = assign_call_ids([{**SEARCH, "id": ""}, {**SEARCH, "id": "c"}, {**SEARCH, "id": "c"}])
     assert len({call["id"] for call in calls}) == 3
     assert all(call["id"] for call in calls)
 
 
 def test_a_call_of_the_clients_that_stays_without_arguments_is_told_at_the_end() -> None:
-    told = StreamedRounds()
+    told = StreamRoundMerger()
     theirs = {"id": "t", "type": "function", "function": {"name": "recall", "arguments": ""}}
-    assert told.told(event({"tool_calls": [{**theirs, "index": 0}]})) is None
-    shown = json.loads(told.told(event({}, "tool_calls")) or b"")
+    assert told.rewrite_chunk(event({"tool_calls": [{**theirs, "index": 0}]})) is None
+    shown = json.loads(told.rewrite_chunk(event({}, "tool_calls")) or b"")
     assert shown["choices"][0] == {
         "index": 0,
         "delta": {"tool_calls": [{**theirs, "index": 0}]},
         "finish_reason": "tool_calls",
     }
-    assert told.recalls == []
+    assert told.search_calls == []
 
 
 def test_usage_beside_the_end_of_a_round_in_between_is_kept_back() -> None:
-    told = StreamedRounds()
+    told = StreamRoundMerger()
     last_words = event({"content": "a", "tool_calls": [{**SEARCH, "index": 0}]}, "tool_calls", usage=usage(5))
-    shown = json.loads(told.told(last_words) or b"")
+    shown = json.loads(told.rewrite_chunk(last_words) or b"")
     assert "usage" not in shown
     assert shown["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
-    assert told.reported == [usage(5)]
+    assert told.reported_usages == [usage(5)]
 
 
 def test_the_error_names_whose_round_is_broken() -> None:
-    told = StreamedRounds("provider/model")
-    told.begin(last=True)
+    told = StreamRoundMerger("provider/model")
+    told.begin_round(is_last_round=True)
     with pytest.raises(UpstreamUnavailable, match="'provider/model'"):
-        told.told(b"{")
+        told.rewrite_chunk(b"{")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import TokenCounter, tokenizer_for
+from app.context.count.token_counter import TokenCounter, load_tokenizer
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.shared_data import needs_recordings, recorded
 from tests.support.gateway import (
@@ -31,7 +31,7 @@ NONSENSE = "They spoke about many things."
 POLICIES = {"additive": {"token_floor": 1}}
 MEANT = re.compile(r"the last (\d+) messages before this one, from the user's message that begins \"(.{20})")
 NAMES = [f"{first}{last}" for first in ("Al", "Be", "Ca", "Do", "Em", "Fi") for last in "abcdefghij"]
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 LATE_USE_SHARE = 0.75
 """Of the values that recorded agents use late and saw early only, those that a nonsense summarizer must leave."""
 
@@ -134,7 +134,7 @@ def _needed(late_use: Iterable[dict[str, Any]]) -> list[tuple[int, list[str]]]:
 def counting(body: dict[str, Any]) -> Reply:
     """An upstream that reports about as many tokens as were sent."""
     text = "They spoke about many things." if is_summary(body) else "Noted."
-    return completion(text, prompt_tokens=COUNTER.request(body["messages"]))
+    return completion(text, prompt_tokens=COUNTER.count_request(body["messages"]))
 
 
 async def test_what_is_only_quoted_in_a_range_does_not_shift_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.conversation.messages import Chunk, Conversation, LogMessage
+from app.conversation.messages import Conversation, LogMessage, Summary
 from app.pipeline.compact import summary_chain as chains
-from app.pipeline.compact.summary_chain import Chain, Chains
-from app.pipeline.resolve.resolved_request import Recollection
+from app.pipeline.compact.summary_chain import SummaryChain, SummaryChainCache
+from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract import Lease
 from app.store.memory.backend import MemoryStore
 from tests.store.example_logs import begin, chunk_over, lease_on
@@ -30,8 +30,8 @@ class Counting(MemoryStore):
         super().__init__(clock=lambda: datetime.now(UTC))
         self.read_chunks = 0
 
-    async def chunks(self, **named: Any) -> list[Chunk]:
-        found = await super().chunks(**named)
+    async def find_summaries(self, **named: Any) -> list[Summary]:
+        found = await super().find_summaries(**named)
         self.read_chunks += len(found)
         return found
 
@@ -43,7 +43,7 @@ class Scene:
     conversation: Conversation
     log: Sequence[LogMessage]
     fence: Lease
-    chains: Chains
+    chains: SummaryChainCache
 
     @classmethod
     async def set(cls) -> Scene:
@@ -51,38 +51,38 @@ class Scene:
         scene.store = Counting()
         scene.conversation, scene.log = await begin(scene.store, "tenant", LINES)
         scene.fence = await lease_on(scene.store, scene.conversation.root)
-        scene.chains = Chains(scene.store)
+        scene.chains = SummaryChainCache(scene.store)
         return scene
 
     @property
-    def place(self) -> Recollection:
-        return Recollection(
+    def place(self) -> ResolvedRequest:
+        return ResolvedRequest(
             conversation=self.conversation,
-            creates=False,
-            new=(),
+            creates_conversation=False,
+            new_messages=(),
             instructions=(),
             instructions_tokens=0,
-            client_log=None,
+            client_messages=None,
         )
 
-    async def add(self, start: int, end: int, *folds: str) -> Chunk:
+    async def add(self, start: int, end: int, *folds: str) -> Summary:
         """A summary of some stretches, counted from 0."""
         chunk = chunk_over(self.conversation, self.log, start * MESSAGES_EACH, end * MESSAGES_EACH, folds=folds)
-        await self.store.add_chunk(tenant="tenant", root=self.conversation.root, chunk=chunk, fence=self.fence)
+        await self.store.add_summary(tenant="tenant", root=self.conversation.root, summary=chunk, fence=self.fence)
         return chunk
 
-    async def delete(self, chunk: Chunk) -> None:
-        await self.store.delete_chunk(tenant="tenant", root=self.conversation.root, chunk_id=chunk.id)
+    async def delete(self, chunk: Summary) -> None:
+        await self.store.delete_summary(tenant="tenant", root=self.conversation.root, summary_id=chunk.id)
 
-    async def revise(self, chunk: Chunk, text: str) -> None:
+    async def revise(self, chunk: Summary, text: str) -> None:
         revised = replace(chunk, text=text, revision=chunk.revision + 1)
-        await self.store.revise(tenant="tenant", root=self.conversation.root, chunk=revised)
+        await self.store.revise_summary(tenant="tenant", root=self.conversation.root, summary=revised)
 
-    async def remembered(self) -> Chain:
-        return await self.chains.of(self.place, replacing=False)
+    async def remembered(self) -> SummaryChain:
+        return await self.chains.read_chain(self.place, is_replacing=False)
 
-    async def stored(self) -> Chain:
-        return await Chains(self.store).of(self.place, replacing=False)
+    async def stored(self) -> SummaryChain:
+        return await SummaryChainCache(self.store).read_chain(self.place, is_replacing=False)
 
     async def chunks_read(self) -> int:
         before = self.store.read_chunks
@@ -108,7 +108,7 @@ async def test_what_others_summarize_and_fold_is_noticed() -> None:
     made = [await scene.add(0, 1)]
     await scene.remembered()
     made += [await scene.add(1, 2), await scene.add(2, 3)]
-    assert (await scene.remembered()).chunks == tuple(made)
+    assert (await scene.remembered()).summaries == tuple(made)
     fold = await scene.add(0, 2, *(chunk.id for chunk in made[:2]))
     assert (await scene.remembered()).folds == (fold,)
 
@@ -120,8 +120,8 @@ async def test_a_chain_is_read_anew_when_a_fold_goes() -> None:
     await scene.remembered()
     await scene.delete(first)
     chain = await scene.remembered()
-    assert (chain.chunks, chain.folds) == ((), ())
-    assert third.id in {chunk.id for chunk in (await scene.store.chunks(**_all(scene)))}
+    assert (chain.summaries, chain.folds) == ((), ())
+    assert third.id in {chunk.id for chunk in (await scene.store.find_summaries(**_all(scene)))}
 
 
 async def test_a_text_that_was_edited_is_noticed_where_it_is_shown() -> None:
@@ -130,17 +130,17 @@ async def test_a_text_that_was_edited_is_noticed_where_it_is_shown() -> None:
     await scene.add(0, 2, made[0].id, made[1].id)
     await scene.remembered()
     await scene.revise(made[2], "Edited.")
-    assert (await scene.remembered()).chunks[2].text == "Edited."
+    assert (await scene.remembered()).summaries[2].text == "Edited."
     await scene.revise(made[0], "Edited too.")
     chain = await scene.remembered()
-    assert not chain.has_read(chain.chunks)
-    chain = await scene.chains.of(scene.place, replacing=False, anew=True)
-    assert chain.has_read(chain.chunks)
-    assert chain.chunks[0].text == "Edited too."
-    await scene.revise(chain.chunks[0], "Edited again.")
+    assert not chain.is_current(chain.summaries)
+    chain = await scene.chains.read_chain(scene.place, is_replacing=False, bypass_cache=True)
+    assert chain.is_current(chain.summaries)
+    assert chain.summaries[0].text == "Edited too."
+    await scene.revise(chain.summaries[0], "Edited again.")
     chain = await scene.remembered()
-    assert chain.has_read(chain.chunks)
-    assert chain.chunks[0].text == "Edited again."
+    assert chain.is_current(chain.summaries)
+    assert chain.summaries[0].text == "Edited again."
 
 
 async def test_what_stands_behind_a_summary_that_is_gone_is_no_chain() -> None:
@@ -148,13 +148,13 @@ async def test_what_stands_behind_a_summary_that_is_gone_is_no_chain() -> None:
     first, second = [await scene.add(number, number + 1) for number in range(2)]
     await scene.delete(first)
     for _ in range(2):
-        assert await scene.remembered() == Chain()
+        assert await scene.remembered() == SummaryChain()
     first = await scene.add(0, 1)
-    assert (await scene.remembered()).chunks == (first, second)
+    assert (await scene.remembered()).summaries == (first, second)
 
 
 async def test_only_so_many_summaries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "REMEMBERED_CHARS", 3 * chains.CHUNK_CHARS)
+    monkeypatch.setattr(chains, "MAX_CACHED_CHARS", 3 * chains.SUMMARY_OVERHEAD_CHARS)
     scene = await Scene.set()
     made = [await scene.add(number, number + 1) for number in range(4)]
     await scene.add(0, 4, *(chunk.id for chunk in made))
@@ -168,31 +168,31 @@ async def test_remembered_chains_are_those_that_are_stored(steps: list[tuple[str
     for what, number in steps:
         chain = await scene.stored()
         shown = _shown(chain)
-        if what == "add" and len(chain.chunks) < 25:
-            end = chain.chunks[-1].to_seq // MESSAGES_EACH if chain.chunks else 0
+        if what == "add" and len(chain.summaries) < 25:
+            end = chain.summaries[-1].to_seq // MESSAGES_EACH if chain.summaries else 0
             await scene.add(end, end + 1)
         elif what == "fold" and len(shown) > 1:
             named = shown[: 2 + number % (len(shown) - 1)]
             await scene.add(0, named[-1].to_seq // MESSAGES_EACH, *(chunk.id for chunk in named))
-        elif what == "delete" and chain.chunks:
-            await scene.delete([*chain.chunks, *chain.folds][number % (len(chain.chunks) + len(chain.folds))])
+        elif what == "delete" and chain.summaries:
+            await scene.delete([*chain.summaries, *chain.folds][number % (len(chain.summaries) + len(chain.folds))])
         elif what == "revise" and shown:
             await scene.revise(shown[number % len(shown)], f"Edited {number}.")
         elif what == "look":
             await scene.remembered()
     found, chain = await scene.remembered(), await scene.stored()
-    assert [chunk.id for chunk in found.chunks] == [chunk.id for chunk in chain.chunks]
+    assert [chunk.id for chunk in found.summaries] == [chunk.id for chunk in chain.summaries]
     assert _shown(found) == _shown(chain)
 
 
-def _shown(chain: Chain) -> list[Chunk]:
+def _shown(chain: SummaryChain) -> list[Summary]:
     """The last fold, and what it does not stand for."""
     folded_seq = chain.folds[-1].to_seq if chain.folds else 0
-    return [*chain.folds[-1:], *(chunk for chunk in chain.chunks if chunk.from_seq >= folded_seq)]
+    return [*chain.folds[-1:], *(chunk for chunk in chain.summaries if chunk.from_seq >= folded_seq)]
 
 
 def _all(scene: Scene) -> dict[str, Any]:
-    return {"tenant": "tenant", "root": scene.conversation.root, "path": scene.conversation.path}
+    return {"tenant": "tenant", "root": scene.conversation.root, "path": scene.conversation.lineage_with_self}
 
 
 async def test_a_log_that_is_new_has_the_summaries_that_end_at_their_own_places_in_it() -> None:
@@ -200,12 +200,14 @@ async def test_a_log_that_is_new_has_the_summaries_that_end_at_their_own_places_
     first, second = await scene.add(0, 1), await scene.add(1, 2)
     over = chunk_over(scene.conversation, scene.log, 2 * MESSAGES_EACH, 3 * MESSAGES_EACH)
     elsewhere = replace(over, from_seq=over.from_seq + 1, to_seq=over.to_seq + 1)
-    await scene.store.add_chunk(tenant="tenant", root=scene.conversation.root, chunk=elsewhere, fence=scene.fence)
+    await scene.store.add_summary(tenant="tenant", root=scene.conversation.root, summary=elsewhere, fence=scene.fence)
     start = replace(scene.conversation, id="another", head_seq=-1, chunk_count=0)
-    fresh = replace(scene.place, conversation=start, creates=True, new=tuple(scene.log[: 2 * MESSAGES_EACH]))
-    found = await scene.chains._among_the_new(fresh)
+    fresh = replace(
+        scene.place, conversation=start, creates_conversation=True, new_messages=tuple(scene.log[: 2 * MESSAGES_EACH])
+    )
+    found = await scene.chains._read_new_log_summaries(fresh)
     assert found == [first, second]
-    longer = replace(fresh, new=tuple(scene.log))
-    assert await scene.chains._among_the_new(longer) == [first, second]
-    ends_there = replace(fresh, new=tuple(scene.log[: 3 * MESSAGES_EACH]))
-    assert await scene.chains._among_the_new(ends_there) == [first, second]
+    longer = replace(fresh, new_messages=tuple(scene.log))
+    assert await scene.chains._read_new_log_summaries(longer) == [first, second]
+    ends_there = replace(fresh, new_messages=tuple(scene.log[: 3 * MESSAGES_EACH]))
+    assert await scene.chains._read_new_log_summaries(ends_there) == [first, second]

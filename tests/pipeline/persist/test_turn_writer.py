@@ -11,7 +11,7 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.pipeline.persist import turn_writer
-from app.store.contract import Append
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.support.gateway import World, answered, answering, assistant, until, user, world
@@ -26,7 +26,7 @@ class Counting(MemoryStore):
         """The seqs of each."""
         self.is_away = False
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         if self.is_away:
             raise StoreUnavailable("The database is away.", retry_after_seconds=1)
         self.appends.append([entry.seq for entry in write.messages])
@@ -36,7 +36,7 @@ class Counting(MemoryStore):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions are kept back for as long as it takes."""
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
 
 
 def gated(text: str, gate: asyncio.Event) -> Reply:
@@ -71,7 +71,7 @@ async def test_a_long_history_that_is_new_is_recognised_after_a_quick_turn(monke
 
 
 async def test_a_question_is_stored_while_its_model_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 0.001)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 0.001)
     gate = asyncio.Event()
     upstream = ScriptedUpstream(gated("At last.", gate))
     async with world(monkeypatch, upstream, store=Counting()) as gateway:

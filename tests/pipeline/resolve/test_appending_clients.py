@@ -17,11 +17,11 @@ import app.conversation.identity
 from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Message
 from app.pipeline.persist import turn_writer
-from app.pipeline.view.quotations import CANDIDATES
-from app.store.connect import open_store
+from app.pipeline.view.quotations import MAX_CANDIDATES
+from app.store.connect import create_store
 from app.store.memory.backend import MemoryStore
-from app.store.sqlite.threads import open_file
-from migrations.run import prepare
+from app.store.sqlite.threads import open_connection
+from migrations.run import prepare_database
 from tests.benchmarks import flat
 from tests.live import ScriptedUpstream
 from tests.shared_data import FOLDER, recorded
@@ -79,7 +79,7 @@ async def _played(gateway: World, questions: list[str], *, appends: bool) -> str
 
 async def _log(gateway: World, conversation_id: str) -> list[tuple[Any, ...]]:
     (conversation,) = (one for one in gateway.conversations() if one.id == conversation_id)
-    entries = await gateway.store.read(conversation, 0, conversation.head_seq + 1)
+    entries = await gateway.store.read_log(conversation, 0, conversation.head_seq + 1)
     return [
         (entry.seq, entry.message.raw if entry.message.role == "user" else entry.message.body, entry.link, entry.tokens)
         for entry in entries
@@ -93,37 +93,37 @@ class Meter(MemoryStore):
         super().__init__(clock=lambda: datetime.now(UTC))
         self.calls: Counter[str] = Counter()
 
-    async def find(self, **named: Any) -> Any:
+    async def find_link_matches(self, **named: Any) -> Any:
         self.calls["find"] += 1
-        found = await super().find(**named)
+        found = await super().find_link_matches(**named)
         self.calls["rows"] += len(found)
         return found
 
-    async def get(self, **named: Any) -> Any:
+    async def find_conversation(self, **named: Any) -> Any:
         self.calls["get"] += 1
-        return await super().get(**named)
+        return await super().find_conversation(**named)
 
-    async def read(self, *arguments: Any) -> Any:
+    async def read_log(self, *arguments: Any) -> Any:
         self.calls["read"] += 1
-        found = await super().read(*arguments)
+        found = await super().read_log(*arguments)
         self.calls["rows"] += len(found)
         return found
 
-    async def read_ranges(self, *arguments: Any) -> Any:
+    async def read_log_ranges(self, *arguments: Any) -> Any:
         self.calls["read"] += 1
-        found = await super().read_ranges(*arguments)
+        found = await super().read_log_ranges(*arguments)
         self.calls["rows"] += len(found)
         return found
 
-    async def search(self, *arguments: Any, **named: Any) -> Any:
+    async def search_log(self, *arguments: Any, **named: Any) -> Any:
         self.calls["search"] += 1
-        found = await super().search(*arguments, **named)
+        found = await super().search_log(*arguments, **named)
         self.calls["rows"] += len(found)
         return found
 
-    async def chunks(self, **named: Any) -> Any:
+    async def find_summaries(self, **named: Any) -> Any:
         self.calls["chunks"] += 1
-        found = await super().chunks(**named)
+        found = await super().find_summaries(**named)
         self.calls["rows"] += len(found)
         return found
 
@@ -138,7 +138,7 @@ class Gauge:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Meter) -> None:
         self._store = store
         self._work: Counter[str] = Counter()
-        count, canonical = TokenCounter.message, app.conversation.identity.canonical
+        count, canonical = TokenCounter.count_message, app.conversation.identity.canonicalize_message
         decode: Callable[[Message], dict[str, Any]] = Message.__dict__["body"].fget
 
         def counted(counter: TokenCounter, body: dict[str, Any]) -> int:
@@ -153,8 +153,8 @@ class Gauge:
             self._work["decoded"] += message._body is None
             return decode(message)
 
-        monkeypatch.setattr(TokenCounter, "message", counted)
-        monkeypatch.setattr("app.conversation.identity.canonical", canonicalised)
+        monkeypatch.setattr(TokenCounter, "count_message", counted)
+        monkeypatch.setattr("app.conversation.identity.canonicalize_message", canonicalised)
         monkeypatch.setattr(Message, "body", property(decoded))
 
     def reset(self) -> None:
@@ -169,7 +169,7 @@ class Gauge:
 async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)  # a turn is one write, however slow this machine
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)  # a turn is one write, however slow this machine
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
@@ -203,7 +203,7 @@ async def test_a_turn_costs_the_same_after_ten_messages_and_after_ten_thousand(
 async def test_a_turn_that_quotes_costs_the_same_behind_ten_summaries_and_behind_a_hundred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_writer, "KEPT_BACK_SECONDS", 60.0)
+    monkeypatch.setattr(turn_writer, "QUESTION_DELAY_SECONDS", 60.0)
     store = Meter()
     gauge = Gauge(monkeypatch, store)
     upstream = ScriptedUpstream(default=answering)
@@ -248,7 +248,7 @@ async def test_behind_summaries_a_turn_reads_only_what_it_shows(mode: str, monke
                 costs.append(gauge.read())
         assert len(summaries_asked(upstream)) >= 3
         late = costs[-40:]
-        assert max(cost["rows"] for cost in late) <= 60 + 3 * CANDIDATES
+        assert max(cost["rows"] for cost in late) <= 60 + 3 * MAX_CANDIDATES
         assert max(cost.get("tokenized bytes", 0) for cost in late) <= 1200
         assert max(sum(cost.get(name, 0) for name in ("find", "get", "read", "chunks", "append")) for cost in late) <= 8
         if mode == "resend":
@@ -261,16 +261,16 @@ async def test_sqlite_runs_as_many_statements_in_the_first_turns_as_in_the_last_
     statements: list[str] = []
 
     def traced(*arguments: Any) -> sqlite3.Connection:
-        connection = open_file(*arguments)
+        connection = open_connection(*arguments)
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr("app.store.sqlite.backend.open_file", traced)
+    monkeypatch.setattr("app.store.sqlite.backend.open_connection", traced)
     url = f"sqlite:///{tmp_path}/turns.db"
-    prepare(url, auto_migrate=True)
+    prepare_database(url, auto_migrate=True)
     counts = []
     async with world(
-        monkeypatch, ScriptedUpstream(default=answering), store=open_store(url), window=500_000
+        monkeypatch, ScriptedUpstream(default=answering), store=create_store(url), window=500_000
     ) as gateway:
         for turn in range(120):
             statements.clear()

@@ -196,7 +196,7 @@ async def test_other_choices_of_an_answer_are_kept_beside_it(monkeypatch: pytest
         first = (await gateway.say(begun[:1]))["conversation_id"]
         assert (await gateway.say(begun, n=2))["conversation_id"] == first
         (conversation,) = gateway.conversations()
-        (entry,) = await gateway.store.read(conversation, 3, 4)
+        (entry,) = await gateway.store.read_log(conversation, 3, 4)
         assert entry.message.text == "Left"
         assert [other["content"] for other in entry.meta["alternatives"]] == ["Right"]
         taken = [*begun, assistant("Right"), user("Go on")]

@@ -16,30 +16,30 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.tokenizers import load_tokenizer
 from app.context.view.client_versions import ClientVersions
-from app.conversation.alignment import Alignment, align_behind
-from app.conversation.canonical_form import canonical
-from app.conversation.identity import new_conversation_id
+from app.conversation.alignment import Alignment, align_after_head
+from app.conversation.canonical_form import canonicalize_message
+from app.conversation.identity import make_conversation_id
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
-from app.pipeline.persist.log_entries import empty_log, ending_with, entries_behind
+from app.pipeline.persist.log_entries import advance_head, build_empty_conversation, build_log_entries
 from app.pipeline.resolve import client_history
 from app.pipeline.resolve import resent_history as history
-from app.pipeline.resolve.client_history import AlignedHistory, ClientHistories
-from app.pipeline.resolve.resent_history import History
-from app.pipeline.resolve.resolved_request import REDACTED, REWRITTEN
-from app.pipeline.token_counting import Counting
-from app.store.contract import Append
+from app.pipeline.resolve.client_history import AlignedHistory, HistoryAligner
+from app.pipeline.resolve.resent_history import ClientHistory
+from app.pipeline.resolve.resolved_request import REDACTED, REWRITE_MARK
+from app.pipeline.token_counting import MessageCounter
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion
 from tests.scenarios.rewriting import LOOK, Body, Tell, inject, mask, message_in
 from tests.store.example_logs import Clock
 from tests.support.gateway import call, result, system, user, world
 
-COUNTING = Counting(lambda _: TokenCounter(tokenizer_for("o200k_base")))
+COUNTING = MessageCounter(lambda _: TokenCounter(load_tokenizer("o200k_base")))
 TENANT = "tenant"
 ROOT = 16 * "0"
-CONVERSATION = new_conversation_id(ROOT, bytes)
+CONVERSATION = make_conversation_id(ROOT, bytes)
 TELLS: dict[str, Tell] = {
     "as it was": list,
     "masks": mask(2),
@@ -76,19 +76,21 @@ class Store(MemoryStore):
         super().__init__(clock=Clock())
         self.counts = Counter[str]()
 
-    async def versions(self, conversation: Conversation, *, until_seq: int | None = None) -> list[ClientVersion]:
-        found = await super().versions(conversation, until_seq=until_seq)
+    async def read_client_versions(
+        self, conversation: Conversation, *, until_seq: int | None = None
+    ) -> list[ClientVersion]:
+        found = await super().read_client_versions(conversation, until_seq=until_seq)
         self.counts["versions"] += len(found)
         return found
 
-    async def read(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        found = await super().read(conversation, from_seq, to_seq)
+    async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
+        found = await super().read_log(conversation, from_seq, to_seq)
         self.counts["messages"] += len(found)
         return found
 
-    async def find(self, *, links: Sequence[bytes], **options: Any) -> Any:
+    async def find_link_matches(self, *, links: Sequence[bytes], **options: Any) -> Any:
         self.counts["links"] += len(links)
-        return await super().find(links=links, **options)
+        return await super().find_link_matches(links=links, **options)
 
 
 class Turns:
@@ -96,7 +98,7 @@ class Turns:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.histories = ClientHistories(store, COUNTING)
+        self.histories = HistoryAligner(store, COUNTING)
         self.messages: list[Body] = []
         self.conversation: Conversation | None = None
         self.checkpoints = 0
@@ -111,56 +113,60 @@ class Turns:
         """
         self.messages.append(question_of(number))
         if self.conversation is None:
-            empty = empty_log(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
+            empty = build_empty_conversation(TENANT, "o200k_base", conversation_id=CONVERSATION, root=ROOT)
             await self._append(empty, self.messages, None)
             return
-        stored = await ClientHistories(self.store, COUNTING).read_versions(self.conversation)
+        stored = await HistoryAligner(self.store, COUNTING).read_versions(self.conversation)
         assert read_all(await self.histories.read_versions(self.conversation)) == read_all(stored)
         if lost is not None:
             await self._place(self.histories, encode(lost(self.messages)), named=named)
         raws = encode(tell(self.messages))
         placed = await self._place(self.histories, raws, named=named, beside=beside)
-        alone = await self._place(ClientHistories(self.store, COUNTING), raws, named=named)
+        alone = await self._place(HistoryAligner(self.store, COUNTING), raws, named=named)
         assert describe(placed) == describe(alone)
-        new = [json.loads(raw) for raw in raws[placed.new_from :]]
+        new = [json.loads(raw) for raw in raws[placed.new_from_index :]]
         await self._append(self.conversation, new, placed)
 
     async def _place(
-        self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool, beside: Tell | None = None
+        self, histories: HistoryAligner, raws: Sequence[bytes], *, named: bool, beside: Tell | None = None
     ) -> AlignedHistory:
         assert self.conversation is not None
         alignment = await self._align(histories, raws, named=named)
         if beside is not None:
             await self._align(histories, encode(beside(self.messages)), named=named)
-        return await histories.place(self.conversation, self.conversation, raws, alignment)
+        return await histories.build_aligned_history(self.conversation, self.conversation, raws, alignment)
 
-    async def _align(self, histories: ClientHistories, raws: Sequence[bytes], *, named: bool) -> Alignment:
+    async def _align(self, histories: HistoryAligner, raws: Sequence[bytes], *, named: bool) -> Alignment:
         assert self.conversation is not None
-        log = History(TENANT, raws, Message(raws[0]))
-        log.checkpoint = histories.recall(log)
-        self.checkpoints += log.checkpoint is not None
-        alignment = await histories.align(self.conversation, log, named=named)
-        assert alignment.continues
+        log = ClientHistory(TENANT, raws, Message(raws[0]))
+        log.aligned_prefix = histories.find_aligned_prefix(log)
+        self.checkpoints += log.aligned_prefix is not None
+        alignment = await histories.align_history(self.conversation, log, is_named=named)
+        assert alignment.continues_log
         return alignment
 
     async def _append(self, before: Conversation, new: Sequence[Body], placed: AlignedHistory | None) -> None:
         answer = answer_of(len([one for one in self.messages if one["role"] != "assistant"]) - 1)
-        entries = await entries_behind(before, [*map(Message.of, new), Message.of(answer)], COUNTING)
+        entries = await build_log_entries(before, [*map(Message.from_body, new), Message.from_body(answer)], COUNTING)
         entries[-1] = replace(entries[-1], meta={"id": "chatcmpl-1"})
-        changes = () if placed is None else placed.changes
-        state = {**before.state, **({REWRITTEN: before.head_seq + 2} if changes else {})}
-        after = replace(ending_with(before, entries), state=state)
+        changes = () if placed is None else placed.new_versions
+        state = {**before.state, **({REWRITE_MARK: before.head_seq + 2} if changes else {})}
+        after = replace(advance_head(before, entries), state=state)
         creates = self.conversation is None
-        await self.store.append(Append(after, before.head_seq, entries, creates=creates, versions=changes))
-        if placed is not None and placed.versions:
-            self.histories.note_versions(ending_with(replace(before, state=state), entries[:-1]), placed.versions)
-        self.conversation = await self.store.get(tenant=TENANT, conversation_id=CONVERSATION)
+        await self.store.append(
+            LogAppend(after, before.head_seq, entries, creates_conversation=creates, versions=changes)
+        )
+        if placed is not None and placed.client_versions:
+            self.histories.remember_versions(
+                advance_head(replace(before, state=state), entries[:-1]), placed.client_versions
+            )
+        self.conversation = await self.store.find_conversation(tenant=TENANT, conversation_id=CONVERSATION)
         self.messages.append(answer)
 
     async def erase(self, seq: int) -> None:
         assert self.conversation is not None
-        await self.store.mark(self.conversation, {**self.conversation.marks, REDACTED: [seq]})
-        self.conversation = await self.store.get(tenant=TENANT, conversation_id=CONVERSATION)
+        await self.store.replace_marks(self.conversation, {**self.conversation.marks, REDACTED: [seq]})
+        self.conversation = await self.store.find_conversation(tenant=TENANT, conversation_id=CONVERSATION)
 
 
 def encode(messages: Sequence[Body]) -> list[bytes]:
@@ -168,7 +174,13 @@ def encode(messages: Sequence[Body]) -> list[bytes]:
 
 
 def describe(placed: AlignedHistory) -> Any:
-    return placed.new_from, placed.seqs, read_all(placed.versions), placed.changes, placed.versions.tokens_delta
+    return (
+        placed.new_from_index,
+        placed.log_seqs,
+        read_all(placed.client_versions),
+        placed.new_versions,
+        placed.client_versions.tokens_delta,
+    )
 
 
 def read_all(versions: ClientVersions) -> dict[int, Any]:
@@ -201,27 +213,29 @@ async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names
     behind: list[int] = []
 
     def count(head: Alignment, *arguments: Any, **options: Any) -> Alignment | None:
-        behind.append(len(head.marks))
-        return align_behind(head, *arguments, **options)
+        behind.append(len(head.message_alignments))
+        return align_after_head(head, *arguments, **options)
 
-    monkeypatch.setattr(client_history, "align_behind", count)
+    monkeypatch.setattr(client_history, "align_after_head", count)
     turns = Turns(Store())
     for number in range(12):
         await turns.take(number, TELLS["masks"], named=False, lost=None, beside=None)
     assert turns.conversation is not None
     raws = encode(TELLS["masks"]([*turns.messages, question_of(12)]))
-    log = History(TENANT, raws, Message(raws[0]))
-    log.checkpoint = turns.histories.recall(log)
-    assert log.checkpoint is not None
-    empty = empty_log(TENANT, "o200k_base", conversation_id=new_conversation_id(ROOT, lambda n: n * b"1"), root=ROOT)
-    entries = await entries_behind(empty, [Message.of(one) for one in turns.messages[:2]], COUNTING)
-    other = ending_with(empty, entries)
-    await turns.store.append(Append(other, -1, entries, creates=True))
+    log = ClientHistory(TENANT, raws, Message(raws[0]))
+    log.aligned_prefix = turns.histories.find_aligned_prefix(log)
+    assert log.aligned_prefix is not None
+    empty = build_empty_conversation(
+        TENANT, "o200k_base", conversation_id=make_conversation_id(ROOT, lambda n: n * b"1"), root=ROOT
+    )
+    entries = await build_log_entries(empty, [Message.from_body(one) for one in turns.messages[:2]], COUNTING)
+    other = advance_head(empty, entries)
+    await turns.store.append(LogAppend(other, -1, entries, creates_conversation=True))
     behind.clear()
     for conversation, named in ((other, False), (turns.conversation, True)):
-        found = await turns.histories.align(conversation, log, named=named)
-        fresh = History(TENANT, raws, Message(raws[0]))
-        assert found == await ClientHistories(turns.store, COUNTING).align(conversation, fresh, named=named)
+        found = await turns.histories.align_history(conversation, log, is_named=named)
+        fresh = ClientHistory(TENANT, raws, Message(raws[0]))
+        assert found == await HistoryAligner(turns.store, COUNTING).align_history(conversation, fresh, is_named=named)
         assert behind == []
 
 
@@ -243,9 +257,13 @@ async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypa
         patched.add(name)
         monkeypatch.setattr(name, counting)
 
-    count("app.conversation.identity.canonical", canonical)
-    count("app.conversation.alignment.canonical", canonical)
-    count("app.pipeline.resolve.client_history.align_behind", align_behind, lambda _, log, history, *__: len(history))
+    count("app.conversation.identity.canonicalize_message", canonicalize_message)
+    count("app.conversation.alignment.canonicalize_message", canonicalize_message)
+    count(
+        "app.pipeline.resolve.client_history.align_after_head",
+        align_after_head,
+        lambda _, log, history, *__: len(history),
+    )
     count("app.pipeline.resolve.client_history.ClientVersion", ClientVersion)
     counts: list[Counter[str]] = []
     async with world(monkeypatch, ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.contract import Append
+from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
 from tests.live import DROP, Reply, ScriptedUpstream, chunk, completion, stream
 from tests.support.gateway import World, assistant, until, user, world
@@ -24,7 +24,7 @@ class Unconfirming(MemoryStore):
 
     loses_next_answer = False
 
-    async def append(self, write: Append) -> None:
+    async def append(self, write: LogAppend) -> None:
         await super().append(write)
         if self.loses_next_answer and write.messages and write.messages[-1].message.role == "assistant":
             self.loses_next_answer = False
@@ -130,7 +130,7 @@ async def test_what_came_before_a_break_is_kept_and_marked(monkeypatch: pytest.M
         frames = [line for line in answer.text.splitlines() if line]
         assert "error" in json.loads(frames[-2].removeprefix("data: "))
         (conversation,) = gateway.conversations()
-        entries = await gateway.store.read(conversation, 0, 9)
+        entries = await gateway.store.read_log(conversation, 0, 9)
         assert [(entry.message.text, entry.incomplete) for entry in entries] == [("Hi", False), ("Half an", True)]
 
 

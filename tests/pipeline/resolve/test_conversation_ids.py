@@ -27,9 +27,9 @@ class Points(MemoryStore):
 
     pointed = 0
 
-    async def point(self, **named: Any) -> None:
+    async def assign_external_id(self, **named: Any) -> None:
         self.pointed += 1
-        await super().point(**named)
+        await super().assign_external_id(**named)
 
 
 def points() -> Points:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.conversation.canonical_form import canonical, in_skeleton
+from app.conversation.canonical_form import canonicalize_message, is_skeleton_message
 from app.conversation.messages import Conversation
-from app.pipeline.persist.turn_writer import KEPT_BACK_SECONDS
+from app.pipeline.persist.turn_writer import QUESTION_DELAY_SECONDS
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, stream
 from tests.support.gateway import Messages, assistant, call, result, system, user, world
@@ -124,7 +124,7 @@ def _truth(requests: list[list[dict[str, Any]]], answers: list[dict[str, Any]]) 
 
 
 def _form(message: dict[str, Any]) -> tuple[bytes | None, bool]:
-    return canonical(message), in_skeleton(message)
+    return canonicalize_message(message), is_skeleton_message(message)
 
 
 def _whole(message: dict[str, Any]) -> Reply:
@@ -350,8 +350,8 @@ async def test_a_client_that_reshapes_every_answer_stores_its_history_once(monke
 async def test_a_question_is_not_stored_twice_where_the_store_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(MemoryStore):
         async def get(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-            await asyncio.sleep(3 * KEPT_BACK_SECONDS)
-            return await super().get(tenant=tenant, conversation_id=conversation_id)
+            await asyncio.sleep(3 * QUESTION_DELAY_SECONDS)
+            return await super().find_conversation(tenant=tenant, conversation_id=conversation_id)
 
     store = Slow(clock=lambda: datetime.now(UTC))
     async with world(monkeypatch, ScriptedUpstream(), store=store) as w:

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.pipeline.resolve.resolved_request import PENDING
-from app.pipeline.respond.stream_frames import spliced
+from app.pipeline.resolve.resolved_request import UNANSWERED_MESSAGES
+from app.pipeline.respond.stream_frames import splice_fields
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk
 from tests.support.gateway import World, user, world
 from tests.support.raw_http import chunks, long_talk, summarizing, text_of
@@ -72,7 +72,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_kept_as_inco
     async with world(monkeypatch, ScriptedUpstream(Reply(pieces=[*BEGUN, *BREAKS[name]]))) as w:
         events = chunks(await w.post([user("x")], stream=True))
         (conversation,) = w.conversations()
-        question, answer = await w.store.read(conversation, 0, conversation.head_seq + 1)
+        question, answer = await w.store.read_log(conversation, 0, conversation.head_seq + 1)
     error = check_failed(events)
     assert text_of(events) == "Half an"
     if "error" in name:
@@ -129,7 +129,7 @@ async def test_a_reset_connection_is_told_and_what_came_is_kept(monkeypatch: pyt
         async with world(monkeypatch, ScriptedUpstream(), providers=providers) as w:
             events = chunks(await w.post([user("x")], stream=True))
             (conversation,) = w.conversations()
-            (_, kept) = await w.store.read(conversation, 0, 2)
+            (_, kept) = await w.store.read_log(conversation, 0, 2)
     assert check_failed(events)["code"] == "upstream_unavailable"
     assert text_of(events) == "Half an"
     assert (kept.message.text, kept.incomplete) == ("Half an", True)
@@ -170,7 +170,7 @@ async def test_a_refusal_before_the_start_has_a_status_and_after_it_a_frame(
         answer = await w.post([user("x")], stream=True)
         assert w.rows() == 0
         late = chunks(await w.post(long_talk(), stream=True))
-        assert all(conversation.state[PENDING] for conversation in w.conversations())
+        assert all(conversation.state[UNANSWERED_MESSAGES] for conversation in w.conversations())
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("application/json")
     error = check_failed(late)
@@ -208,9 +208,9 @@ async def broken(monkeypatch: pytest.MonkeyPatch, w: World, *, good_chunks: int)
     def fault(data: bytes, fields: bytes) -> bytes:
         if next(left, None) is None:
             raise ZeroDivisionError("secret")
-        return spliced(data, fields)
+        return splice_fields(data, fields)
 
-    monkeypatch.setattr("app.pipeline.respond.stream_relay.spliced", fault)
+    monkeypatch.setattr("app.pipeline.respond.stream_relay.splice_fields", fault)
     return await w.post([user("x")], stream=True)
 
 

@@ -165,7 +165,7 @@ async def test_the_answer_is_stored_under_the_id_that_the_client_saw(monkeypatch
     async with world(monkeypatch, summarizing()) as w:
         events = chunks(await w.post(long_talk(), stream=True))
         (conversation,) = w.conversations()
-        (last,) = await w.store.read(conversation, conversation.head_seq, conversation.head_seq + 1)
+        (last,) = await w.store.read_log(conversation, conversation.head_seq, conversation.head_seq + 1)
     assert last.meta["id"] == events[0]["id"]
     assert last.meta["model"] == "upstream-model"
 

@@ -15,26 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.budget import Budget
-from app.context.plan.outline import START, Plan
-from app.pipeline.call.first_event import Begun
+from app.context.plan.outline import LOG_START, Plan
+from app.pipeline.call.first_event import StreamReply
 from app.pipeline.respond import stream_relay as relaying
-from app.pipeline.respond.context_status import Report
-from app.pipeline.respond.stream_frames import EarlyStream
-from app.pipeline.respond.stream_relay import Relay, alike
-from app.upstream.protocols.sse import EventDecoder
-from app.upstream.protocols.stream_collector import Collector
-from app.upstream.routing.router import ReadReply
+from app.pipeline.respond.context_status import ContextReport
+from app.pipeline.respond.stream_frames import CompactionProgressStream
+from app.pipeline.respond.stream_relay import StreamRelay, build_chunk_template
+from app.upstream.protocols.sse import SseDecoder
+from app.upstream.protocols.stream_collector import StreamCollector
+from app.upstream.routing.router import BufferedReply
 from tests.live import DONE, chunk, usage_chunk
 
-REPORT = Report(
+REPORT = ContextReport(
     status="full",
     conversation_id="conv_1",
     policy="additive",
-    plan=Plan(status="full", chunks=(), boundary=START, prompt_tokens=10, fits=True),
+    plan=Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=10, fits=True),
     budget=Budget(1000, 100, 0, 900, 700),
     prompt_tokens=10,
     next_seq=1,
-    compaction={"ran": False},
+    compaction_status={"ran": False},
 )
 TEXTS = st.one_of(
     st.sampled_from(["", " ", "\n", '"', "\\", "\\\\", "é", "😀", "data: ", "}\n\n", '"},"x":"', "\\u00e9", "ab"]),
@@ -86,17 +86,17 @@ ODD = st.sampled_from(
 @contextmanager
 def nothing_known() -> Iterator[None]:
     """Each chunk is looked into."""
-    with mock.patch.object(relaying, "MOST_KINDS", 0):
+    with mock.patch.object(relaying, "MAX_TEMPLATES", 0):
         yield
 
 
 def relayed(
-    pieces: Sequence[bytes], *, include_usage: bool = False, early: EarlyStream | None = None
-) -> tuple[bytes, Relay]:
-    decoder = EventDecoder("m")
-    begun = Begun(ReadReply(200, {}, b""), [], iter(()), decoder)  # type: ignore[arg-type]
-    relay = Relay(begun, REPORT, include_usage=include_usage, early=early, source="m")
-    frames = relay.begin()
+    pieces: Sequence[bytes], *, include_usage: bool = False, early: CompactionProgressStream | None = None
+) -> tuple[bytes, StreamRelay]:
+    decoder = SseDecoder("m")
+    begun = StreamReply(BufferedReply(200, {}, b""), [], iter(()), decoder)  # type: ignore[arg-type]
+    relay = StreamRelay(begun, REPORT, include_usage=include_usage, progress_stream=early, source="m")
+    frames = relay.relay_first_events()
     for piece in pieces:
         if not relay.has_ended:
             frames += relay.feed(piece)
@@ -108,10 +108,10 @@ def relayed(
 
 def outcome(pieces: Sequence[bytes], *, include_usage: bool) -> tuple[object, ...]:
     frames, relay = relayed(pieces, include_usage=include_usage)
-    told, failure = relay.collector, relay.failure
+    told, failure = relay.collector, relay.stream_failure
     error = None if failure is None else (type(failure), failure.message)
-    counted = (told.chunks, told.usage, told.finish_reason, told.complete)
-    return frames, told.messages(), counted, error, relay.is_done, relay.has_ended
+    counted = (told.chunk_count, told.usage, told.finish_reason, told.is_complete)
+    return frames, told.build_messages(), counted, error, relay.is_upstream_done, relay.has_ended
 
 
 @given(
@@ -136,16 +136,16 @@ def test_chunks_known_by_their_bytes_come_out_like_those_that_are_looked_into(
 def test_a_burst_of_like_chunks_is_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = b"".join(chunk({"content": f"word{number} \n"}) for number in range(500))
     decoded: list[bytes] = []
-    add = Collector.add
+    add = StreamCollector.add_chunk
 
-    def counted(self: Collector, data: bytes) -> None:
+    def counted(self: StreamCollector, data: bytes) -> None:
         decoded.append(data)
         add(self, data)
 
-    monkeypatch.setattr(Collector, "add", counted)
+    monkeypatch.setattr(StreamCollector, "add_chunk", counted)
     frames, relay = relayed([stream[start : start + 4096] for start in range(0, len(stream), 4096)])
     assert frames.count(b'"context_status":"full"') == 500
-    assert relay.collector.message()["content"].count("word") == 500
+    assert relay.collector.build_message()["content"].count("word") == 500
     assert len(decoded) < 20
 
 
@@ -163,4 +163,4 @@ def test_a_burst_of_like_chunks_is_not_decoded_one_by_one(monkeypatch: pytest.Mo
     ],
 )
 def test_a_chunk_that_says_more_than_text_is_no_pattern(data: bytes) -> None:
-    assert alike(data, b'"x":1') is None
+    assert build_chunk_template(data, b'"x":1') is None

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.context.plan.outline import Plan, Quotation
-from app.context.quote.question_terms import asked_terms
-from app.context.quote.quote_selection import choose_quotes
-from app.pipeline.view.quotations import found_among, kept_quotations
+from app.context.quote.question_terms import extract_question_terms
+from app.context.quote.quote_selection import choose_quotation
+from app.pipeline.view.quotations import keep_last_quotations, search_unstored_messages
 from app.pipeline.view.view_builder import View
 from tests.context.plan_checks import check_tokens_are_those_of_the_rendered_view
 from tests.context.planned_conversation import COUNT, World, assistant, user, words
@@ -26,18 +26,22 @@ def answered(world: World) -> Plan:
     while decided.to_summarize:
         world.compact(decided)
         decided = world.plan()
-    kept = kept_quotations(View(world.outline(), decided, world.budget, None))
+    kept = keep_last_quotations(View(world.outline(), decided, world.budget, None))
     asked = world.log[-1]
     if decided.boundary_seq:
-        room = world.budget.raw(world.budget.hard) - decided.prompt_tokens - sum(one.tokens for one in kept)
-        chosen = choose_quotes(
+        room = (
+            world.budget.compute_raw_tokens(world.budget.limit)
+            - decided.prompt_tokens
+            - sum(one.tokens for one in kept)
+        )
+        chosen = choose_quotation(
             asked.message.text,
-            found_among(world.log[: decided.boundary_seq], asked_terms(asked.message.text)),
+            search_unstored_messages(world.log[: decided.boundary_seq], extract_question_terms(asked.message.text)),
             before_seq=asked.seq,
-            room_tokens=min(room, int(world.window * ROOM_SHARE)),
-            folded_messages=decided.boundary_seq,
-            visible=(),
-            count=COUNT,
+            max_tokens=min(room, int(world.window * ROOM_SHARE)),
+            searched_message_count=decided.boundary_seq,
+            visible_seqs=(),
+            counter=COUNT,
         )
         kept = (*kept, chosen or Quotation(asked.seq, (), 0))
     tokens = decided.prompt_tokens + sum(one.tokens for one in kept)
@@ -59,7 +63,7 @@ def test_a_view_with_quotations_is_counted_and_begins_with_the_view_before(
         decided = answered(world)
         view = world.render(decided)
         check_tokens_are_those_of_the_rendered_view(world, decided)
-        assert decided.prompt_tokens <= world.budget.raw(world.budget.hard) or not decided.fits
+        assert decided.prompt_tokens <= world.budget.compute_raw_tokens(world.budget.limit) or not decided.fits
         if last is not None and _begins_alike(last, decided):
             assert view[: len(rendered)] == rendered
         world.say(assistant("All right."))
@@ -68,9 +72,9 @@ def test_a_view_with_quotations_is_counted_and_begins_with_the_view_before(
 
 def _begins_alike(before: Plan, after: Plan) -> bool:
     """Whether nothing but the end of the log has changed: no boundary moved, nothing edited, no quotation left out."""
-    return (before.boundary, before.chunks, before.edits, before.dropped) == (
+    return (before.boundary, before.summaries, before.edits, before.dropped_message_count) == (
         after.boundary,
-        after.chunks,
+        after.summaries,
         after.edits,
-        after.dropped,
+        after.dropped_message_count,
     ) and after.quotations[: len(before.quotations)] == before.quotations

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.context.count.token_counter import TokenCounter, counter_for
-from app.context.count.tokenizers import tokenizer_for
+from app.context.count.token_counter import TokenCounter, load_counter
+from app.context.count.tokenizers import load_tokenizer
 from tests.live import DONE, Reply, ScriptedUpstream, chunk, completion, usage_chunk
 from tests.support.gateway import World, assistant, summaries_asked, system, user, world
 from tests.support.raw_http import chunks, until
 
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 FILE_TOKENS = 60_000
 WORD = " lamp"
 """One token."""
@@ -22,8 +22,8 @@ WORD = " lamp"
 
 def count(body: dict[str, Any]) -> int:
     """Our own count, in which a file's id is nothing."""
-    tokens = COUNTER.request(body["messages"], tools=body.get("tools"))
-    return tokens - sum(COUNTER.attachments(message) for message in body["messages"])
+    tokens = COUNTER.count_request(body["messages"], tools=body.get("tools"))
+    return tokens - sum(COUNTER.count_attachments(message) for message in body["messages"])
 
 
 def provider(
@@ -150,12 +150,12 @@ async def test_a_conversation_keeps_its_image_rule_beside_an_encoding_that_the_f
         other = user([*picture["content"], {"type": "text", "text": ""}])
         branched = await w.say([*messages[:2], other], model="gpt-4o")
         stored = w.conversations()
-        tokens = [[entry.tokens for entry in await w.store.read(one, 0, one.head_seq + 1)] for one in stored]
+        tokens = [[entry.tokens for entry in await w.store.read_log(one, 0, one.head_seq + 1)] for one in stored]
     assert branched["conversation_id"] == stored[-1].id != stored[0].id
     assert {one.encoding for one in stored} == {"o200k_base"}
-    assert {one.counter for one in stored} == {"o200k_base+claude"}
-    by_claude = counter_for("o200k_base+claude").message(picture)
-    assert by_claude != COUNTER.message(picture)
+    assert {one.counter_name for one in stored} == {"o200k_base+claude"}
+    by_claude = load_counter("o200k_base+claude").count_message(picture)
+    assert by_claude != COUNTER.count_message(picture)
     assert {row[at] for row in tokens for at in range(0, len(row), 2)} == {by_claude}
 
 
@@ -168,7 +168,7 @@ async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pyt
             body = await w.say(messages)
             messages.append(body["choices"][0]["message"])
         await until(lambda: "window" in w.store._facts.get("upstream/m", {}))
-        facts = await w.store.model_facts()
+        facts = await w.store.read_model_facts()
     assert facts["upstream/m"]["window"] == 4_096
     assert body["context"]["window"] == 4_096
     assert body["usage"]["prompt_tokens"] < 4_096, "the view is cut by the gateway now"

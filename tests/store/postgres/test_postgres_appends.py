@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.postgres.backend import PostgresStore
 from tests.postgres import dsn
 from tests.store.example_logs import beginnings, following
@@ -23,7 +23,7 @@ async def test_appends_of_one_moment_are_one_transaction(store: PostgresStore) -
     await asyncio.gather(*(store.append(write) for write in asked))
     transactions = set()
     for write in asked:
-        rows = await store._ask("SELECT xmin::text FROM conversations WHERE id = $1", (write.conversation.id,))
+        rows = await store._execute_read("SELECT xmin::text FROM conversations WHERE id = $1", (write.conversation.id,))
         transactions.add(rows[0][0])
     assert len(transactions) == 1
 
@@ -53,16 +53,16 @@ async def test_a_write_outlives_whoever_waited_for_it(store: PostgresStore) -> N
     waiting[0].cancel()
     await waiting[1]
     for write in asked:
-        found = await store.get(tenant=write.conversation.tenant, conversation_id=write.conversation.id)
+        found = await store.find_conversation(tenant=write.conversation.tenant, conversation_id=write.conversation.id)
         assert found is not None
 
 
 async def test_what_was_submitted_is_written_before_closing(postgres_url: str, store: PostgresStore) -> None:
-    closing = open_store(postgres_url)
+    closing = create_store(postgres_url)
     await closing.open()
     asked = beginnings(200)
     writes = [asyncio.ensure_future(closing.append(write)) for write in asked]
     await closing.close()
     await asyncio.gather(*writes)
     last = asked[-1].conversation
-    assert await store.get(tenant=last.tenant, conversation_id=last.id) is not None
+    assert await store.find_conversation(tenant=last.tenant, conversation_id=last.id) is not None

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import open_store
-from app.store.contract import Append
+from app.store.connect import create_store
+from app.store.contract import LogAppend
 from app.store.postgres.backend import PostgresStore
-from app.store.postgres.statements import find_sql
+from app.store.postgres.statements import build_find_query
 from tests.postgres import Databases, dsn
 from tests.store.example_logs import Clock, begin, bodies, fresh_tenant, go_on, grown, lease_on, links, log_of
 
@@ -39,7 +39,7 @@ async def test_after_a_restart_the_next_call_works_again(store: PostgresStore, d
     assert time.monotonic() - started < 2
     await asyncio.to_thread(databases.server.start)
     conversation, _ = await go_on(store, conversation, log, ["user back"])
-    assert bodies(await store.read(conversation, 0, 9)) == ["hi", "hello", "back"]
+    assert bodies(await store.read_log(conversation, 0, 9)) == ["hi", "hello", "back"]
 
 
 async def test_connections_that_were_cut_are_replaced(store: PostgresStore, postgres_url: str) -> None:
@@ -54,16 +54,16 @@ async def test_connections_that_were_cut_are_replaced(store: PostgresStore, post
     failures = 0
     for _ in range(20):
         try:
-            assert links(await store.read(conversation, 0, 9)) == links(log)
+            assert links(await store.read_log(conversation, 0, 9)) == links(log)
         except StoreUnavailable:
             failures += 1
     assert failures < 10
-    assert links(await store.read(conversation, 0, 9)) == links(log)
+    assert links(await store.read_log(conversation, 0, 9)) == links(log)
 
 
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://u:secret@127.0.0.1:1/x", "postgresql:///x?host=/nowhere/at/all"])
 async def test_an_unreachable_server_is_a_quick_clear_error(url: str, clock: Clock) -> None:
-    store = open_store(url, clock=clock)
+    store = create_store(url, clock=clock)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable) as refused:
         await store.open()
@@ -76,14 +76,14 @@ async def test_an_unreachable_server_is_a_quick_clear_error(url: str, clock: Clo
 async def test_a_server_that_never_answers_is_given_up(clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        store = open_store(f"postgresql://u@127.0.0.1:{port}/x?sslmode=disable", clock=clock, timeout_seconds=0.2)
+        store = create_store(f"postgresql://u@127.0.0.1:{port}/x?sslmode=disable", clock=clock, timeout_seconds=0.2)
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(store.open(), 2)
         await store.close()
 
 
 async def test_a_statement_that_hangs_is_given_up_and_the_pool_stays_whole(postgres_url: str, clock: Clock) -> None:
-    store = open_store(postgres_url, clock=clock, timeout_seconds=0.3, pool_size=2)
+    store = create_store(postgres_url, clock=clock, timeout_seconds=0.3, pool_size=2)
     await store.open()
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     rival = await asyncpg.connect(dsn(postgres_url))
@@ -95,12 +95,12 @@ async def test_a_statement_that_hangs_is_given_up_and_the_pool_stays_whole(postg
     await rival.execute("ROLLBACK")
     await rival.close()
     await go_on(store, conversation, log, ["user free"])
-    assert len(await store.read(conversation, 0, 9)) == 2
+    assert len(await store.read_log(conversation, 0, 9)) == 2
     await store.close()
 
 
 async def test_a_database_that_comes_up_later_is_used(postgres_url: str, clock: Clock) -> None:
-    store = open_store(postgres_url.replace("/concertina_test", "/not_there_yet_concertina_test"), clock=clock)
+    store = create_store(postgres_url.replace("/concertina_test", "/not_there_yet_concertina_test"), clock=clock)
     with pytest.raises(StoreUnavailable):
         await store.open()
     with pytest.raises(StoreUnavailable):
@@ -109,17 +109,17 @@ async def test_a_database_that_comes_up_later_is_used(postgres_url: str, clock: 
 
 
 async def test_a_database_without_a_schema_does_not_open(empty_postgres_url: str, clock: Clock) -> None:
-    store = open_store(empty_postgres_url, clock=clock)
+    store = create_store(empty_postgres_url, clock=clock)
     with pytest.raises(StoreUnavailable, match="migrate"):
         await store.open()
     await store.close()
 
 
 async def test_no_prepared_statement_is_kept_behind_a_pooler(postgres_url: str, clock: Clock) -> None:
-    store = open_store(postgres_url, clock=clock, statement_cache_size=0, pool_size=1)
+    store = create_store(postgres_url, clock=clock, statement_cache_size=0, pool_size=1)
     await store.open()
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    await store.find(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
+    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
     assert isinstance(store, PostgresStore)
     rows = await store._connections.fetch("SELECT count(*) FROM pg_prepared_statements WHERE NOT from_sql")
     assert rows[0][0] <= 1, "at most the one that asks"
@@ -127,25 +127,25 @@ async def test_no_prepared_statement_is_kept_behind_a_pooler(postgres_url: str, 
 
 
 async def test_a_turn_under_a_lease_is_one_statement_for_each_step(postgres_url: str, clock: Clock) -> None:
-    store = open_store(postgres_url, clock=clock, pool_size=1)
+    store = create_store(postgres_url, clock=clock, pool_size=1)
     assert isinstance(store, PostgresStore)
     await store.open()
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     # Once for each connection the driver asks what an array of bytes is.
-    await store.find(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
+    await store.find_link_matches(tenant=conversation.tenant, root=conversation.root, links=links(log), skeletons=[])
     seen: list[str] = []
-    pool = store._connections._open_pool()
+    pool = store._connections._require_open_pool()
     connection = await pool.acquire()
     connection.add_query_logger(lambda record: seen.append(record.query))
     await pool.release(connection)
 
     fence = await lease_on(store, conversation.root)
-    found = await store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+    found = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
     assert found is not None
     asked = log_of(found.tenant, ["user more"], after=log[-1])
-    await store.append(Append(grown(found, asked), found.head_seq, asked, fence=fence))
+    await store.append(LogAppend(grown(found, asked), found.head_seq, asked, fence=fence))
     answered = log_of(found.tenant, ["assistant yes"], after=asked[-1])
-    await store.append(Append(grown(found, answered), asked[-1].seq, answered, fence=fence, releases=True))
+    await store.append(LogAppend(grown(found, answered), asked[-1].seq, answered, fence=fence, releases_lease=True))
     assert len(seen) == 4
     assert await store.renew_leases([fence], 60) == [fence]
     await store.close()
@@ -154,7 +154,7 @@ async def test_a_turn_under_a_lease_is_one_statement_for_each_step(postgres_url:
 async def test_links_are_looked_up_one_by_one_whatever_the_statistics_say(store: PostgresStore) -> None:
     tenant = fresh_tenant()
     await begin(store, tenant, [f"{role} {number}" for number in range(500) for role in ("user", "assistant")])
-    pool = store._connections._open_pool()
+    pool = store._connections._require_open_pool()
     connection = await pool.acquire()
     for analyze in (False, True):
         if analyze:
@@ -162,7 +162,9 @@ async def test_links_are_looked_up_one_by_one_whatever_the_statistics_say(store:
         for within in (False, True):
             types = ["text", "text", *(["text"] if within else []), "bytea", "bytea", "bytea"]
             name = f"find_{analyze}_{within}"
-            await connection.execute(f"PREPARE {name} ({', '.join(types)}) AS {find_sql(within=within, near=True)}")
+            await connection.execute(
+                f"PREPARE {name} ({', '.join(types)}) AS {build_find_query(within=within, near=True)}"
+            )
             values = ", ".join("''" if kind == "bytea" else "'x'" for kind in types)
             plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name} ({values})"))
             assert "Seq Scan" not in plan, plan
@@ -176,7 +178,7 @@ async def test_a_socket_directory_in_the_url_is_used(postgres_url: str, clock: C
         pytest.skip("this server is not on a socket")
     directory = Path(postgres_url.partition("host=")[2])
     assert (directory / ".s.PGSQL.5432").exists()
-    store = open_store(postgres_url, clock=clock)
+    store = create_store(postgres_url, clock=clock)
     await store.open()
     assert (await store.check()).backend == "postgresql"
     await store.close()

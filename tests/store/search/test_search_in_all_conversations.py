@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.search_terms import terms_of
-from app.store.connect import open_store
+from app.conversation.search_terms import extract_terms
+from app.store.connect import create_store
 from app.store.contract import Store
-from migrations.run import prepare
+from migrations.run import prepare_database
 from tests.store.example_logs import Clock, begin, branch_off, conversation_of, fresh_tenant, go_on, log_of
 
 
@@ -28,12 +28,12 @@ def url(request: pytest.FixtureRequest) -> str:
 
 async def said(store: Store, tenant: str, lines: Sequence[str]) -> tuple[Conversation, list[LogMessage]]:
     conversation, log = await begin(store, tenant, lines)
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     return conversation, log
 
 
 async def hits(store: Store, tenant: str, text: str, limit: int = 9) -> list[tuple[str, int]]:
-    found = await store.search_all(tenant=tenant, terms=terms_of(text), limit=limit)
+    found = await store.search_tenant(tenant=tenant, terms=extract_terms(text), limit=limit)
     return [(hit.conversation.id, hit.message.seq) for hit in found]
 
 
@@ -49,8 +49,8 @@ async def test_conversations_are_found_best_first_each_with_its_best_message(sto
     assert await hits(store, tenant, "machine", limit=2) == [(third.id, 0), (second.id, 0)]
     clock.forward(1)
     later, _ = await go_on(store, second, log, ["user more"])
-    found = await store.search_all(tenant=tenant, terms=["machin"], limit=1)
-    assert found[0].conversation == await store.get(tenant=tenant, conversation_id=later.id)
+    found = await store.search_tenant(tenant=tenant, terms=["machin"], limit=1)
+    assert found[0].conversation == await store.find_conversation(tenant=tenant, conversation_id=later.id)
     assert found[0].message.message.body == {"role": "user", "content": "machine"}
     assert found[0].score == pytest.approx(0.357)
     assert await hits(store, tenant, "unheard") == []
@@ -60,14 +60,14 @@ async def test_what_branches_share_is_found_once(store: Store) -> None:
     tenant = fresh_tenant()
     trunk, log = await said(store, tenant, ["user hi", "assistant hello", "user espresso", "assistant one"])
     limb, limb_log = await branch_off(store, trunk, log, 2, ["assistant two"])
-    await store.index(limb, limb_log)
+    await store.index_messages(limb, limb_log)
     assert await hits(store, tenant, "espresso") == [(trunk.id, 2)]
     assert await hits(store, tenant, "two") == [(limb.id, 3)]
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
     assert await hits(store, tenant, "espresso") == [(limb.id, 2)]
     assert await hits(store, tenant, "one") == []
     assert await hits(store, tenant, "two espresso") == [(limb.id, 3)]
-    await store.delete(tenant=tenant, conversation_id=limb.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=limb.id)
     assert await hits(store, tenant, "espresso two") == []
 
 
@@ -75,7 +75,7 @@ async def test_an_heir_that_was_never_indexed_is_found_by_what_it_takes_over(sto
     tenant = fresh_tenant()
     trunk, log = await said(store, tenant, ["user espresso", "assistant hello"])
     limb, _ = await branch_off(store, trunk, log, 1, ["user more"])
-    await store.delete(tenant=tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=trunk.id)
     assert await hits(store, tenant, "espresso") == [(limb.id, 0)]
 
 
@@ -93,24 +93,24 @@ async def test_how_far_a_conversation_is_indexed_is_kept(store: Store) -> None:
     trunk, log = await begin(store, tenant, [f"user {number}" for number in range(8)])
 
     async def indexed_before(conversation: Conversation = trunk) -> int:
-        found = await store.get(tenant=tenant, conversation_id=conversation.id)
+        found = await store.find_conversation(tenant=tenant, conversation_id=conversation.id)
         assert found is not None
         return found.indexed_before
 
-    await store.index(trunk, log[:3])
+    await store.index_messages(trunk, log[:3])
     assert await indexed_before() == 3
-    await store.index(trunk, log[5:7])
+    await store.index_messages(trunk, log[5:7])
     assert await indexed_before() == 3, "a gap"
-    await store.index(trunk, [log[3], log[5]])
+    await store.index_messages(trunk, [log[3], log[5]])
     assert await indexed_before() == 4
-    await store.index(trunk, log[:2])
-    await store.index(trunk, [])
+    await store.index_messages(trunk, log[:2])
+    await store.index_messages(trunk, [])
     assert await indexed_before() == 4
     limb, limb_log = await branch_off(store, trunk, log, 5, ["user x"])
-    await store.index(limb, limb_log)
+    await store.index_messages(limb, limb_log)
     assert (await indexed_before(limb), await indexed_before()) == (7, 4)
     _, other_log = await branch_off(store, trunk, log, 3, ["user y", "user z", "user a", "user b"])
-    await store.index(trunk, other_log[4:])
+    await store.index_messages(trunk, other_log[4:])
     assert await indexed_before() == 4, "messages of another log"
 
 
@@ -130,18 +130,18 @@ def test_sqlite_finds_what_memory_finds(
 async def _compare(path: Path, logs: list[list[list[str]]], asked: list[str], limit: int, erased: int) -> None:
     tenant, answers = fresh_tenant(), []
     url = f"sqlite:///{path}"
-    prepare(url, auto_migrate=True)
-    for store in (open_store("memory://", clock=Clock()), open_store(url, clock=Clock())):
+    prepare_database(url, auto_migrate=True)
+    for store in (create_store("memory://", clock=Clock()), create_store(url, clock=Clock())):
         await store.open()
         made = []
         for number, messages in enumerate(logs):
             lines = [f"user {' '.join(words)}" for words in messages]
             conversation, log = await begin(store, tenant, lines, id=_id(number, tenant, lines))
-            await store.index(conversation, log)
+            await store.index_messages(conversation, log)
             made.append(conversation)
         if erased < len(made):
-            await store.delete(tenant=tenant, conversation_id=made[erased].id)
-        found = await store.search_all(tenant=tenant, terms=asked, limit=limit)
+            await store.erase_conversation(tenant=tenant, conversation_id=made[erased].id)
+        found = await store.search_tenant(tenant=tenant, terms=asked, limit=limit)
         answers.append([(hit.conversation.id, hit.message.seq, hit.score) for hit in found])
         await store.close()
     assert answers[0] == answers[1]

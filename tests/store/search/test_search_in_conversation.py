@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
-from app.conversation.search_terms import terms_of, terms_of_message
-from app.store.contract import Found, Store
-from app.store.search.index_terms import bounded, found_in
+from app.conversation.search_terms import extract_message_terms, extract_terms
+from app.store.contract import SearchHit, Store
+from app.store.search.index_terms import limit_common_terms, rank_search_hits
 from tests.store.example_logs import begin, branch_off, fresh_tenant, go_on, log_of, message
 
 CHAT = [
@@ -27,14 +27,16 @@ CHAT = [
 
 @pytest.fixture(autouse=True)
 def _has_an_index(store: Store) -> None:
-    if not store.searches_all:
+    if not store.is_fully_searchable:
         pytest.skip("nothing is indexed there; test_encrypted.py tells how it searches")
 
 
 async def search(
     store: Store, conversation: Conversation, text: str, *, from_seq: int = 0, before_seq: int = 99, limit: int = 9
-) -> list[Found]:
-    return await store.search(conversation, terms=terms_of(text), from_seq=from_seq, before_seq=before_seq, limit=limit)
+) -> list[SearchHit]:
+    return await store.search_log(
+        conversation, terms=extract_terms(text), from_seq=from_seq, before_seq=before_seq, limit=limit
+    )
 
 
 async def hits(store: Store, conversation: Conversation, text: str, **where: int) -> list[int]:
@@ -45,7 +47,7 @@ async def indexed(
     store: Store, tenant: str, lines: Sequence[str], **fields: object
 ) -> tuple[Conversation, list[LogMessage]]:
     conversation, log = await begin(store, tenant, lines, **fields)
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     return conversation, log
 
 
@@ -93,7 +95,7 @@ async def test_only_what_was_indexed_is_found_and_indexing_again_changes_nothing
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     assert await search(store, conversation, "machine") == []
     for part in (log[:3], log[:3], log[2:4], []):
-        await store.index(conversation, part)
+        await store.index_messages(conversation, part)
     assert await hits(store, conversation, "machine") == [3, 2]
 
 
@@ -102,7 +104,7 @@ async def test_more_words_than_fit_into_one_transaction_are_all_indexed(store: S
     conversation, _ = await indexed(store, fresh_tenant(), lines)
     for part in range(4):
         assert await hits(store, conversation, f"{part}a5999 {part}a17", limit=1) == [part]
-    stored = await store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+    stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
     assert stored is not None
     assert stored.indexed_before == 4
 
@@ -110,7 +112,7 @@ async def test_more_words_than_fit_into_one_transaction_are_all_indexed(store: S
 async def test_messages_that_are_not_stored_are_not_indexed(store: Store) -> None:
     conversation, log = await indexed(store, fresh_tenant(), CHAT[:2])
     others = log_of(conversation.tenant, ["user zebra"], after=log[1]) + log_of(conversation.tenant, ["user zebra"])
-    await store.index(conversation, others)
+    await store.index_messages(conversation, others)
     after, _ = await go_on(store, conversation, log, ["user horse"])
     assert await search(store, after, "zebra") == []
 
@@ -132,7 +134,7 @@ async def test_tenants_and_conversations_that_say_the_same_never_meet(store: Sto
 
 async def test_a_conversation_is_indexed_by_its_own_tenant_only(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
-    await store.index(_of_tenant(conversation, fresh_tenant()), log)
+    await store.index_messages(_of_tenant(conversation, fresh_tenant()), log)
     assert await search(store, conversation, "machine") == []
 
 
@@ -146,7 +148,7 @@ async def test_a_branch_finds_what_it_shares_and_its_own_and_nothing_beside(stor
     branch, log = await branch_off(store, trunk, trunk_log, 3, ["user A grinder machine", "assistant Fine"])
     twig, twig_log = await branch_off(store, branch, log, 4, ["assistant That machine?"])
     assert await hits(store, twig, "machine") == [3, 2]
-    await store.index(twig, twig_log)
+    await store.index_messages(twig, twig_log)
     assert await hits(store, twig, "machine") == [5, 4, 3, 2]
     assert await hits(store, branch, "machine") == [4, 3, 2], "indexed where it is kept"
     assert await hits(store, trunk, "machine grinder") == [6, 3, 2]
@@ -158,9 +160,9 @@ async def test_a_branch_finds_what_it_shares_and_its_own_and_nothing_beside(stor
 
 async def test_what_is_erased_is_found_no_more(store: Store) -> None:
     conversation, log = await indexed(store, fresh_tenant(), CHAT)
-    await store.delete(tenant=conversation.tenant, conversation_id=conversation.id)
+    await store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
     assert await search(store, conversation, "machine") == []
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     assert await search(store, conversation, "machine") == []
 
 
@@ -168,9 +170,9 @@ async def test_erasing_the_trunk_leaves_what_branches_share_findable(store: Stor
     trunk, trunk_log = await indexed(store, fresh_tenant(), CHAT)
     early, _ = await branch_off(store, trunk, trunk_log, 2, ["assistant Yes?"])
     late, _ = await branch_off(store, trunk, trunk_log, 4, ["assistant So?"])
-    await store.delete(tenant=trunk.tenant, conversation_id=trunk.id)
+    await store.erase_conversation(tenant=trunk.tenant, conversation_id=trunk.id)
     for branch, expected in ((early, [2]), (late, [3, 2])):
-        fresh = await store.get(tenant=branch.tenant, conversation_id=branch.id)
+        fresh = await store.find_conversation(tenant=branch.tenant, conversation_id=branch.id)
         assert fresh is not None
         assert await hits(store, fresh, "machine") == expected
     assert await hits(store, trunk, "machine") == []
@@ -179,9 +181,9 @@ async def test_erasing_the_trunk_leaves_what_branches_share_findable(store: Stor
 async def test_parallel_indexing_and_erasing_leave_nothing_behind(store: Store) -> None:
     conversation, log = await begin(store, fresh_tenant(), CHAT)
     await asyncio.gather(
-        store.index(conversation, log),
-        store.delete(tenant=conversation.tenant, conversation_id=conversation.id),
-        store.index(conversation, log),
+        store.index_messages(conversation, log),
+        store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id),
+        store.index_messages(conversation, log),
     )
     again, _ = await begin(store, conversation.tenant, CHAT, id=conversation.id)
     assert await search(store, again, "machine") == []
@@ -208,7 +210,7 @@ async def test_a_search_among_thousands_of_messages_reads_no_more_than_it_return
     lines = [f"{'assistant' if at % 2 else 'user'} common w{at % 50} number{at}" for at in range(3000)]
     conversation, log = await begin(store, fresh_tenant(), lines)
     for start in range(0, len(log), 500):
-        await store.index(conversation, log[start : start + 500])
+        await store.index_messages(conversation, log[start : start + 500])
     assert await hits(store, conversation, "common number1234", before_seq=3000, limit=2) == [1234, 2999]
     assert await hits(store, conversation, "common w7", before_seq=2900, limit=3) == [2857, 2807, 2757]
 
@@ -216,7 +218,7 @@ async def test_a_search_among_thousands_of_messages_reads_no_more_than_it_return
 async def test_terms_of_nearly_every_message_do_not_count_beside_rarer_ones(store: Store) -> None:
     lines = [f"user everywhere always {'often' if at % 2 else 'x'} seldom{at}" for at in range(2200)]
     conversation, log = await begin(store, fresh_tenant(), lines)
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     scores = [entry.score for entry in await search(store, conversation, "everywhere always often x seldom7", limit=2)]
     assert scores[0] is not None
     assert scores[0] > 8
@@ -232,9 +234,9 @@ async def test_what_is_common_in_a_long_log_is_looked_for_among_its_newest_messa
         for at in range(1500)
     ]
     conversation, log = await begin(store, fresh_tenant(), lines)
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     branch, whole = await branch_off(store, conversation, log, 1400, ["user often formerly w7q", "assistant often"])
-    await store.index(branch, whole[1401:])
+    await store.index_messages(branch, whole[1401:])
     asked = (
         "often",
         "formerly",
@@ -247,10 +249,12 @@ async def test_what_is_common_in_a_long_log_is_looked_for_among_its_newest_messa
     )
     for one, entries, parts in ((conversation, log, [(0, 1500)]), (branch, whole, [(0, 1401), (1401, 1403)])):
         for question in asked:
-            terms = frozenset(terms_of(question))
-            holding = {entry.seq: terms & frozenset(terms_of_message(entry.message)) for entry in entries}
-            shown, matching = bounded(holding, parts)
-            expected = found_in(dict(enumerate(entries)), shown, messages=len(entries), limit=9, matching=matching)
+            terms = frozenset(extract_terms(question))
+            holding = {entry.seq: terms & frozenset(extract_message_terms(entry.message)) for entry in entries}
+            shown, matching = limit_common_terms(holding, parts)
+            expected = rank_search_hits(
+                dict(enumerate(entries)), shown, message_count=len(entries), limit=9, matching_counts=matching
+            )
             found = await search(store, one, question, before_seq=len(entries))
             assert [(entry.message.seq, entry.score) for entry in found] == [
                 (entry.message.seq, entry.score) for entry in expected
@@ -261,12 +265,12 @@ async def test_what_is_common_in_a_long_log_is_looked_for_among_its_newest_messa
 
 async def test_after_the_index_was_forgotten_nothing_is_found_until_it_is_made_again(store: Store) -> None:
     conversation, log = await indexed(store, fresh_tenant(), CHAT)
-    await store.forget_index()
-    found = await store.get(tenant=conversation.tenant, conversation_id=conversation.id)
+    await store.clear_search_index()
+    found = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
     assert found is not None
     assert found.indexed_before == 0
     assert await hits(store, found, "espresso") == []
-    assert await store.search_all(tenant=conversation.tenant, terms=terms_of("espresso"), limit=9) == []
-    await store.index(found, log)
+    assert await store.search_tenant(tenant=conversation.tenant, terms=extract_terms("espresso"), limit=9) == []
+    await store.index_messages(found, log)
     assert await hits(store, found, "espresso") == [3, 2]
-    assert len(await store.search_all(tenant=conversation.tenant, terms=terms_of("espresso"), limit=9)) == 1
+    assert len(await store.search_tenant(tenant=conversation.tenant, terms=extract_terms("espresso"), limit=9)) == 1

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import LogMessage, Message
-from app.store.connect import open_store
+from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.sqlite import erased_remains
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on
@@ -22,7 +22,7 @@ from tests.store.example_logs import Clock, begin, branch_off, chunk_over, fresh
 
 @pytest.fixture
 async def store(sqlite_url: str, clock: Clock) -> AsyncIterator[Store]:
-    opened = open_store(sqlite_url, clock=clock)
+    opened = create_store(sqlite_url, clock=clock)
     await opened.open()
     yield opened
     await opened.close()
@@ -35,7 +35,7 @@ def left_of(directory: Path, words: Collection[str]) -> list[str]:
 
 
 def overwritten(entry: LogMessage) -> LogMessage:
-    return replace(entry, message=Message.of({"role": "user", "content": "[erased]"}), tokens=2, meta=None)
+    return replace(entry, message=Message.from_body({"role": "user", "content": "[erased]"}), tokens=2, meta=None)
 
 
 async def test_a_redacted_text_is_gone_with_its_summaries_and_words(store: Store, tmp_path: Path) -> None:
@@ -43,18 +43,18 @@ async def test_a_redacted_text_is_gone_with_its_summaries_and_words(store: Store
     lines = ["user hi", f"assistant sesame {'long ' * 3000}", "user thanks", "assistant abracadabra"]
     conversation, log = await begin(store, tenant, lines)
     await branch_off(store, conversation, log, 2, ["assistant else"])
-    await store.index(conversation, log)
+    await store.index_messages(conversation, log)
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 3, text="They said xyzzy.")
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
     edited = replace(chunk, text="They said plugh.", revision=2)
-    await store.revise(tenant=tenant, root=conversation.root, chunk=edited)
+    await store.revise_summary(tenant=tenant, root=conversation.root, summary=edited)
     words = {"sesame", "xyzzy", "plugh"}
     assert set(left_of(tmp_path, words)) == words
-    await store.redact(conversation, [overwritten(log[1])])
+    await store.redact_messages(conversation, [overwritten(log[1])])
     assert left_of(tmp_path, words) == []
     assert left_of(tmp_path, ["abracadabra"]) == ["abracadabra"]
-    await store.delete(tenant=tenant, conversation_id=conversation.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
     assert left_of(tmp_path, ["abracadabra"]) == []
 
 
@@ -63,8 +63,8 @@ async def test_a_deleted_summary_is_gone(store: Store, tmp_path: Path) -> None:
     conversation, log = await begin(store, tenant, ["user hi", "assistant hello"])
     fence = await lease_on(store, conversation.root)
     chunk = chunk_over(conversation, log, 0, 2, text="They said xyzzy.")
-    await store.add_chunk(tenant=tenant, root=conversation.root, chunk=chunk, fence=fence)
-    await store.delete_chunk(tenant=tenant, root=conversation.root, chunk_id=chunk.id)
+    await store.add_summary(tenant=tenant, root=conversation.root, summary=chunk, fence=fence)
+    await store.delete_summary(tenant=tenant, root=conversation.root, summary_id=chunk.id)
     assert left_of(tmp_path, ["xyzzy"]) == []
 
 
@@ -72,10 +72,10 @@ async def test_a_copy_that_was_left_when_rows_were_moved_is_found_and_goes(store
     tenant = fresh_tenant()
     conversation, log = await begin(store, tenant, ["user hi", "assistant sesame", "user hm", "assistant xyzzy"])
     leave_copies(tmp_path / "store.db", [entry.message.raw.decode() for entry in log])
-    await store.redact(conversation, [overwritten(log[1])])
+    await store.redact_messages(conversation, [overwritten(log[1])])
     assert left_of(tmp_path, ["sesame", "xyzzy"]) == ["xyzzy"]
     leave_copies(tmp_path / "store.db", [log[3].message.raw.decode()])
-    await store.delete(tenant=tenant, conversation_id=conversation.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=conversation.id)
     assert left_of(tmp_path, ["sesame", "xyzzy"]) == []
 
 
@@ -95,25 +95,25 @@ async def test_what_others_said_too_is_no_remains(
     def refused(*_: object) -> None:
         raise AssertionError("written anew for nothing")
 
-    monkeypatch.setattr("app.store.sqlite.backend.rebuild", refused)
+    monkeypatch.setattr("app.store.sqlite.backend.vacuum_file", refused)
     tenant = fresh_tenant()
     first, log = await begin(store, tenant, ["user we all say this", "assistant sesame"])
     second, _ = await begin(store, tenant, ["user we all say this", "assistant hello"])
-    await store.redact(first, [overwritten(log[0])])
-    await store.delete(tenant=tenant, conversation_id=first.id)
+    await store.redact_messages(first, [overwritten(log[0])])
+    await store.erase_conversation(tenant=tenant, conversation_id=first.id)
     assert left_of(tmp_path, ["sesame"]) == []
-    assert await store.get(tenant=tenant, conversation_id=second.id) is not None
+    assert await store.find_conversation(tenant=tenant, conversation_id=second.id) is not None
 
 
 async def test_a_large_file_is_left_to_whoever_scrubs_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.sqlite.backend.REDACTION_BYTES", 1)
-    monkeypatch.setattr(erased_remains, "_found_in", None)
+    monkeypatch.setattr("app.store.sqlite.backend.REDACTION_SCAN_BYTES", 1)
+    monkeypatch.setattr(erased_remains, "_find_pieces", None)
     conversation, log = await begin(store, fresh_tenant(), ["user sesame", "assistant hello"])
-    await store.redact(conversation, [overwritten(log[0])])
+    await store.redact_messages(conversation, [overwritten(log[0])])
     await go_on(store, conversation, log, ["user more"])
-    await store.scrub()
+    await store.scrub_deleted_data()
     assert left_of(tmp_path, ["sesame"]) == []
 
 
@@ -128,7 +128,7 @@ connection.close()
 async def test_another_process_that_comes_and_goes_does_not_take_the_log_along(store: Store, tmp_path: Path) -> None:
     tenant = fresh_tenant()
     gone, _ = await begin(store, tenant, ["user sesame", "assistant open"])
-    await store.delete(tenant=tenant, conversation_id=gone.id)
+    await store.erase_conversation(tenant=tenant, conversation_id=gone.id)
     look = [sys.executable, "-c", COUNT, str(tmp_path / "store.db")]
     for count in (1, 2):
         await begin(store, tenant, [f"user hi {count}", "assistant hello"])

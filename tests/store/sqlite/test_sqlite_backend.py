@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import open_store
-from app.store.contract import Append, HeadMoved, LeaseLost
+from app.store.connect import create_store
+from app.store.contract import LeaseLost, LogAppend, WriteConflict
 from app.store.sqlite.backend import SqliteStore
-from app.store.sqlite.threads import Job, Lane, SqliteOptions, commit_together, open_file, read_each
+from app.store.sqlite.threads import DatabaseThread, Job, SqliteOptions, commit_batch, open_connection, run_reads
 from tests.store.example_logs import (
     Clock,
     begin,
@@ -43,20 +43,20 @@ async def test_a_failing_job_takes_no_other_with_it(store: SqliteStore) -> None:
     trunk, log = await begin(store, tenant, CHAT)
     lost = await lease_on(store, trunk.root, seconds=0)
     good = [begin(store, fresh_tenant(), CHAT) for _ in range(10)]
-    stale = [store.append(Append(trunk, 7, log_of(tenant, ["user x"], after=log[-1]))) for _ in range(10)]
-    late = [store.append(Append(trunk, trunk.head_seq, [], fence=lost)) for _ in range(10)]
+    stale = [store.append(LogAppend(trunk, 7, log_of(tenant, ["user x"], after=log[-1]))) for _ in range(10)]
+    late = [store.append(LogAppend(trunk, trunk.head_seq, [], fence=lost)) for _ in range(10)]
     mixed = [job for three in zip(good, stale, late, strict=True) for job in three]
     outcomes = await asyncio.gather(*mixed, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes[1::3]] == [HeadMoved] * 10
+    assert [type(outcome) for outcome in outcomes[1::3]] == [WriteConflict] * 10
     assert [type(outcome) for outcome in outcomes[2::3]] == [LeaseLost] * 10
     for outcome in outcomes[::3]:
         assert isinstance(outcome, tuple)
         conversation, written = outcome
-        assert links(await store.read(conversation, 0, 9)) == links(written)
+        assert links(await store.read_log(conversation, 0, 9)) == links(written)
 
 
 def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file: Path) -> None:
-    connection = open_file(sqlite_file, SqliteOptions())
+    connection = open_connection(sqlite_file, SqliteOptions())
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
 
@@ -65,12 +65,12 @@ def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file:
 
     def learn_and_fail(connection: sqlite3.Connection) -> None:
         learn("half done")
-        raise HeadMoved
+        raise WriteConflict
 
-    outcomes = commit_together(
+    outcomes = commit_batch(
         connection, [lambda connection: learn("first"), learn_and_fail, lambda connection: learn("last")]
     )
-    assert [type(error) for _, error in outcomes] == [type(None), HeadMoved, type(None)]
+    assert [type(error) for _, error in outcomes] == [type(None), WriteConflict, type(None)]
     assert statements.count("COMMIT") == 1
     assert statements.count("ROLLBACK") == 1, "the run without savepoints, which the failure ended"
     assert [name for (name,) in connection.execute("SELECT model FROM model_facts")] == ["first", "last"]
@@ -79,7 +79,7 @@ def test_a_batch_is_one_transaction_and_a_failed_job_leaves_nothing(sqlite_file:
 
 async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sqlite_file: Path) -> None:
     def connect() -> sqlite3.Connection:
-        connection = open_file(sqlite_file, SqliteOptions())
+        connection = open_connection(sqlite_file, SqliteOptions())
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         return connection
@@ -87,24 +87,24 @@ async def test_a_full_disk_fails_the_whole_batch_and_nothing_is_half_written(sql
     def insert(name: str, size: int) -> Job:
         return lambda connection: connection.execute("INSERT INTO model_facts VALUES (?, ?, '')", (name, "x" * size))
 
-    lane = Lane("writer", connect, commit_together)
+    lane = DatabaseThread("writer", connect, commit_batch)
     await lane.start()
-    jobs = [lane.run(insert("small", 1)), lane.run(insert("huge", 1_000_000))]
+    jobs = [lane.submit(insert("small", 1)), lane.submit(insert("huge", 1_000_000))]
     outcomes = await asyncio.gather(*jobs, return_exceptions=True)
     assert isinstance(outcomes[-1], StoreUnavailable)
-    kept = await lane.run(lambda connection: connection.execute("SELECT model FROM model_facts").fetchall())
+    kept = await lane.submit(lambda connection: connection.execute("SELECT model FROM model_facts").fetchall())
     assert len(kept) == len([outcome for outcome in outcomes if not isinstance(outcome, BaseException)])
     await lane.stop()
 
 
 async def test_a_fault_of_our_own_reaches_the_caller_and_the_thread_lives_on(sqlite_file: Path) -> None:
-    lane = Lane("reader", lambda: open_file(sqlite_file, SqliteOptions()), read_each)
+    lane = DatabaseThread("reader", lambda: open_connection(sqlite_file, SqliteOptions()), run_reads)
     await lane.start()
     with pytest.raises(ZeroDivisionError):
-        await lane.run(lambda connection: 1 // 0)
+        await lane.submit(lambda connection: 1 // 0)
     with pytest.raises(sqlite3.OperationalError):
-        await lane.run(lambda connection: connection.execute("SELECT nonsense"))
-    assert await lane.run(lambda connection: 1) == 1
+        await lane.submit(lambda connection: connection.execute("SELECT nonsense"))
+    assert await lane.submit(lambda connection: 1) == 1
     await lane.stop()
 
 
@@ -114,7 +114,7 @@ async def test_a_write_waits_for_another_process_only_so_long(store: SqliteStore
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable):
         await go_on(store, conversation, log, ["user waits"])
-    assert bodies(await store.read(conversation, 0, 9)) == ["hi", "hello"], "readers do not wait"
+    assert bodies(await store.read_log(conversation, 0, 9)) == ["hi", "hello"], "readers do not wait"
     other.execute("ROLLBACK")
     other.close()
     await go_on(store, conversation, log, ["user at last"])
@@ -133,7 +133,7 @@ async def test_what_was_queued_is_written_before_closing(sqlite_file: Path, cloc
     again = SqliteStore(sqlite_file, clock=clock)
     await again.open()
     for conversation in conversations:
-        assert await again.get(tenant=tenant, conversation_id=conversation.id) is not None
+        assert await again.find_conversation(tenant=tenant, conversation_id=conversation.id) is not None
     await again.close()
 
 
@@ -141,31 +141,31 @@ async def test_a_write_outlives_whoever_waited_for_it(store: SqliteStore) -> Non
     tenant = fresh_tenant()
     log = log_of(tenant, CHAT)
     conversation = conversation_of(tenant, log)
-    waiting = asyncio.ensure_future(store.append(Append(conversation, -1, log, creates=True)))
+    waiting = asyncio.ensure_future(store.append(LogAppend(conversation, -1, log, creates_conversation=True)))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await store.learn(model="m", facts={})  # comes after it in the queue
-    assert await store.get(tenant=tenant, conversation_id=conversation.id) is not None
+    await store.merge_model_facts(model="m", facts={})  # comes after it in the queue
+    assert await store.find_conversation(tenant=tenant, conversation_id=conversation.id) is not None
 
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
 async def test_durability_is_as_configured(sqlite_file: Path, synchronous: str) -> None:
-    connection = open_file(sqlite_file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
+    connection = open_connection(sqlite_file, SqliteOptions("FULL" if synchronous == "FULL" else "NORMAL"))
     assert connection.execute("PRAGMA synchronous").fetchone() == ({"NORMAL": 1, "FULL": 2}[synchronous],)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
 
 async def test_a_store_without_a_schema_does_not_open(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/deep/down/empty.db")
+    store = create_store(f"sqlite:///{tmp_path}/deep/down/empty.db")
     with pytest.raises(StoreUnavailable, match="migrate"):
         await store.open()
 
 
 async def test_a_file_that_is_no_database_does_not_open(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("certainly not a database " * 100)
-    store = open_store(f"sqlite:///{tmp_path}/text.db")
+    store = create_store(f"sqlite:///{tmp_path}/text.db")
     with pytest.raises(StoreUnavailable):
         await store.open()
 
@@ -173,7 +173,7 @@ async def test_a_file_that_is_no_database_does_not_open(tmp_path: Path) -> None:
 async def test_a_directory_that_cannot_be_made_is_said_to_be_the_trouble(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable, match="directory"):
-        open_store(f"sqlite:///{tmp_path}/file/store.db")
+        create_store(f"sqlite:///{tmp_path}/file/store.db")
 
 
 _WRITE_UNTIL_KILLED = """
@@ -207,12 +207,12 @@ async def test_what_a_killed_process_was_told_is_stored_is_stored(sqlite_url: st
     process.kill()
     rest, _ = await process.communicate()
     told += rest.decode().split("\n")[:-1]
-    store = open_store(sqlite_url, clock=clock)
+    store = create_store(sqlite_url, clock=clock)
     await store.open()
     for external_id in told:
-        found = await store.get(tenant="tenant", conversation_id=external_id)
+        found = await store.find_conversation(tenant="tenant", conversation_id=external_id)
         assert found is not None
-        assert len(await store.read(found, 0, 9)) == 1
+        assert len(await store.read_log(found, 0, 9)) == 1
     await store.close()
 
 
@@ -226,14 +226,14 @@ async def test_two_processes_write_to_one_file(sqlite_url: str, clock: Clock) ->
         cwd=Path(__file__).parents[3],
     )
     assert process.stdout is not None
-    store = open_store(sqlite_url, clock=clock)
+    store = create_store(sqlite_url, clock=clock)
     await store.open()
     tenant = fresh_tenant()
     for number in range(20):
         theirs = (await process.stdout.readline()).decode().strip()
-        assert await store.get(tenant="tenant", conversation_id=theirs) is not None
+        assert await store.find_conversation(tenant="tenant", conversation_id=theirs) is not None
         ours, log = await begin(store, tenant, [f"user {number}"])
-        assert links(await store.read(ours, 0, 9)) == links(log)
+        assert links(await store.read_log(ours, 0, 9)) == links(log)
     process.kill()
     await process.communicate()
     await store.close()

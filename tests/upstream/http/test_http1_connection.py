@@ -14,18 +14,18 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http import client, direct_client, http1_connection
-from app.upstream.http.http1_connection import Connection
-from app.upstream.protocols.openai import OpenAIProvider, Timeouts
-from app.upstream.provider import Call, ConnectionDropped
+from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
+from app.upstream.provider import ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
-CHAT = Call("/chat/completions", b'{"model":"m"}')
+CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 OK = whole(b"{}")
 
 
 @asynccontextmanager
 async def provider_at(
-    script: Script, timeouts: Timeouts | None = None, host: str = "127.0.0.1"
+    script: Script, timeouts: HttpTimeouts | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[OpenAIProvider, Loopback]]:
     """A provider; once it is closed no connection of it is left."""
     async with loopback(script, host=host) as server:
@@ -35,7 +35,7 @@ async def provider_at(
         finally:
             await provider.aclose()
             gc.collect()
-            assert [found for found in gc.get_objects() if isinstance(found, Connection) and found.is_open] == []
+            assert [found for found in gc.get_objects() if isinstance(found, Http1Connection) and found.is_open] == []
 
 
 def says(*parts: bytes) -> Script:
@@ -49,7 +49,7 @@ def says(*parts: bytes) -> Script:
     return script
 
 
-async def read(provider: OpenAIProvider, call: Call = CHAT) -> bytes:
+async def read(provider: OpenAIProvider, call: UpstreamRequest = CHAT) -> bytes:
     reply = await provider.send(call)
     try:
         return await reply.read()
@@ -152,7 +152,7 @@ async def test_what_is_compressed_unasked_is_inflated_in_pieces(encoding: bytes,
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (encoding, len(body))
     async with provider_at(says(head + body[:100], body[100:])) as (provider, _):
         reply = await provider.send(CHAT)
-        pieces = [piece async for piece in reply.chunks()]
+        pieces = [piece async for piece in reply.iter_bytes()]
         assert b"".join(pieces) == b"x" * 3_000_000
         assert max(map(len, pieces)) <= 1024 * 1024
         assert not reply.headers
@@ -177,7 +177,7 @@ async def test_an_encoding_that_is_not_undone_is_refused() -> None:
 
 async def test_an_answer_to_head_has_no_body_whatever_it_announces() -> None:
     async with provider_at(says(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")) as (provider, _):
-        reply = await provider.send(Call("/files", method="HEAD"))
+        reply = await provider.send(UpstreamRequest("/files", method="HEAD"))
         assert (reply.status, await reply.read()) == (200, b"")
 
 
@@ -212,7 +212,7 @@ async def test_a_slow_reader_holds_the_server_back() -> None:
 
     async with provider_at(pour) as (provider, _):
         reply = await provider.send(CHAT)
-        pieces = reply.chunks()
+        pieces = reply.iter_bytes()
         assert len(await anext(pieces)) <= 2 * client.READ_BUFFER_BYTES
         before = -1
         while sent_bytes != before:
@@ -234,9 +234,9 @@ async def test_a_slow_reader_is_no_silence() -> None:
         await is_read.wait()
         writer.write(chunked(b"b") + END)
 
-    timeouts = Timeouts(first_byte_seconds=0.05, between_bytes_seconds=0.05)
+    timeouts = HttpTimeouts(first_byte_seconds=0.05, between_bytes_seconds=0.05)
     async with provider_at(in_two, timeouts) as (provider, _):
-        pieces = (await provider.send(CHAT)).chunks()
+        pieces = (await provider.send(CHAT)).iter_bytes()
         assert await anext(pieces) == b"a"
         await asyncio.sleep(0.12)
         is_read.set()
@@ -246,7 +246,7 @@ async def test_a_slow_reader_is_no_silence() -> None:
 async def test_all_that_has_come_is_one_piece() -> None:
     async with provider_at(says(HEAD + b"".join(map(chunked, [b"data: a\n\n"] * 100)) + END)) as (provider, _):
         reply = await provider.send(CHAT)
-        assert [piece async for piece in reply.chunks()] == [b"data: a\n\n" * 100]
+        assert [piece async for piece in reply.iter_bytes()] == [b"data: a\n\n" * 100]
 
 
 async def test_a_connection_that_nobody_needs_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ async def test_a_thousand_calls_at_once_are_answered_each_with_its_own() -> None
 
     async with provider_at(echo) as (provider, server):
         bodies = [b"body %d" % number * 10 for number in range(1000)]
-        answers = await asyncio.gather(*(read(provider, Call(CHAT.path, body)) for body in bodies))
+        answers = await asyncio.gather(*(read(provider, UpstreamRequest(CHAT.path, body)) for body in bodies))
         assert answers == bodies
 
     assert server.connections <= 1000
@@ -287,7 +287,7 @@ async def test_a_thousand_calls_at_once_are_answered_each_with_its_own() -> None
 async def test_a_call_to_a_connection_that_was_lost_meanwhile_is_dropped_at_once() -> None:
     async with provider_at(says(OK)) as (provider, _):
         await read(provider)
-        (connection,) = provider._client._idle  # type: ignore[attr-defined]
+        (connection,) = provider._http_client._idle_connections  # type: ignore[attr-defined]
         connection.abort()
         begun = time.monotonic()
         with pytest.raises(ConnectionDropped):
@@ -326,7 +326,7 @@ async def test_the_next_address_is_tried_where_the_first_refuses() -> None:
 async def test_a_connection_that_takes_too_long_is_given_up() -> None:
     """The queue of connections to be accepted is full: the next one's handshake stays unanswered."""
     async with full_queue() as port:
-        provider = OpenAIProvider("test", f"http://127.0.0.1:{port}", timeouts=Timeouts(connect_seconds=0.1))
+        provider = OpenAIProvider("test", f"http://127.0.0.1:{port}", timeouts=HttpTimeouts(connect_seconds=0.1))
         with pytest.raises(UpstreamUnavailable, match="could not be reached in time") as caught:
             await provider.send(CHAT)
         assert caught.value.status == 504
@@ -335,7 +335,7 @@ async def test_a_connection_that_takes_too_long_is_given_up() -> None:
 
 async def test_the_limit_of_the_whole_call_holds_while_connecting_too() -> None:
     async with full_queue() as port:
-        provider = OpenAIProvider("test", f"http://127.0.0.1:{port}", timeouts=Timeouts(whole_seconds=0.1))
+        provider = OpenAIProvider("test", f"http://127.0.0.1:{port}", timeouts=HttpTimeouts(total_seconds=0.1))
         with pytest.raises(UpstreamUnavailable, match="did not answer in time") as caught:
             await provider.send(CHAT)
         assert caught.value.status == 504
@@ -346,10 +346,10 @@ async def test_the_limit_of_the_whole_call_holds_while_connecting_too() -> None:
 async def full_queue() -> AsyncIterator[int]:
     """A port whose handshakes are not answered any more."""
     loop = asyncio.get_running_loop()
-    with client.kept_alive_socket(_ADDRESS) as listening:
+    with client.make_keepalive_socket(_ADDRESS) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        waiting = [client.kept_alive_socket(_ADDRESS) for _ in range(4)]
+        waiting = [client.make_keepalive_socket(_ADDRESS) for _ in range(4)]
         for each in waiting:
             each.setblocking(False)
         connects = [asyncio.ensure_future(loop.sock_connect(each, listening.getsockname())) for each in waiting]
@@ -368,7 +368,7 @@ _ADDRESS = (2, 1, 6, "", ("127.0.0.1", 0))
 
 
 def test_the_limits_fit_together() -> None:
-    assert http1_connection.HEAD_LIMIT_BYTES <= client.READ_BUFFER_BYTES < http1_connection.WRITE_BYTES
+    assert http1_connection.HEAD_LIMIT_BYTES <= client.READ_BUFFER_BYTES < http1_connection.WRITE_PIECE_BYTES
 
 
 async def test_a_reader_that_was_too_slow_for_the_whole_gets_what_has_come_and_then_the_error() -> None:
@@ -380,8 +380,8 @@ async def test_a_reader_that_was_too_slow_for_the_whole_gets_what_has_come_and_t
             writer.write(chunked(bytes(64 * 1024)))
             await writer.drain()
 
-    async with provider_at(pour, Timeouts(whole_seconds=0.1)) as (provider, _):
-        pieces = (await provider.send(CHAT)).chunks()
+    async with provider_at(pour, HttpTimeouts(total_seconds=0.1)) as (provider, _):
+        pieces = (await provider.send(CHAT)).iter_bytes()
         await asyncio.sleep(0.2)
         assert await anext(pieces)
         with pytest.raises(UpstreamUnavailable, match="fell silent"):

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.client import Head, Timeouts
-from app.upstream.http.direct_client import HttpReply
-from app.upstream.http.http1_connection import Connection
-from app.upstream.http.timeouts import Watches
+from app.upstream.http.client import HttpTimeouts, RequestHead
+from app.upstream.http.direct_client import Http1Reply
+from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.http.timeouts import TimeoutTimer
 from tests.upstream.http.loopback_server import END, chunked
 
-HEAD = Head("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")
+HEAD = RequestHead("POST", "/v1", {}, b"POST /v1 HTTP/1.1\r\n")
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=12).map(lambda name: f"x-{name}")
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=20)
 HEADERS = st.dictionaries(NAMES, VALUES, max_size=4)
@@ -52,8 +52,10 @@ def answered(pieces: list[bytes], *, ends: bool) -> Said:
 
 
 async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
-    kept: list[Connection] = []
-    connection = Connection("test", Timeouts(None, None, None, None), Watches(), kept.append, lambda _: None)
+    kept: list[Http1Connection] = []
+    connection = Http1Connection(
+        "test", HttpTimeouts(None, None, None, None), TimeoutTimer(), kept.append, lambda _: None
+    )
     socket = Socket()
     connection.connection_made(cast(Any, socket))
 
@@ -69,8 +71,8 @@ async def _answered(pieces: list[bytes], *, ends: bool) -> Said:
     async with asyncio.TaskGroup() as group:
         group.create_task(arrive())
         try:
-            await connection.ask(HEAD, b"{}", None)
-            reply = HttpReply(connection, "test", None)
+            await connection.send(HEAD, b"{}", None)
+            reply = Http1Reply(connection, "test", None)
             body = await reply.read()
         except UpstreamUnavailable as error:
             assert connection not in kept or connection.is_complete

@@ -12,17 +12,17 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.upstream.http import inflate
-from app.upstream.http.client import Client, Head, Timeouts
+from app.upstream.http.client import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.http.direct_client import DirectClient
 from app.upstream.http.proxied_client import ProxiedClient
-from app.upstream.provider import Reply
+from app.upstream.provider import UpstreamReply
 
 MB = 1024 * 1024
 LONGEST_STEP_SECONDS = 0.05
 """Of processor time that the loop's thread takes in one go; inflating 60 MB takes several times as long."""
-CLIENTS: dict[str, Callable[[str], Client]] = {
-    "direct": lambda url: DirectClient("test", urlsplit(url), Timeouts(), None),
-    "proxied": lambda url: ProxiedClient("test", urlsplit(url), Timeouts(), None, None),
+CLIENTS: dict[str, Callable[[str], HttpClient]] = {
+    "direct": lambda url: DirectClient("test", urlsplit(url), HttpTimeouts(), None),
+    "proxied": lambda url: ProxiedClient("test", urlsplit(url), HttpTimeouts(), None, None),
 }
 
 
@@ -33,7 +33,7 @@ def zipped(size: int) -> bytes:
     return b"".join([*(packing.compress(piece) for _ in range(size // MB)), packing.flush()])
 
 
-async def take(client: str, body: bytes, read: Callable[[Reply], Awaitable[int]]) -> tuple[int, float]:
+async def take(client: str, body: bytes, read: Callable[[UpstreamReply], Awaitable[int]]) -> tuple[int, float]:
     """Have an answer read.
 
     Returns:
@@ -60,7 +60,9 @@ async def take(client: str, body: bytes, read: Callable[[Reply], Awaitable[int]]
     server = await asyncio.start_server(answer, "127.0.0.1")
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     made = CLIENTS[client](address)
-    head = Head("GET", "/", {"host": urlsplit(address).netloc}, f"GET / HTTP/1.1\r\nhost: {address}\r\n".encode())
+    head = RequestHead(
+        "GET", "/", {"host": urlsplit(address).netloc}, f"GET / HTTP/1.1\r\nhost: {address}\r\n".encode()
+    )
     async with server, asyncio.timeout(60):
         reply = await made.send(head, b"", None, None)
         watching = asyncio.ensure_future(watch())
@@ -75,18 +77,18 @@ async def take(client: str, body: bytes, read: Callable[[Reply], Awaitable[int]]
     return taken, longest
 
 
-async def read_whole(reply: Reply) -> int:
+async def read_whole(reply: UpstreamReply) -> int:
     return len(await reply.read())
 
 
-async def stream(reply: Reply) -> int:
-    return sum([len(piece) async for piece in reply.chunks()])
+async def stream(reply: UpstreamReply) -> int:
+    return sum([len(piece) async for piece in reply.iter_bytes()])
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("read", [read_whole, stream])
 async def test_the_event_loop_goes_on_while_an_answer_is_inflated(
-    client: str, read: Callable[[Reply], Awaitable[int]]
+    client: str, read: Callable[[UpstreamReply], Awaitable[int]]
 ) -> None:
     size, longest = await take(client, zipped(60 * MB), read)
     print(f"longest step of the loop: {longest * 1000:.1f} ms")

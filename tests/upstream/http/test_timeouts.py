@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.upstream.http.timeouts import Watch, Watches
+from app.upstream.http.timeouts import ReplyTimeout, TimeoutTimer
 
 
 class Clock:
@@ -47,9 +47,11 @@ def expired_at() -> list[float]:
     return []
 
 
-def watch(clock: Clock, expired_at: list[float], silence: float | None = None, ends_at: float | None = None) -> Watch:
-    made = Watch(Watches(), lambda: expired_at.append(clock.seconds))
-    made.begin(silence_seconds=silence, ends_at=ends_at)
+def watch(
+    clock: Clock, expired_at: list[float], silence: float | None = None, ends_at: float | None = None
+) -> ReplyTimeout:
+    made = ReplyTimeout(TimeoutTimer(), lambda: expired_at.append(clock.seconds))
+    made.start(silence_seconds=silence, deadline=ends_at)
     return made
 
 
@@ -84,7 +86,7 @@ def test_another_limit_holds_at_once(clock: Clock, expired_at: list[float]) -> N
     watched = watch(clock, expired_at, silence=600)
     clock.move_to(3)
     watched.waiting_since = 3
-    watched.limit_silence(2)
+    watched.set_silence_limit(2)
     clock.move_to(50)
     assert expired_at == [5]
 
@@ -110,9 +112,9 @@ def test_nothing_is_due_without_limits_or_once_stopped(clock: Clock, expired_at:
 
 
 def test_all_answers_share_one_timer(clock: Clock, expired_at: list[float]) -> None:
-    watches = Watches()
+    watches = TimeoutTimer()
     for silence in (30.0, 10.0, 20.0, 10.0):
-        Watch(watches, lambda: expired_at.append(clock.seconds)).begin(silence_seconds=silence, ends_at=None)
+        ReplyTimeout(watches, lambda: expired_at.append(clock.seconds)).start(silence_seconds=silence, deadline=None)
         assert len(clock.timers) == 1
     clock.move_to(25)
     assert expired_at == [10, 10, 20]
@@ -125,7 +127,7 @@ def test_a_watch_begins_again_for_the_next_answer(clock: Clock, expired_at: list
     watched = watch(clock, expired_at, silence=10, ends_at=15)
     clock.move_to(8)
     watched.stop()
-    watched.begin(silence_seconds=10, ends_at=None)
+    watched.start(silence_seconds=10, deadline=None)
     clock.move_to(17)
     assert not expired_at
     clock.move_to(50)

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from app.assembly.models import providers_of
+from app.assembly.models import build_providers
 from app.errors import UpstreamUnavailable
-from app.settings import load
-from app.upstream.http.dial import tls_context
+from app.settings import load_settings
+from app.upstream.http.dial import load_tls_context
 from app.upstream.http.proxied_client import ProxiedClient
-from app.upstream.protocols.openai import OpenAIProvider, Timeouts
-from app.upstream.provider import Call
+from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
+from app.upstream.provider import UpstreamRequest
 from tests.upstream.http.certificates import DAY, Authority, certified
 from tests.upstream.http.loopback_server import END, HEAD, Received, chunked, loopback
 
-CHAT = Call("/chat/completions", b'{"model":"m"}')
+CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 Runs = Callable[..., None]
 
 
@@ -40,7 +40,7 @@ def runs(request: pytest.FixtureRequest) -> Runs:
     return made
 
 
-async def read(provider: OpenAIProvider, call: Call = CHAT) -> bytes:
+async def read(provider: OpenAIProvider, call: UpstreamRequest = CHAT) -> bytes:
     return await (await provider.send(call)).read()
 
 
@@ -52,7 +52,7 @@ def test_a_certified_server_is_called_over_one_connection(tmp_path: Path, runs: 
             provider = OpenAIProvider("test", server.url, ssl_context=of_client)
             assert [await read(provider) for _ in range(3)] == [CHAT.body] * 3
             body = bytes(range(256)) * 20_000
-            assert await read(provider, Call(CHAT.path, body)) == body
+            assert await read(provider, UpstreamRequest(CHAT.path, body)) == body
             await provider.aclose()
             assert server.connections == 1
 
@@ -79,7 +79,7 @@ def test_a_server_that_is_not_the_one_is_not_called(tmp_path: Path, runs: Runs, 
 def test_a_server_that_speaks_no_tls_cannot_be_reached(runs: Runs) -> None:
     async def call() -> None:
         async with loopback(answer) as server:
-            provider = OpenAIProvider("test", server.url.replace("http:", "https:"), timeouts=Timeouts(0.1))
+            provider = OpenAIProvider("test", server.url.replace("http:", "https:"), timeouts=HttpTimeouts(0.1))
             with pytest.raises(UpstreamUnavailable, match="could not be reached"):
                 await provider.send(CHAT)
             await provider.aclose()
@@ -141,7 +141,7 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def test_a_provider_is_called_through_its_proxy() -> None:
     async with loopback(answer) as server, proxy() as (url, lines):
         provider = OpenAIProvider("test", server.url, proxy=url)
-        assert isinstance(provider._client, ProxiedClient)
+        assert isinstance(provider._http_client, ProxiedClient)
         assert await read(provider) == CHAT.body
         await provider.aclose()
         async with asyncio.timeout(10):
@@ -174,7 +174,7 @@ class Wrong:
 
     def contexts(self, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         authority = Authority(folder)
-        trusted = tls_context(str(authority.file)) if self._trusts else None
+        trusted = load_tls_context(str(authority.file)) if self._trusts else None
         return authority.server(*self._names, **self._times), trusted
 
 
@@ -251,8 +251,8 @@ async def test_a_provider_s_ca_file_is_trusted(has_proxy: bool, tmp_path: Path) 
         section = {"base_url": server.url, "api_key": "k", "ca_file": str(authority.file)}
         if has_proxy:
             section["proxy"] = url
-        settings = load(environ={}, arguments={("providers", "test"): section})
-        provider = providers_of(settings)["test"]
+        settings = load_settings(environ={}, arguments={("providers", "test"): section})
+        provider = build_providers(settings)["test"]
         assert await (await provider.send(CHAT)).read() == CHAT.body
         await provider.aclose()
         assert len(lines) == has_proxy
@@ -265,14 +265,14 @@ async def test_what_ssl_cert_file_names_is_trusted(
     """OpenSSL reads the variable when the roots are loaded: once in a process."""
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    tls_context.cache_clear()
+    load_tls_context.cache_clear()
     try:
         async with loopback(answer, tls=authority.server("127.0.0.1")) as server, proxy() as (url, _):
             provider = OpenAIProvider("test", server.url, proxy=url if has_proxy else None)
             assert await read(provider) == CHAT.body
             await provider.aclose()
     finally:
-        tls_context.cache_clear()
+        load_tls_context.cache_clear()
 
 
 @pytest.mark.parametrize("has_proxy", [False, True], ids=["direct", "proxied"])

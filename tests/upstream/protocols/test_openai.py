@@ -13,11 +13,11 @@ import pytest
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.upstream.http.proxied_client import ProxiedClient
 from app.upstream.protocols import openai
-from app.upstream.protocols.openai import OpenAIProvider, Timeouts
-from app.upstream.provider import AnswerTimedOut, Call, ConnectionDropped
+from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
+from app.upstream.provider import AnswerTimedOut, ConnectionDropped, UpstreamRequest
 from tests.upstream.http.loopback_server import END, HEAD, Loopback, Received, Script, chunked, loopback, whole
 
-CHAT = Call("/chat/completions", b'{"model":"m"}')
+CHAT = UpstreamRequest("/chat/completions", b'{"model":"m"}')
 OK = whole(b'{"ok":true}', headers=b"Content-Type: application/json\r\n")
 
 
@@ -35,7 +35,12 @@ async def answer_ok(_: Received, writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def provider_at(
-    script: Script, *, query: str = "", api_key: str | None = "secret", timeouts: Timeouts | None = None, **more: str
+    script: Script,
+    *,
+    query: str = "",
+    api_key: str | None = "secret",
+    timeouts: HttpTimeouts | None = None,
+    **more: str,
 ) -> AsyncIterator[tuple[OpenAIProvider, Loopback]]:
     async with loopback(script) as server:
         provider = OpenAIProvider("test", server.url + query, api_key, timeouts, **more)  # type: ignore[arg-type]
@@ -47,7 +52,7 @@ async def provider_at(
 
 async def test_a_call_arrives_as_it_was_made() -> None:
     async with provider_at(answer_ok) as (provider, server):
-        call = Call(
+        call = UpstreamRequest(
             CHAT.path,
             CHAT.body,
             headers={
@@ -77,21 +82,21 @@ async def test_a_call_arrives_as_it_was_made() -> None:
 async def test_the_clients_own_key_is_passed_on_where_none_is_configured() -> None:
     async with provider_at(answer_ok, api_key="") as (provider, server):
         for authorization in ("Bearer theirs", None):
-            await (await provider.send(Call(CHAT.path, CHAT.body, authorization=authorization))).read()
+            await (await provider.send(UpstreamRequest(CHAT.path, CHAT.body, authorization=authorization))).read()
 
     assert [request.headers.get("authorization") for request in server.requests] == ["Bearer theirs", None]
 
 
 async def test_a_configured_key_is_never_replaced_by_the_clients() -> None:
     async with provider_at(answer_ok) as (provider, server):
-        await (await provider.send(Call(CHAT.path, CHAT.body, authorization="Bearer theirs"))).read()
+        await (await provider.send(UpstreamRequest(CHAT.path, CHAT.body, authorization="Bearer theirs"))).read()
 
     assert server.requests[0].headers["authorization"] == "Bearer secret"
 
 
 async def test_a_base_url_with_a_query_and_another_key_header_can_be_configured() -> None:
     async with provider_at(answer_ok, query="?api-version=2026-01-01", auth_header="api-key") as (provider, server):
-        await (await provider.send(Call(CHAT.path, CHAT.body, query="x=%2F"))).read()
+        await (await provider.send(UpstreamRequest(CHAT.path, CHAT.body, query="x=%2F"))).read()
         await provider.aclose()
 
     assert server.requests[0].line == "POST /v1/chat/completions?api-version=2026-01-01&x=%2F HTTP/1.1"
@@ -104,12 +109,12 @@ async def test_a_path_cannot_climb_out_of_the_base_url(path: str) -> None:
     provider = OpenAIProvider("test", "http://127.0.0.1:1/v1", "secret")
 
     with pytest.raises(InvalidRequest):
-        await provider.send(Call(path))
+        await provider.send(UpstreamRequest(path))
 
 
 async def test_a_path_cannot_smuggle_a_header_or_a_query() -> None:
     async with provider_at(answer_ok) as (provider, server):
-        call = Call("/files/a b?x=1#f%20 HTTP/1.1\r\nX-Evil: 1", method="GET", query="q=\r\nX-Evil: 1")
+        call = UpstreamRequest("/files/a b?x=1#f%20 HTTP/1.1\r\nX-Evil: 1", method="GET", query="q=\r\nX-Evil: 1")
         await (await provider.send(call)).read()
 
     assert server.requests[0].line == (
@@ -123,9 +128,9 @@ async def test_a_path_cannot_smuggle_a_header_or_a_query() -> None:
 async def test_a_header_cannot_smuggle_another(value: str) -> None:
     async with provider_at(answer_ok) as (provider, server):
         with pytest.raises(InvalidRequest, match="'x-mine'") as caught:
-            await provider.send(Call(CHAT.path, CHAT.body, headers={"x-mine": value}))
+            await provider.send(UpstreamRequest(CHAT.path, CHAT.body, headers={"x-mine": value}))
         with pytest.raises(InvalidRequest):
-            await provider.send(Call(CHAT.path, CHAT.body, headers={f"x{value}": "1"}))
+            await provider.send(UpstreamRequest(CHAT.path, CHAT.body, headers={f"x{value}": "1"}))
 
     assert value not in str(caught.value)
     assert not server.requests
@@ -134,7 +139,7 @@ async def test_a_header_cannot_smuggle_another(value: str) -> None:
 async def test_what_a_client_says_of_its_own_connection_is_not_passed_on() -> None:
     own = {"connection": "close", "te": "trailers", "expect": "100-continue", "transfer-encoding": "chunked"}
     async with provider_at(answer_ok) as (provider, server):
-        await (await provider.send(Call(CHAT.path, CHAT.body, headers=own))).read()
+        await (await provider.send(UpstreamRequest(CHAT.path, CHAT.body, headers=own))).read()
 
     assert not own.keys() & server.requests[0].headers.keys()
     assert server.requests[0].headers["content-length"] == str(len(CHAT.body))
@@ -143,7 +148,7 @@ async def test_what_a_client_says_of_its_own_connection_is_not_passed_on() -> No
 async def test_a_credential_in_the_base_url_is_sent_as_one() -> None:
     async with loopback(answer_ok) as server:
         provider = OpenAIProvider("test", server.url.replace("//", "//us%40er:pw@"))
-        await (await provider.send(Call(CHAT.path, CHAT.body, authorization="Bearer theirs"))).read()
+        await (await provider.send(UpstreamRequest(CHAT.path, CHAT.body, authorization="Bearer theirs"))).read()
         await provider.aclose()
 
     assert server.requests[0].headers["authorization"] == "Basic dXNAZXI6cHc="
@@ -188,7 +193,7 @@ async def test_a_stream_is_given_out_as_it_arrives() -> None:
     async with provider_at(dribble) as (provider, _):
         reply = await provider.send(CHAT)
         seen = []
-        async for piece in reply.chunks():
+        async for piece in reply.iter_bytes():
             seen.append(piece)
             turn.set()
         await reply.aclose()
@@ -254,7 +259,7 @@ async def test_an_idempotent_call_is_sent_again_when_a_kept_connection_is_closed
 
     async with provider_at(answer_one_each) as (provider, server):
         for _ in range(2):
-            assert await provider.models(None) == []
+            assert await provider.list_models(None) == []
 
     assert (len(server.requests), server.connections) == (3, 2)
 
@@ -263,7 +268,7 @@ async def test_a_long_body_arrives_whole() -> None:
     body = bytes(range(256)) * 20_000
     async with provider_at(answer_ok) as (provider, server):
         for _ in range(2):
-            await (await provider.send(Call(CHAT.path, body))).read()
+            await (await provider.send(UpstreamRequest(CHAT.path, body))).read()
 
     assert [request.body for request in server.requests] == [body, body]
     assert server.connections == 1
@@ -282,7 +287,7 @@ async def test_a_call_that_is_answered_before_its_body_was_read_gets_that_answer
     refusing = await asyncio.start_server(refuse_unread, "127.0.0.1")
     provider = OpenAIProvider("test", f"http://127.0.0.1:{refusing.sockets[0].getsockname()[1]}/v1")
     async with refusing, asyncio.timeout(30):
-        reply = await provider.send(Call(CHAT.path, bytes(64_000_000)))
+        reply = await provider.send(UpstreamRequest(CHAT.path, bytes(64_000_000)))
         assert (reply.status, await reply.read()) == (413, b"too long")
         await reply.aclose()
         await provider.aclose()
@@ -322,7 +327,7 @@ async def test_a_provider_that_never_answers_times_out() -> None:
     async def hang(_: Received, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(30)
 
-    async with provider_at(hang, timeouts=Timeouts(first_byte_seconds=0.05)) as (provider, server):
+    async with provider_at(hang, timeouts=HttpTimeouts(first_byte_seconds=0.05)) as (provider, server):
         with pytest.raises(AnswerTimedOut) as caught:
             await provider.send(CHAT)
         assert caught.value.status == 504
@@ -336,10 +341,10 @@ async def test_the_first_byte_may_take_longer_than_the_pauses_between_bytes() ->
         writer.write(chunked(b"data: a\n\n"))
         await asyncio.sleep(30)
 
-    timeouts = Timeouts(first_byte_seconds=20, between_bytes_seconds=0.05)
+    timeouts = HttpTimeouts(first_byte_seconds=20, between_bytes_seconds=0.05)
     async with provider_at(slow_start, timeouts=timeouts) as (provider, _):
         reply = await provider.send(CHAT)
-        pieces = reply.chunks()
+        pieces = reply.iter_bytes()
         assert await anext(pieces) == b"data: a\n\n"
         with pytest.raises(UpstreamUnavailable, match="fell silent") as caught:
             await anext(pieces)
@@ -352,7 +357,7 @@ async def test_headers_without_a_body_time_out_as_the_first_byte() -> None:
         writer.write(HEAD)
         await asyncio.sleep(30)
 
-    async with provider_at(headers_only, timeouts=Timeouts(first_byte_seconds=0.05)) as (provider, _):
+    async with provider_at(headers_only, timeouts=HttpTimeouts(first_byte_seconds=0.05)) as (provider, _):
         reply = await provider.send(CHAT)
         with pytest.raises(UpstreamUnavailable, match="fell silent"):
             await reply.read()
@@ -366,7 +371,7 @@ async def test_the_whole_answer_has_a_limit_too() -> None:
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    async with provider_at(drip, timeouts=Timeouts(whole_seconds=0.1)) as (provider, _):
+    async with provider_at(drip, timeouts=HttpTimeouts(total_seconds=0.1)) as (provider, _):
         reply = await provider.send(CHAT)
         with pytest.raises(UpstreamUnavailable) as caught:
             await reply.read()
@@ -436,7 +441,7 @@ async def test_a_cancelled_consumer_closes_the_upstream_connection_at_once() -> 
         started = asyncio.Event()
 
         async def consume() -> None:
-            async for _ in reply.chunks():
+            async for _ in reply.iter_bytes():
                 started.set()
 
         consumer = asyncio.ensure_future(consume())
@@ -482,7 +487,7 @@ async def test_model_lists_of_several_shapes_are_read(body: bytes) -> None:
         writer.write(whole(body))
 
     async with provider_at(listing) as (provider, server):
-        assert await provider.models(None) == [{"id": "m"}]
+        assert await provider.list_models(None) == [{"id": "m"}]
     assert server.requests[0].line == "GET /v1/models HTTP/1.1"
 
 
@@ -493,4 +498,4 @@ async def test_a_model_list_that_cannot_be_had_is_an_error(answer: bytes) -> Non
 
     async with provider_at(refuse) as (provider, _):
         with pytest.raises(UpstreamUnavailable, match="'test'"):
-            await provider.models(None)
+            await provider.list_models(None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.upstream.protocols.overflow import Overflow, recognise
+from app.upstream.protocols.overflow import ContextOverflow, detect_overflow
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "eval" / "overflow_errors.json"
 
@@ -57,7 +57,7 @@ def error(message: str, **more: Any) -> str:
 def test_an_overflow_is_recognised_with_its_numbers(
     status: int, body: str, limit: int | None, prompt: int | None, only_output: bool
 ) -> None:
-    assert recognise(status, body.encode()) == Overflow(limit, prompt, only_output)
+    assert detect_overflow(status, body.encode()) == ContextOverflow(limit, prompt, only_output)
 
 
 def test_a_prompt_that_was_not_counted_to_its_end_is_told_apart() -> None:
@@ -65,7 +65,9 @@ def test_a_prompt_that_was_not_counted_to_its_end_is_told_apart() -> None:
         "This model's maximum context length is 128000 tokens. However, you requested 65535 output tokens and your "
         "prompt contains at least 62466 input tokens, for a total of at least 128001 tokens."
     )
-    assert recognise(400, error(said).encode()) == Overflow(128000, 62466, only_output=True, at_least=True)
+    assert detect_overflow(400, error(said).encode()) == ContextOverflow(
+        128000, 62466, is_output_too_long=True, is_lower_bound=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,10 +75,10 @@ def test_a_prompt_that_was_not_counted_to_its_end_is_told_apart() -> None:
     [(400, ""), (413, ""), (400, " \n"), (413, "<html><h1>413 Request Entity Too Large</h1></html>")],
 )
 def test_an_answer_that_says_nothing_is_only_possibly_an_overflow(status: int, body: str) -> None:
-    found = recognise(status, body.encode())
+    found = detect_overflow(status, body.encode())
 
     assert found is not None
-    assert not found.certain
+    assert not found.is_certain
 
 
 @pytest.mark.parametrize(
@@ -102,12 +104,12 @@ def test_an_answer_that_says_nothing_is_only_possibly_an_overflow(status: int, b
     ],
 )  # fmt: skip
 def test_other_refusals_are_not_taken_for_an_overflow(status: int, body: str) -> None:
-    assert recognise(status, body.encode()) is None
+    assert detect_overflow(status, body.encode()) is None
 
 
 @pytest.mark.skipif(not SAMPLES.exists(), reason="the shared samples are not here")
 def test_the_shared_samples_are_told_apart() -> None:
     samples = json.loads(SAMPLES.read_text())
 
-    assert [s for s in samples["too_long"] if recognise(s["status"], s["body"].encode()) is None] == []
-    assert [s for s in samples["not_too_long"] if recognise(s["status"], s["body"].encode()) is not None] == []
+    assert [s for s in samples["too_long"] if detect_overflow(s["status"], s["body"].encode()) is None] == []
+    assert [s for s in samples["not_too_long"] if detect_overflow(s["status"], s["body"].encode()) is not None] == []

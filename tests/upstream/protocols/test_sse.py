@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.sse import DONE, Event, EventDecoder
+from app.upstream.protocols.sse import DONE_DATA, SseDecoder, SseEvent
 
 
-def decode(*pieces: bytes) -> list[Event]:
-    decoder = EventDecoder()
+def decode(*pieces: bytes) -> list[SseEvent]:
+    decoder = SseDecoder()
     events = [event for piece in pieces for event in decoder.feed(piece)]
-    return events + decoder.finish()
+    return events + decoder.flush()
 
 
 def data_of(*pieces: bytes) -> list[bytes | None]:
@@ -23,7 +23,7 @@ def data_of(*pieces: bytes) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        pytest.param(b'data: {"a":1}\n\ndata: [DONE]\n\n', [b'{"a":1}', DONE], id="plain"),
+        pytest.param(b'data: {"a":1}\n\ndata: [DONE]\n\n', [b'{"a":1}', DONE_DATA], id="plain"),
         pytest.param(b'data:{"a":1}\n\n', [b'{"a":1}'], id="no space after the colon"),
         pytest.param(b"data:  two\n\n", [b" two"], id="only one space is taken off"),
         pytest.param(b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"], id="CRLF"),
@@ -57,7 +57,7 @@ def test_an_event_carries_its_name_and_its_bytes() -> None:
 
 
 def test_an_event_is_given_out_as_soon_as_its_blank_line_is_there() -> None:
-    decoder = EventDecoder()
+    decoder = SseDecoder()
 
     assert [e.data for e in decoder.feed(b"data: a\n\ndata: b\n")] == [b"a"]
     assert decoder.feed(b"data: c") == []
@@ -65,7 +65,7 @@ def test_an_event_is_given_out_as_soon_as_its_blank_line_is_there() -> None:
 
 
 def test_an_event_without_end_is_refused_before_it_fills_the_memory() -> None:
-    decoder = EventDecoder("greedy", max_event_bytes=1000)
+    decoder = SseDecoder("greedy", max_event_bytes=1000)
 
     decoder.feed(b"data: never ending")
     decoder.feed(b"x" * 900)
@@ -75,7 +75,7 @@ def test_an_event_without_end_is_refused_before_it_fills_the_memory() -> None:
 
 
 def test_an_event_in_very_many_pieces_takes_time_in_proportion() -> None:
-    decoder = EventDecoder()
+    decoder = SseDecoder()
     decoder.feed(b"data: ")
     for _ in range(200_000):
         assert decoder.feed(b"x" * 8) == []

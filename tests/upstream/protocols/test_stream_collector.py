@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.stream_collector import Collector
+from app.upstream.protocols.stream_collector import StreamCollector
 
 
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, index: int = 0, **more: Any) -> bytes:
@@ -21,10 +21,10 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, index:
     ).encode()
 
 
-def collect(*deltas: dict[str, Any]) -> Collector:
-    collector = Collector()
+def collect(*deltas: dict[str, Any]) -> StreamCollector:
+    collector = StreamCollector()
     for delta in deltas:
-        collector.add(chunk(delta))
+        collector.add_chunk(chunk(delta))
     return collector
 
 
@@ -45,44 +45,44 @@ def call(
 
 def test_pieces_of_text_become_one_message() -> None:
     collector = collect({"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"})
-    collector.add(chunk(finish="stop"))
-    collector.add(
+    collector.add_chunk(chunk(finish="stop"))
+    collector.add_chunk(
         b'{"id":"c1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
     )
 
-    assert collector.message() == {"role": "assistant", "content": "Hello"}
+    assert collector.build_message() == {"role": "assistant", "content": "Hello"}
     assert collector.usage == {"prompt_tokens": 3, "completion_tokens": 2}
-    assert (collector.id, collector.model, collector.finish_reason, collector.complete) == ("c1", "m", "stop", True)
+    assert (collector.id, collector.model, collector.finish_reason, collector.is_complete) == ("c1", "m", "stop", True)
     assert collector.has_content
-    assert not collector.failed
+    assert not collector.has_failed
 
 
 def test_without_a_finish_reason_it_is_not_complete() -> None:
     collector = collect({"content": "Hel"})
-    collector.add(chunk({"content": "lo"}, finish=""))
+    collector.add_chunk(chunk({"content": "lo"}, finish=""))
 
-    assert not collector.complete
+    assert not collector.is_complete
     assert collector.finish_reason is None
 
 
 def test_an_empty_answer_has_no_content() -> None:
     collector = collect({"role": "assistant", "content": ""})
-    collector.add(chunk(finish="length"))
+    collector.add_chunk(chunk(finish="length"))
 
     assert not collector.has_content
-    assert collector.message() == {"role": "assistant", "content": ""}
+    assert collector.build_message() == {"role": "assistant", "content": ""}
 
 
 def test_each_choice_is_a_message_and_all_must_finish() -> None:
-    collector = Collector()
-    collector.add(chunk({"content": "b"}, index=1))
-    collector.add(chunk({"content": "a"}))
-    collector.add(chunk(finish="stop"))
-    assert not collector.complete
-    collector.add(chunk(finish="length", index=1))
+    collector = StreamCollector()
+    collector.add_chunk(chunk({"content": "b"}, index=1))
+    collector.add_chunk(chunk({"content": "a"}))
+    collector.add_chunk(chunk(finish="stop"))
+    assert not collector.is_complete
+    collector.add_chunk(chunk(finish="length", index=1))
 
-    assert [message["content"] for message in collector.messages()] == ["a", "b"]
-    assert (collector.complete, collector.finish_reason) == (True, "stop")
+    assert [message["content"] for message in collector.build_messages()] == ["a", "b"]
+    assert (collector.is_complete, collector.finish_reason) == (True, "stop")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_each_choice_is_a_message_and_all_must_finish() -> None:
 )
 def test_tool_calls_are_put_together(deltas: list[list[dict[str, Any]]], expected: list[tuple[str, str, str]]) -> None:
     collector = collect(*({"tool_calls": fragments} for fragments in deltas))
-    message = collector.message()
+    message = collector.build_message()
 
     assert [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]] == expected
     assert {c["type"] for c in message["tool_calls"]} == {"function"}
@@ -168,7 +168,7 @@ def test_a_thought_signature_stays_with_its_call() -> None:
     signature = {"google": {"thought_signature": "c2ln"}}
     collector = collect({"tool_calls": [call(0, "a", "f", "{}", extra_content=signature, type="function")]})
 
-    assert collector.message()["tool_calls"] == [
+    assert collector.build_message()["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": signature}
     ]
 
@@ -179,7 +179,7 @@ def test_a_custom_call_keeps_its_own_shape() -> None:
         {"tool_calls": [{"index": 0, "custom": {"input": " 1"}}]},
     )
 
-    assert collector.message()["tool_calls"] == [
+    assert collector.build_message()["tool_calls"] == [
         {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
     ]
 
@@ -187,7 +187,7 @@ def test_a_custom_call_keeps_its_own_shape() -> None:
 def test_text_beside_a_call_is_kept() -> None:
     collector = collect({"content": "Let me see."}, {"tool_calls": [call(0, "a", "f", "{}")]})
 
-    assert collector.message()["content"] == "Let me see."
+    assert collector.build_message()["content"] == "Let me see."
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_text_beside_a_call_is_kept() -> None:
     ],
 )
 def test_every_field_of_a_message_is_gathered(deltas: list[dict[str, Any]], fields: dict[str, Any]) -> None:
-    assert collect(*deltas).message() == {"role": "assistant", **fields}
+    assert collect(*deltas).build_message() == {"role": "assistant", **fields}
 
 
 @pytest.mark.parametrize(
@@ -260,26 +260,26 @@ def test_every_field_of_a_message_is_gathered(deltas: list[dict[str, Any]], fiel
 )
 def test_an_error_chunk_is_reported_with_its_bytes(data: bytes) -> None:
     collector = collect({"content": "so far"})
-    collector.add(data)
+    collector.add_chunk(data)
 
-    assert collector.failed
+    assert collector.has_failed
     assert collector.error
     assert collector.error_data == data
-    assert collector.message()["content"] == "so far"
+    assert collector.build_message()["content"] == "so far"
 
 
 def test_the_finish_reason_error_alone_is_a_failure() -> None:
-    collector = Collector()
-    collector.add(chunk(finish="error"))
+    collector = StreamCollector()
+    collector.add_chunk(chunk(finish="error"))
 
-    assert collector.failed
+    assert collector.has_failed
     assert collector.error is None
 
 
 @pytest.mark.parametrize("data", [b"<html>", b"{", b"null", b"[]", b'"text"', b"\xff\xfe"])
 def test_garbage_is_an_upstream_error(data: bytes) -> None:
     with pytest.raises(UpstreamUnavailable):
-        Collector().add(data)
+        StreamCollector().add_chunk(data)
 
 
 @pytest.mark.parametrize(
@@ -294,53 +294,55 @@ def test_garbage_is_an_upstream_error(data: bytes) -> None:
 )
 def test_a_chunk_that_says_nothing_changes_nothing(data: bytes) -> None:
     collector = collect({"content": "a"})
-    collector.add(data)
+    collector.add_chunk(data)
 
-    assert collector.message()["content"] == "a"
-    assert not collector.complete
+    assert collector.build_message()["content"] == "a"
+    assert not collector.is_complete
 
 
 def test_the_halves_of_an_emoji_find_each_other() -> None:
-    collector = Collector()
-    collector.add(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
-    collector.add(b'{"choices":[{"index":0,"delta":{"content":"\\ude00!"}}]}')
-    assert collector.message()["content"] == "😀!"
+    collector = StreamCollector()
+    collector.add_chunk(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
+    collector.add_chunk(b'{"choices":[{"index":0,"delta":{"content":"\\ude00!"}}]}')
+    assert collector.build_message()["content"] == "😀!"
 
-    collector.add(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
-    assert collector.message()["content"] == "😀!\ufffd"
+    collector.add_chunk(b'{"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}')
+    assert collector.build_message()["content"] == "😀!\ufffd"
 
 
 def test_half_an_emoji_anywhere_in_an_answer_can_be_stored() -> None:
-    collector = Collector()
+    collector = StreamCollector()
     call = b'{"index":0,"id":"c\\ud83d","function":{"name":"f","arguments":"{\\"\\ude00"}}'
     delta = b'{"role":"a\\ud83d","new\\ud83d":{"deep":["\\ude00"]},"tool_calls":[' + call + b"]}"
-    collector.add(b'{"id":"i\\ud83d","model":"\\ude00","usage":{"n\\ud83d":1},"choices":[{"delta":' + delta + b"}]}")
-    collector.add(
+    collector.add_chunk(
+        b'{"id":"i\\ud83d","model":"\\ude00","usage":{"n\\ud83d":1},"choices":[{"delta":' + delta + b"}]}"
+    )
+    collector.add_chunk(
         b'{"error":{"message":"\\ud83d"},"choices":[{"finish_reason":"\\ud83d"},{"index":1,"delta":' + delta + b"}]}"
     )
 
-    kept = [collector.messages(), collector.id, collector.model, collector.usage, collector.error]
+    kept = [collector.build_messages(), collector.id, collector.model, collector.usage, collector.error]
     assert "\\ufffd" in json.dumps([*kept, collector.finish_reason])
     assert orjson.loads(orjson.dumps([*kept, collector.finish_reason])) == [*kept, collector.finish_reason]
 
 
 def test_usage_is_found_where_groq_puts_it() -> None:
-    collector = Collector()
-    collector.add(chunk(finish="stop", x_groq={"id": "r", "usage": {"prompt_tokens": 5}}))
+    collector = StreamCollector()
+    collector.add_chunk(chunk(finish="stop", x_groq={"id": "r", "usage": {"prompt_tokens": 5}}))
 
     assert collector.usage == {"prompt_tokens": 5}
 
 
 def test_the_last_usage_counts_and_an_empty_one_does_not() -> None:
-    collector = Collector()
+    collector = StreamCollector()
     for usage in ({"prompt_tokens": 1}, {"prompt_tokens": 2}, {}, None):
-        collector.add(chunk({"content": "a"}, usage=usage))
+        collector.add_chunk(chunk({"content": "a"}, usage=usage))
 
     assert collector.usage == {"prompt_tokens": 2}
 
 
 def test_a_whole_answer_is_taken_like_its_chunks() -> None:
-    collector = Collector()
+    collector = StreamCollector()
     message = {
         "role": "assistant",
         "content": None,
@@ -358,8 +360,12 @@ def test_a_whole_answer_is_taken_like_its_chunks() -> None:
     }
     collector.add_completion(json.dumps(body).encode())
 
-    assert collector.message() == {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}
-    assert (collector.complete, collector.finish_reason, collector.usage) == (True, "tool_calls", {"prompt_tokens": 9})
+    assert collector.build_message() == {"role": "assistant", "content": None, "tool_calls": message["tool_calls"]}
+    assert (collector.is_complete, collector.finish_reason, collector.usage) == (
+        True,
+        "tool_calls",
+        {"prompt_tokens": 9},
+    )
 
 
 @given(st.text(), st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=4), st.data())
@@ -370,11 +376,11 @@ def test_any_cutting_of_a_message_gives_it_back(text: str, calls: list[tuple[str
 
     collector = collect(*({"content": piece} for piece in cut(text)))
     for index, (name, arguments) in enumerate(calls):
-        collector.add(chunk({"tool_calls": [call(index, f"call_{index}", name, "")]}))
+        collector.add_chunk(chunk({"tool_calls": [call(index, f"call_{index}", name, "")]}))
         for piece in cut(arguments):
-            collector.add(chunk({"tool_calls": [call(index, arguments=piece)]}))
+            collector.add_chunk(chunk({"tool_calls": [call(index, arguments=piece)]}))
 
-    message = collector.message()
+    message = collector.build_message()
     assert (message["content"] or "") == text
     made = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
     assert made == calls
@@ -386,8 +392,8 @@ def test_any_cutting_of_a_message_gives_it_back(text: str, calls: list[tuple[str
 )
 def test_nesting_without_end_is_an_error_of_ours_at_most(place: str, depth: int) -> None:
     data = (place % ("[" * depth + "]" * depth)).encode()
-    for add in (Collector.add, Collector.add_completion):
+    for add in (StreamCollector.add_chunk, StreamCollector.add_completion):
         try:
-            add(Collector(), data)
+            add(StreamCollector(), data)
         except UpstreamUnavailable as error:
             assert "not JSON" in error.message

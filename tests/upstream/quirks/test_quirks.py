@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.upstream.provider import Quirks
+from app.upstream.provider import ProviderQuirks
 from app.upstream.quirks import apply_quirks
 
 CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
@@ -25,19 +25,19 @@ def say(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def merge(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    merged, _ = apply_quirks(Quirks(merge_same_role=True), raws(*messages), {})
+    merged, _ = apply_quirks(ProviderQuirks(merge_same_role=True), raws(*messages), {})
     return [json.loads(raw) for raw in merged]
 
 
 def test_without_quirks_everything_is_the_same_object() -> None:
     messages, fields = raws(say("user", "a"), say("user", "b")), {"model": b'"m"', "max_tokens": b"5"}
-    assert apply_quirks(Quirks(), messages, fields) == (messages, fields)
-    assert apply_quirks(Quirks(), messages, fields)[0] is messages
-    assert apply_quirks(Quirks(), messages, fields)[1] is fields
+    assert apply_quirks(ProviderQuirks(), messages, fields) == (messages, fields)
+    assert apply_quirks(ProviderQuirks(), messages, fields)[0] is messages
+    assert apply_quirks(ProviderQuirks(), messages, fields)[1] is fields
 
 
 def test_with_nothing_to_do_everything_is_the_same_object() -> None:
-    quirks = Quirks(True, True, "max_tokens", ("store",), stream_usage=False)
+    quirks = ProviderQuirks(True, True, "max_tokens", ("store",), stream_usage=False)
     messages, fields = raws(say("system", "s"), say("user", "a")), {"model": b'"m"', "max_tokens": b"5"}
 
     done, left = apply_quirks(quirks, messages, fields)
@@ -125,7 +125,7 @@ def test_results_other_roles_and_what_a_message_has_once_are_never_merged(messag
 
 
 def test_developer_messages_become_system_messages_and_then_merge() -> None:
-    quirks = Quirks(merge_same_role=True, developer_to_system=True)
+    quirks = ProviderQuirks(merge_same_role=True, developer_to_system=True)
     messages = raws(say("system", "s"), say("developer", "d", vendor=1), say("user", "u"))
 
     done, _ = apply_quirks(quirks, messages, {})
@@ -138,21 +138,27 @@ def test_developer_messages_become_system_messages_and_then_merge() -> None:
     ("quirks", "fields", "expected"),
     [
         (
-            Quirks(max_tokens_field="max_tokens"),
+            ProviderQuirks(max_tokens_field="max_tokens"),
             {"max_completion_tokens": b"5", "n": b"1"},
             {"max_tokens": b"5", "n": b"1"},
         ),
-        (Quirks(max_tokens_field="max_completion_tokens"), {"max_tokens": b"5"}, {"max_completion_tokens": b"5"}),
         (
-            Quirks(max_tokens_field="max_tokens"),
+            ProviderQuirks(max_tokens_field="max_completion_tokens"),
+            {"max_tokens": b"5"},
+            {"max_completion_tokens": b"5"},
+        ),
+        (
+            ProviderQuirks(max_tokens_field="max_tokens"),
             {"max_tokens": b"5", "max_completion_tokens": b"9"},
             {"max_tokens": b"5"},
         ),
-        (Quirks(strip_fields=("seed", "user")), {"seed": b"1", "n": b"1"}, {"n": b"1"}),
-        (Quirks(stream_usage=False), {"stream_options": b"{}", "stream": b"true"}, {"stream": b"true"}),
+        (ProviderQuirks(strip_fields=("seed", "user")), {"seed": b"1", "n": b"1"}, {"n": b"1"}),
+        (ProviderQuirks(stream_usage=False), {"stream_options": b"{}", "stream": b"true"}, {"stream": b"true"}),
     ],
 )
-def test_fields_are_renamed_and_left_out(quirks: Quirks, fields: dict[str, bytes], expected: dict[str, bytes]) -> None:
+def test_fields_are_renamed_and_left_out(
+    quirks: ProviderQuirks, fields: dict[str, bytes], expected: dict[str, bytes]
+) -> None:
     given_fields = dict(fields)
 
     _, left = apply_quirks(quirks, [], fields)
@@ -183,7 +189,7 @@ def test_merging_loses_no_text_and_leaves_no_neighbours(messages: list[dict[str,
     assert merge(*merged) == merged
 
 
-def reshaped(quirks: Quirks, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+def reshaped(quirks: ProviderQuirks, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     shown, _ = apply_quirks(quirks, raws(*messages), {})
     return [json.loads(raw) for raw in shown]
 
@@ -199,9 +205,9 @@ def result(id_: str | None, content: str = "r", **more: Any) -> dict[str, Any]:
 
 USER, ANSWER = say("user", "u"), say("assistant", "a")
 S, D = say("system", "s"), say("developer", "d")
-ONLY_ONE = Quirks(system_messages="first")
-NO_SYSTEM = Quirks(system_messages="into_user")
-ALTERNATING = Quirks(alternate_roles=True)
+ONLY_ONE = ProviderQuirks(system_messages="first")
+NO_SYSTEM = ProviderQuirks(system_messages="into_user")
+ALTERNATING = ProviderQuirks(alternate_roles=True)
 PARTS = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "u"}}
 
@@ -232,7 +238,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "u"}}
             [USER, calling("c"), result("c"), calling("d", text="a"), result("d"), ANSWER],
         ),
         (
-            Quirks(split_calls=True),
+            ProviderQuirks(split_calls=True),
             [calling("c", "d", text="a"), result("d", "2"), result("c", "1"), USER],
             [
                 ANSWER,
@@ -243,26 +249,28 @@ IMAGE = {"type": "image_url", "image_url": {"url": "u"}}
                 USER,
             ],
         ),
-        (Quirks(split_calls=True), [calling("c", "d"), result("c")], [calling("c", "d"), result("c")]),
-        (Quirks(tool_result_names=True), [calling("c", "c"), result("c"), result("c")],
+        (ProviderQuirks(split_calls=True), [calling("c", "d"), result("c")], [calling("c", "d"), result("c")]),
+        (ProviderQuirks(tool_result_names=True), [calling("c", "c"), result("c"), result("c")],
             [calling("c", "c"), result("c", name="f0"), result("c", name="f1")]),
-        (Quirks(empty_content="text"), [calling("c"), result("c"), say("assistant", [])],
+        (ProviderQuirks(empty_content="text"), [calling("c"), result("c"), say("assistant", [])],
             [calling("c", text=""), result("c"), say("assistant", "")]),
-        (Quirks(empty_content="none"), [calling("c", text=""), ANSWER], [calling("c"), ANSWER]),
-        (Quirks(flatten_text=True), [say("user", PARTS), say("user", [*PARTS, IMAGE])],
+        (ProviderQuirks(empty_content="none"), [calling("c", text=""), ANSWER], [calling("c"), ANSWER]),
+        (ProviderQuirks(flatten_text=True), [say("user", PARTS), say("user", [*PARTS, IMAGE])],
             [say("user", "p\nq"), say("user", [*PARTS, IMAGE])]),
-        (Quirks(strip_message_fields=("name", "tool_calls.index")), [say("user", "u", name="n"), calling("c", index=0)],
+        (ProviderQuirks(strip_message_fields=("name", "tool_calls.index")),
+            [say("user", "u", name="n"), calling("c", index=0)],
             [USER, calling("c")]),
-        (Quirks(message_fields=("name",)), [say("user", "u", name="n", x=1, tool_calls=None), calling("c", index=0)],
+        (ProviderQuirks(message_fields=("name",)),
+            [say("user", "u", name="n", x=1, tool_calls=None), calling("c", index=0)],
             [say("user", "u", name="n"), calling("c")]),
-        (Quirks(message_fields=()), [say("assistant", None, refusal="no"), result("c", name="n")],
+        (ProviderQuirks(message_fields=()), [say("assistant", None, refusal="no"), result("c", name="n")],
             [say("assistant", "no"), result("c")]),
-        (Quirks(drop_nulls=True), [say("assistant", None, refusal=None, tool_calls=[]), result("")],
+        (ProviderQuirks(drop_nulls=True), [say("assistant", None, refusal=None, tool_calls=[]), result("")],
             [say("assistant", None), result("")]),
     ],
 )  # fmt: skip
 def test_messages_take_the_shape_that_is_understood(
-    quirks: Quirks, messages: list[dict[str, Any]], expected: list[dict[str, Any]]
+    quirks: ProviderQuirks, messages: list[dict[str, Any]], expected: list[dict[str, Any]]
 ) -> None:
     assert reshaped(quirks, *messages) == expected
 
@@ -282,7 +290,7 @@ def test_reasoning_goes_back_where_the_model_builds_on_it(reasoning: Any, keepin
     talk = [USER, thinking("a"), USER, {**thinking(""), **calling("c")}, result("c"), thinking("b")]
     talk += [USER, ANSWER, {**thinking(""), **calling("d")}, result("d")]
 
-    shown = reshaped(Quirks(reasoning=reasoning), *talk)
+    shown = reshaped(ProviderQuirks(reasoning=reasoning), *talk)
 
     assert {place for place, message in enumerate(shown) if "reasoning_content" in message} == keeping
     assert {place for place, message in enumerate(shown) if "reasoning_details" in message} == keeping
@@ -292,14 +300,19 @@ def test_reasoning_goes_back_where_the_model_builds_on_it(reasoning: Any, keepin
 def test_parts_of_reasoning_are_left_out_whole() -> None:
     messages = [say("assistant", [*THINKING, *PARTS]), say("assistant", THINKING), USER, say("assistant", THINKING)]
 
-    assert [m["content"] for m in reshaped(Quirks(reasoning="tool_loop"), *messages)] == [PARTS, "", "u", THINKING]
+    assert [m["content"] for m in reshaped(ProviderQuirks(reasoning="tool_loop"), *messages)] == [
+        PARTS,
+        "",
+        "u",
+        THINKING,
+    ]
 
 
 def test_what_stays_of_a_changed_message_stays_byte_for_byte() -> None:
     signed = b'[ {"type":"reasoning.encrypted", "data":"\\u00e9/+=", "n":1.0e2, "big":123456789012345678901234} ]'
     raw = b'{"role": "assistant", "content": "\\ud83d\\ude00", "audio": null, "reasoning_details": %b}' % signed
 
-    (shown,), _ = apply_quirks(Quirks(drop_nulls=True), [raw], {})
+    (shown,), _ = apply_quirks(ProviderQuirks(drop_nulls=True), [raw], {})
 
     assert signed in shown
     assert b"audio" not in shown
@@ -310,7 +323,7 @@ def test_what_stays_of_a_changed_message_stays_byte_for_byte() -> None:
 def test_reused_and_empty_ids_become_ids_of_their_own_in_calls_and_results(form: Any) -> None:
     talk = [calling("c", "", None), result("c"), result(""), result(None), calling("c"), result("c"), result("zz")]
 
-    shown = reshaped(Quirks(tool_call_ids=form), *talk)
+    shown = reshaped(ProviderQuirks(tool_call_ids=form), *talk)
 
     ids = [call["id"] for message in shown for call in message.get("tool_calls", [])]
     assert len({*ids}) == 4
@@ -319,7 +332,7 @@ def test_reused_and_empty_ids_become_ids_of_their_own_in_calls_and_results(form:
 
 
 def test_ids_that_mistral_takes_are_kept_and_others_are_always_given_the_same_one() -> None:
-    quirks = Quirks(tool_call_ids="alnum9")
+    quirks = ProviderQuirks(tool_call_ids="alnum9")
     talk = [calling("AbCdEf123", "call_1"), result("AbCdEf123"), result("call_1")]
 
     shown = reshaped(quirks, *talk)
@@ -333,13 +346,13 @@ def test_ids_that_mistral_takes_are_kept_and_others_are_always_given_the_same_on
 
 
 def test_a_result_that_comes_twice_keeps_the_id_of_its_call() -> None:
-    shown = reshaped(Quirks(tool_call_ids="alnum9"), calling("call_1"), result("call_1"), result("call_1"))
+    shown = reshaped(ProviderQuirks(tool_call_ids="alnum9"), calling("call_1"), result("call_1"), result("call_1"))
 
     assert shown[1]["tool_call_id"] == shown[2]["tool_call_id"] == shown[0]["tool_calls"][0]["id"]
 
 
 def test_what_cannot_be_read_is_left_to_the_provider() -> None:
     messages = [b'{"role": 3}', b'{"role": 3}', b"[]", b'{"role":"assistant","tool_calls":3}', b"{"]
-    quirks = Quirks(merge_same_role=True, developer_to_system=True, tool_call_ids="alnum9", reasoning="drop")
+    quirks = ProviderQuirks(merge_same_role=True, developer_to_system=True, tool_call_ids="alnum9", reasoning="drop")
 
     assert apply_quirks(quirks, messages, {})[0] is messages

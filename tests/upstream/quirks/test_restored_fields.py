@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from app.upstream.quirks.restored_fields import missing_fields, restored
+from app.upstream.quirks.restored_fields import find_messages_missing_fields, restore_missing_fields
 from tests.upstream.quirks.templates import rules
 from tests.upstream.quirks.templates.talks import talks
 
@@ -46,13 +46,13 @@ TURN = [USER, calling("f"), result(), answer("a")]
 def test_only_answers_of_the_scope_are_missed(scope: Any, expected: tuple[int, ...]) -> None:
     talk = raws(*TURN, USER, answer("b"), USER, calling("g"), result())
 
-    assert missing_fields(talk, ["reasoning_content"], scope) == expected
+    assert find_messages_missing_fields(talk, ["reasoning_content"], scope) == expected
 
 
 def test_answers_that_have_everything_and_fields_without_calls_are_not_missed() -> None:
     talk = raws(USER, calling("f", thought="t", signature="s"), result(), answer("a", "t"))
 
-    assert missing_fields(talk, ["reasoning_content", *SIGNATURE], "tool_loop") == ()
+    assert find_messages_missing_fields(talk, ["reasoning_content", *SIGNATURE], "tool_loop") == ()
 
 
 def test_reasoning_and_signatures_come_back_byte_for_byte() -> None:
@@ -60,7 +60,7 @@ def test_reasoning_and_signatures_come_back_byte_for_byte() -> None:
     stored = stored.replace(b"\\u00e9", b"\\u00E9")
     talk = raws(USER, {**calling("f", "other"), "content": ""}, result("other"))
 
-    filled = restored(talk, [stored], ["reasoning_content", *SIGNATURE], "tool_loop")
+    filled = restore_missing_fields(talk, [stored], ["reasoning_content", *SIGNATURE], "tool_loop")
 
     assert b'"reasoning_content":"\\u00E9"' in filled[1]
     assert b'"extra_content":{"google": {"thought_signature": "s+/=\\u00E9"}}' in filled[1]
@@ -72,7 +72,7 @@ def test_equal_calls_are_paired_from_the_newest_back() -> None:
     stored = raws(*(calling("f", thought=str(number)) for number in range(5)))
     talk = raws(USER, calling("f"), result(), answer("said by nobody"), calling("f"), result())
 
-    filled = restored(talk, stored, ["reasoning_content"], "tool_loop")
+    filled = restore_missing_fields(talk, stored, ["reasoning_content"], "tool_loop")
 
     assert [json.loads(filled[place]).get("reasoning_content") for place in (1, 3, 4)] == ["3", None, "4"]
 
@@ -82,7 +82,7 @@ def test_a_call_that_was_changed_gets_no_signature() -> None:
     changed["tool_calls"][0]["function"]["arguments"] = '{"a": 2}'
     talk = raws(USER, changed, result())
 
-    assert restored(talk, raws(calling("f", signature="s")), SIGNATURE, "tool_loop") == talk
+    assert restore_missing_fields(talk, raws(calling("f", signature="s")), SIGNATURE, "tool_loop") == talk
 
 
 def test_the_one_signature_of_parallel_calls_returns_to_its_call() -> None:
@@ -90,7 +90,9 @@ def test_the_one_signature_of_parallel_calls_returns_to_its_call() -> None:
     bare = calling("f", "1")["tool_calls"] + calling("g", "2")["tool_calls"]
     stored = raws({"role": "assistant", "content": None, "tool_calls": both})
 
-    filled = restored(raws(USER, {"role": "assistant", "tool_calls": bare}), stored, SIGNATURE, "tool_loop")
+    filled = restore_missing_fields(
+        raws(USER, {"role": "assistant", "tool_calls": bare}), stored, SIGNATURE, "tool_loop"
+    )
 
     assert json.loads(filled[1])["tool_calls"] == both
 
@@ -101,7 +103,9 @@ def test_a_client_that_drops_all_reasoning_still_satisfies_deepseek(messages: li
     dropped = [{name: value for name, value in m.items() if name != "reasoning_content"} for m in messages]
     stored = [raw for raw, m in zip(raws(*messages), messages, strict=True) if m["role"] == "assistant"]
 
-    filled = [json.loads(raw) for raw in restored(raws(*dropped), stored, ["reasoning_content"], "tool_turns")]
+    filled = [
+        json.loads(raw) for raw in restore_missing_fields(raws(*dropped), stored, ["reasoning_content"], "tool_turns")
+    ]
 
     said = [m for m in filled if m["content"] or m.get("refusal") or m.get("tool_calls") or m["role"] != "assistant"]
     rules.deepseek_api(said)

@@ -13,11 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
-from app.context.count.tokenizers import tokenizer_for
-from app.settings import load
-from app.upstream.provider import Quirks
+from app.context.count.tokenizers import load_tokenizer
+from app.settings import load_settings
+from app.upstream.provider import ProviderQuirks
 from app.upstream.quirks import apply_quirks
-from app.upstream.quirks.alternation import BRIDGE, OPENING
+from app.upstream.quirks.alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
 from tests.upstream.quirks.templates import rules
 from tests.upstream.quirks.templates.talks import talks
 
@@ -35,16 +35,16 @@ PRESETS = [*PROVIDER_RULES, *MODEL_RULES]
 
 
 @cache
-def preset(name: str) -> Quirks:
+def preset(name: str) -> ProviderQuirks:
     """The quirks of a provider or of a model of the example file, as the gateway puts them together."""
-    settings = load(str(PROVIDERS), environ={})
+    settings = load_settings(str(PROVIDERS), environ={})
     if name in settings.providers:
-        return Quirks(**settings.providers[name].quirks.model_dump())
+        return ProviderQuirks(**settings.providers[name].quirks.model_dump())
     model = settings.models[name]
-    return Quirks(**model.quirks.over(settings.providers[model.provider].quirks).model_dump())
+    return ProviderQuirks(**model.quirks.merge_over(settings.providers[model.provider].quirks).model_dump())
 
 
-def through(quirks: Quirks, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def through(quirks: ProviderQuirks, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     shown, _ = apply_quirks(quirks, [json.dumps(message).encode() for message in messages], {})
     return [json.loads(raw) for raw in shown]
 
@@ -124,24 +124,30 @@ def test_a_growing_conversation_keeps_its_beginning(name: str, data: st.DataObje
     assert through(preset(name), messages)[: len(before[:-1])] == before[:-1]
 
 
-COUNTER = TokenCounter(tokenizer_for("o200k_base"))
+COUNTER = TokenCounter(load_tokenizer("o200k_base"))
 
 
 @given(talks(tools=False))
 def test_merging_and_hoisting_never_weigh_more(messages: list[dict[str, Any]]) -> None:
-    flat = through(Quirks(flatten_text=True), messages)
+    flat = through(ProviderQuirks(flatten_text=True), messages)
 
-    for quirks in (Quirks(system_messages="first"), Quirks(system_messages="into_user"), Quirks(merge_same_role=True)):
-        assert COUNTER.request(through(quirks, flat)) <= COUNTER.request(flat)
+    for quirks in (
+        ProviderQuirks(system_messages="first"),
+        ProviderQuirks(system_messages="into_user"),
+        ProviderQuirks(merge_same_role=True),
+    ):
+        assert COUNTER.count_request(through(quirks, flat)) <= COUNTER.count_request(flat)
 
 
 @given(talks())
 def test_filled_in_turns_are_all_that_is_added(messages: list[dict[str, Any]]) -> None:
-    flat = through(Quirks(flatten_text=True), messages)
-    shown = through(Quirks(alternate_roles=True, system_messages="first"), flat)
-    added = [message for message in shown if message["content"] in (BRIDGE, OPENING)]
+    flat = through(ProviderQuirks(flatten_text=True), messages)
+    shown = through(ProviderQuirks(alternate_roles=True, system_messages="first"), flat)
+    added = [message for message in shown if message["content"] in (BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT)]
 
-    assert COUNTER.request(shown) <= COUNTER.request(flat) + sum(COUNTER.message(message) for message in added)
+    assert COUNTER.count_request(shown) <= COUNTER.count_request(flat) + sum(
+        COUNTER.count_message(message) for message in added
+    )
 
 
 def test_the_rules_refuse_what_openai_takes() -> None:

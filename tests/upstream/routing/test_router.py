@@ -10,8 +10,16 @@ import pytest
 
 from app.errors import ContextLengthExceeded, UpstreamUnavailable
 from app.upstream.protocols.openai import OpenAIProvider
-from app.upstream.provider import AnswerTimedOut, Call, ClientKey, ConnectionDropped, Deployment, Opened, Reply
-from app.upstream.routing.router import ModelRoute, Place, RetryPolicy, Router, retry_after_seconds
+from app.upstream.provider import (
+    AnswerTimedOut,
+    ClientKey,
+    ConnectionDropped,
+    ModelDeployment,
+    RoutedReply,
+    UpstreamReply,
+    UpstreamRequest,
+)
+from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router, parse_retry_after
 from tests.upstream.http.loopback_server import Received, loopback, whole
 from tests.upstream.scripted_provider import ScriptedProvider, Time, answer, by_name
 
@@ -26,7 +34,7 @@ class Bench:
     def __init__(self, *providers: ScriptedProvider, policy: RetryPolicy | None = None, jitter: float = 0.0) -> None:
         self.time = Time()
         self.router = Router(
-            {"m": ModelRoute(tuple(Place(provider.name) for provider in providers))},
+            {"m": ModelRoute(tuple(ConfiguredDeployment(provider.name) for provider in providers))},
             by_name(*providers),
             policy,
             sleep=self.time.sleep,
@@ -35,12 +43,12 @@ class Bench:
         )
         self.bodies: list[str] = []
 
-    async def open(self) -> Opened:
-        async def body_for(deployment: Deployment) -> bytes:
+    async def open(self) -> RoutedReply:
+        async def body_for(deployment: ModelDeployment) -> bytes:
             self.bodies.append(deployment.key)
             return deployment.key.encode()
 
-        return await self.router.open(
+        return await self.router.send(
             self.router.resolve("m"), body_for, path="/p", client_key=ClientKey("Bearer x", "a"), headers={"h": "1"}
         )
 
@@ -51,19 +59,19 @@ async def test_a_call_goes_to_the_first_deployment() -> None:
 
     opened = await bench.open()
 
-    assert (opened.reply.status, opened.deployment.key, opened.attempts) == (200, "a/m", 1)
-    assert first.calls == [Call("/p", b"a/m", authorization="Bearer x", headers={"h": "1"})]
+    assert (opened.reply.status, opened.deployment.key, opened.attempt_count) == (200, "a/m", 1)
+    assert first.calls == [UpstreamRequest("/p", b"a/m", authorization="Bearer x", headers={"h": "1"})]
     assert second.calls == []
 
 
 @pytest.mark.parametrize("failure", [answer(500), answer(503), answer(529), answer(429), answer(408), UNREACHABLE])
-async def test_what_may_pass_is_tried_again_with_growing_pauses(failure: Reply | BaseException) -> None:
+async def test_what_may_pass_is_tried_again_with_growing_pauses(failure: UpstreamReply | BaseException) -> None:
     provider = ScriptedProvider("a", failure, failure, answer())
     bench = Bench(provider)
 
     opened = await bench.open()
 
-    assert (opened.reply.status, opened.attempts) == (200, 3)
+    assert (opened.reply.status, opened.attempt_count) == (200, 3)
     assert bench.time.slept == [0.5, 1.0]
     assert bench.bodies == ["a/m"]
 
@@ -105,7 +113,7 @@ async def test_then_comes_the_next_deployment_with_a_body_of_its_own() -> None:
 
     opened = await bench.open()
 
-    assert (opened.deployment.key, opened.attempts) == ("b/m", 4)
+    assert (opened.deployment.key, opened.attempt_count) == ("b/m", 4)
     assert bench.bodies == ["a/m", "b/m"]
     assert second.calls[0].body == b"b/m"
 
@@ -121,8 +129,8 @@ async def test_when_all_fail_the_last_answer_reaches_the_client_as_it_was() -> N
 
     assert (opened.reply.status, await opened.reply.read()) == (503, b"overloaded")
     assert opened.reply.headers == {"x-request-id": "r"}
-    assert [piece async for piece in opened.reply.chunks()] == [b"overloaded"]
-    assert opened.attempts == 9
+    assert [piece async for piece in opened.reply.iter_bytes()] == [b"overloaded"]
+    assert opened.attempt_count == 9
 
 
 async def test_when_nobody_answers_that_is_the_error() -> None:
@@ -132,7 +140,7 @@ async def test_when_nobody_answers_that_is_the_error() -> None:
 
 @pytest.mark.parametrize(("failure", "how"), [(answer(503), "It answered 503."), (UNREACHABLE, "no connection")])
 async def test_the_log_says_how_a_deployment_failed(
-    failure: Reply | BaseException, how: str, caplog: pytest.LogCaptureFixture
+    failure: UpstreamReply | BaseException, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await Bench(ScriptedProvider("a", failure), ScriptedProvider("b")).open()
     assert caplog.messages == [f"a/m gave no usable answer, tries so far: 3. {how}"]
@@ -195,7 +203,7 @@ async def test_without_another_deployment_it_reaches_the_client() -> None:
 
     opened = await bench.open()
 
-    assert (opened.reply.status, opened.reply.headers["retry-after"], opened.attempts) == (429, "3600", 1)
+    assert (opened.reply.status, opened.reply.headers["retry-after"], opened.attempt_count) == (429, "3600", 1)
 
 
 async def test_waiting_has_a_limit_over_all_tries() -> None:
@@ -209,7 +217,7 @@ async def test_waiting_has_a_limit_over_all_tries() -> None:
 
 
 @pytest.mark.parametrize("refused", [answer(429, QUOTA), answer(503, x_should_retry="false")])
-async def test_what_waiting_cannot_mend_is_not_tried_again(refused: Reply) -> None:
+async def test_what_waiting_cannot_mend_is_not_tried_again(refused: UpstreamReply) -> None:
     first, second = ScriptedProvider("a", refused), ScriptedProvider("b")
 
     assert (await Bench(first, second).open()).deployment.key == "b/m"
@@ -219,22 +227,22 @@ async def test_what_waiting_cannot_mend_is_not_tried_again(refused: Reply) -> No
 async def test_a_body_that_cannot_be_made_for_the_first_deployment_is_an_error() -> None:
     bench = Bench(ScriptedProvider("a"))
 
-    async def too_long(_: Deployment) -> bytes:
+    async def too_long(_: ModelDeployment) -> bytes:
         raise ContextLengthExceeded("too long")
 
     with pytest.raises(ContextLengthExceeded):
-        await bench.router.open(bench.router.resolve("m"), too_long)
+        await bench.router.send(bench.router.resolve("m"), too_long)
 
 
 async def test_a_fallback_that_the_conversation_does_not_fit_is_left_out() -> None:
     bench = Bench(ScriptedProvider("a", answer(503, b"down")), ScriptedProvider("b"))
 
-    async def fits_only_the_first(deployment: Deployment) -> bytes:
+    async def fits_only_the_first(deployment: ModelDeployment) -> bytes:
         if deployment.key == "b/m":
             raise ContextLengthExceeded("too long")
         return b"{}"
 
-    opened = await bench.router.open(bench.router.resolve("m"), fits_only_the_first)
+    opened = await bench.router.send(bench.router.resolve("m"), fits_only_the_first)
     assert (opened.reply.status, await opened.reply.read()) == (503, b"down")
 
 
@@ -301,7 +309,7 @@ class TestBreaker:
         hanging = asyncio.Event()
 
         class Hanging(ScriptedProvider):
-            async def send(self, call: Call) -> Reply:
+            async def send(self, call: UpstreamRequest) -> UpstreamReply:
                 if len(self.calls) == 3:
                     self.calls.append(call)
                     hanging.set()
@@ -324,15 +332,15 @@ class TestBreaker:
 
     async def test_names_that_clients_make_up_do_not_pile_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("app.upstream.routing.router.MOST_BREAKERS", 2)
-        routes = {f"m{number}": ModelRoute((Place("a", f"m{number}"),)) for number in range(4)}
+        routes = {f"m{number}": ModelRoute((ConfiguredDeployment("a", f"m{number}"),)) for number in range(4)}
         time = Time()
         router = Router(routes, by_name(ScriptedProvider("a")), sleep=time.sleep, clock=time.clock, random=lambda: 0.0)
 
-        async def body_for(deployment: Deployment) -> bytes:
+        async def body_for(deployment: ModelDeployment) -> bytes:
             return b""
 
         for name in routes:
-            await router.open(router.resolve(name), body_for, path="/p", client_key=None, headers={})
+            await router.send(router.resolve(name), body_for, path="/p", client_key=None, headers={})
 
         assert sorted(router._breakers) == ["a/m2", "a/m3"]
 
@@ -340,10 +348,10 @@ class TestBreaker:
 def test_a_date_to_retry_after_is_taken_against_the_answers_own_clock() -> None:
     date, later = "Sat, 21 Nov 2026 22:00:00 GMT", "Sat, 21 Nov 2026 22:00:07 GMT"
 
-    assert retry_after_seconds({"date": date, "retry-after": later}) == 7
-    assert retry_after_seconds({"date": later, "retry-after": date}) == 0
-    assert retry_after_seconds({"retry-after": later}) is None
-    assert retry_after_seconds({}) is None
+    assert parse_retry_after({"date": date, "retry-after": later}) == 7
+    assert parse_retry_after({"date": later, "retry-after": date}) == 0
+    assert parse_retry_after({"retry-after": later}) is None
+    assert parse_retry_after({}) is None
 
 
 async def test_an_idle_connection_that_the_server_closed_does_not_fail_a_call() -> None:
@@ -357,15 +365,19 @@ async def test_an_idle_connection_that_the_server_closed_does_not_fail_a_call() 
         provider = OpenAIProvider("a", server.url)
         time = Time()
         router = Router(
-            {"*": ModelRoute((Place("a"),))}, {"a": provider}, sleep=time.sleep, clock=time.clock, random=lambda: 0.0
+            {"*": ModelRoute((ConfiguredDeployment("a"),))},
+            {"a": provider},
+            sleep=time.sleep,
+            clock=time.clock,
+            random=lambda: 0.0,
         )
 
-        async def body_for(_: Deployment) -> bytes:
+        async def body_for(_: ModelDeployment) -> bytes:
             return b"{}"
 
         for attempts in (1, 2):
-            opened = await router.open(router.resolve("m"), body_for)
-            assert (opened.reply.status, opened.attempts) == (200, attempts)
+            opened = await router.send(router.resolve("m"), body_for)
+            assert (opened.reply.status, opened.attempt_count) == (200, attempts)
             await opened.reply.read()
         assert time.slept == [0.0]
         await provider.aclose()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ModelNotFound
-from app.upstream.provider import Quirks
-from app.upstream.routing.routes import ModelRoute, Place, Routes
+from app.upstream.provider import ProviderQuirks
+from app.upstream.routing.routes import ConfiguredDeployment, ModelRoute, Routes
 from tests.upstream.scripted_provider import ScriptedProvider, by_name
 
 PROVIDERS = by_name(ScriptedProvider("a"), ScriptedProvider("b"))
 
 
-def route(*places: Place | str, fallbacks: tuple[str, ...] = (), aliases: tuple[str, ...] = ()) -> ModelRoute:
-    return ModelRoute(tuple(Place(p) if isinstance(p, str) else p for p in places), fallbacks, aliases)
+def route(
+    *places: ConfiguredDeployment | str, fallbacks: tuple[str, ...] = (), aliases: tuple[str, ...] = ()
+) -> ModelRoute:
+    return ModelRoute(tuple(ConfiguredDeployment(p) if isinstance(p, str) else p for p in places), fallbacks, aliases)
 
 
 def keys(routes: Routes, model: str) -> list[str]:
@@ -22,7 +24,11 @@ def keys(routes: Routes, model: str) -> list[str]:
 
 def test_a_name_stands_for_its_places_then_its_fallbacks() -> None:
     routes = Routes(
-        {"m": route("a", Place("b", "m-eu"), fallbacks=("n",)), "n": route("b", fallbacks=("o",)), "o": route("a")},
+        {
+            "m": route("a", ConfiguredDeployment("b", "m-eu"), fallbacks=("n",)),
+            "n": route("b", fallbacks=("o",)),
+            "o": route("a"),
+        },
         PROVIDERS,
     )
 
@@ -47,9 +53,13 @@ def test_an_alias_is_asked_for_under_the_models_own_name() -> None:
 
 
 def test_another_name_for_a_configured_model_takes_over_what_is_known_of_it() -> None:
-    known = Place("a", None, 9000, 100, "cl100k_base", Quirks(merge_same_role=True))
+    known = ConfiguredDeployment("a", None, 9000, 100, "cl100k_base", ProviderQuirks(merge_same_role=True))
     routes = Routes(
-        {"m": route(known), "fast": route(Place("a", "m", max_output_tokens=50)), "far": route(Place("b", "m"))},
+        {
+            "m": route(known),
+            "fast": route(ConfiguredDeployment("a", "m", max_output_tokens=50)),
+            "far": route(ConfiguredDeployment("b", "m")),
+        },
         PROVIDERS,
     )
 
@@ -61,7 +71,7 @@ def test_another_name_for_a_configured_model_takes_over_what_is_known_of_it() ->
 
 
 def test_the_wildcard_passes_any_other_name_on() -> None:
-    routes = Routes({"m": route("a"), "*": route(Place("b", context_window=5))}, PROVIDERS)
+    routes = Routes({"m": route("a"), "*": route(ConfiguredDeployment("b", context_window=5))}, PROVIDERS)
 
     assert keys(routes, "m") == ["a/m"]
     assert keys(routes, "vendor/any-model") == ["b/vendor/any-model"]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.provider import ClientKey, Deployment, Window
+from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment
 from app.upstream.routing import window_registry
-from app.upstream.routing.windows import ListPolicy, Windows
+from app.upstream.routing.windows import ContextWindows, ModelListPolicy
 from tests.upstream.scripted_provider import ScriptedProvider, Time
 
-FAST = ListPolicy(wait_seconds=0.02)
+FAST = ModelListPolicy(max_wait_seconds=0.02)
 
 
 def provider(*entries: dict[str, Any]) -> ScriptedProvider:
@@ -22,67 +22,71 @@ def provider(*entries: dict[str, Any]) -> ScriptedProvider:
     return made
 
 
-def windows(learned: dict[str, int] | None = None, time: Time | None = None, **more: Any) -> Windows:
-    return Windows(learned, clock=(time or Time()).clock, default_tokens=5000, **more)
+def windows(learned: dict[str, int] | None = None, time: Time | None = None, **more: Any) -> ContextWindows:
+    return ContextWindows(learned, clock=(time or Time()).clock, default_tokens=5000, **more)
 
 
 async def test_configuration_comes_first_and_asks_nobody() -> None:
     listed = provider({"id": "gpt-4o", "context_window": 1000})
 
-    window = await windows().of(Deployment(listed, "gpt-4o", context_window=9000, max_output_tokens=7))
+    window = await windows().find_window(ModelDeployment(listed, "gpt-4o", context_window=9000, max_output_tokens=7))
 
-    assert window == Window(9000, "config", 7)
+    assert window == ContextWindow(9000, "config", 7)
     assert listed.list_asked == 0
 
 
 async def test_then_comes_the_providers_own_list() -> None:
-    window = await windows().of(Deployment(provider({"id": "gpt-4o", "max_model_len": 32768}), "gpt-4o"))
+    window = await windows().find_window(ModelDeployment(provider({"id": "gpt-4o", "max_model_len": 32768}), "gpt-4o"))
 
-    assert window == Window(32768, "upstream")
+    assert window == ContextWindow(32768, "upstream")
 
 
 async def test_then_what_an_overflow_taught() -> None:
-    window = await windows({"p/gpt-4o": 9999}).of(Deployment(provider({"id": "gpt-4o"}, {"id": "x"}), "gpt-4o"))
+    window = await windows({"p/gpt-4o": 9999}).find_window(
+        ModelDeployment(provider({"id": "gpt-4o"}, {"id": "x"}), "gpt-4o")
+    )
 
     assert (window.tokens, window.source) == (9999, "learned")
 
 
 async def test_then_the_registry() -> None:
-    window = await windows().of(Deployment(provider(), "openai/gpt-4o-2024-08-06"))
+    window = await windows().find_window(ModelDeployment(provider(), "openai/gpt-4o-2024-08-06"))
 
-    assert window == Window(128_000, "registry", 16_384)
+    assert window == ContextWindow(128_000, "registry", 16_384)
 
 
 async def test_and_at_last_a_stated_default() -> None:
-    assert await windows().of(Deployment(provider(), "nobody-knows-it")) == Window(5000, "default")
+    assert await windows().find_window(ModelDeployment(provider(), "nobody-knows-it")) == ContextWindow(5000, "default")
 
 
 async def test_an_overflow_teaches_at_once_and_only_news_is_news() -> None:
-    known, deployment = windows(), Deployment(provider(), "m")
+    known, deployment = windows(), ModelDeployment(provider(), "m")
 
-    assert known.learned("p/m", 4096)
-    assert not known.learned("p/m", 4096)
-    assert not known.learned("p/m", 0)
-    assert not known.learned("p/m", 10**12)
-    assert (await known.of(deployment)).tokens == 4096
-    assert known.learned("p/m", 6000)
-    assert (await known.of(deployment)).tokens == 6000
+    assert known.learn_limit("p/m", 4096)
+    assert not known.learn_limit("p/m", 4096)
+    assert not known.learn_limit("p/m", 0)
+    assert not known.learn_limit("p/m", 10**12)
+    assert (await known.find_window(deployment)).tokens == 4096
+    assert known.learn_limit("p/m", 6000)
+    assert (await known.find_window(deployment)).tokens == 6000
 
 
 @pytest.mark.parametrize(
-    ("taught", "expected"), [(4096, Window(4096, "learned", 7)), (9000, Window(8000, "config", 7))]
+    ("taught", "expected"), [(4096, ContextWindow(4096, "learned", 7)), (9000, ContextWindow(8000, "config", 7))]
 )
-async def test_what_was_taught_wins_over_configuration_only_where_it_is_smaller(taught: int, expected: Window) -> None:
-    deployment = Deployment(provider(), "m", context_window=8000, max_output_tokens=7)
+async def test_what_was_taught_wins_over_configuration_only_where_it_is_smaller(
+    taught: int, expected: ContextWindow
+) -> None:
+    deployment = ModelDeployment(provider(), "m", context_window=8000, max_output_tokens=7)
 
-    assert await windows({"p/m": taught}).of(deployment) == expected
+    assert await windows({"p/m": taught}).find_window(deployment) == expected
 
 
 @pytest.mark.parametrize(("taught", "source"), [(4096, "learned"), (9000, "upstream")])
 async def test_what_was_taught_wins_over_the_list_only_where_it_is_smaller(taught: int, source: str) -> None:
-    deployment = Deployment(provider({"id": "m", "context_length": 8000}), "m")
+    deployment = ModelDeployment(provider({"id": "m", "context_length": 8000}), "m")
 
-    assert (await windows({"p/m": taught}).of(deployment)).source == source
+    assert (await windows({"p/m": taught}).find_window(deployment)).source == source
 
 
 @pytest.mark.parametrize(
@@ -108,18 +112,20 @@ async def test_what_was_taught_wins_over_the_list_only_where_it_is_smaller(taugh
 async def test_every_servers_field_for_it_is_understood(
     entry: dict[str, Any], tokens: int, max_output: int | None
 ) -> None:
-    window = await windows().of(Deployment(provider({"id": "m", **entry}, {"id": "other"}), "m"))
+    window = await windows().find_window(ModelDeployment(provider({"id": "m", **entry}, {"id": "other"}), "m"))
 
-    assert window == Window(tokens, "upstream", max_output)
+    assert window == ContextWindow(tokens, "upstream", max_output)
 
 
 @pytest.mark.parametrize("value", ["4096", None, True, 0, -1, 4096.5, 10**15, {}])
 async def test_nonsense_in_a_list_is_not_believed(value: object) -> None:
-    assert (await windows().of(Deployment(provider({"id": "m", "context_length": value}), "m"))).source == "default"
+    assert (
+        await windows().find_window(ModelDeployment(provider({"id": "m", "context_length": value}), "m"))
+    ).source == "default"
 
 
 async def test_a_server_of_one_model_serves_it_under_any_name() -> None:
-    window = await windows().of(Deployment(provider({"id": "/models/x.gguf", "n_ctx": 2048}), "whatever"))
+    window = await windows().find_window(ModelDeployment(provider({"id": "/models/x.gguf", "n_ctx": 2048}), "whatever"))
 
     assert window.tokens == 2048
 
@@ -127,21 +133,21 @@ async def test_a_server_of_one_model_serves_it_under_any_name() -> None:
 async def test_another_models_window_is_not_taken() -> None:
     entries = ({"id": "a", "n_ctx": 2048}, {"id": "b", "n_ctx": 4096})
 
-    assert (await windows().of(Deployment(provider(*entries), "c"))).source == "default"
+    assert (await windows().find_window(ModelDeployment(provider(*entries), "c"))).source == "default"
 
 
 async def test_a_name_with_geminis_prefix_is_found() -> None:
     entries = ({"id": "models/m", "inputTokenLimit": 9000}, {"id": "models/n"})
 
-    assert (await windows().of(Deployment(provider(*entries), "m"))).tokens == 9000
+    assert (await windows().find_window(ModelDeployment(provider(*entries), "m"))).tokens == 9000
 
 
 async def test_a_list_is_fetched_once_for_all_requests() -> None:
     listed = provider({"id": "m", "n_ctx": 4096})
     known = windows()
 
-    found = await asyncio.gather(*(known.of(Deployment(listed, "m")) for _ in range(10)))
-    found += [await known.of(Deployment(listed, "n"))]
+    found = await asyncio.gather(*(known.find_window(ModelDeployment(listed, "m")) for _ in range(10)))
+    found += [await known.find_window(ModelDeployment(listed, "n"))]
 
     assert {window.tokens for window in found} == {4096}
     assert listed.list_asked == 1
@@ -150,15 +156,15 @@ async def test_a_list_is_fetched_once_for_all_requests() -> None:
 async def test_a_list_that_is_not_fresh_is_used_while_a_new_one_is_fetched() -> None:
     listed, time = provider({"id": "m", "n_ctx": 4096}), Time()
     known = windows(time=time)
-    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    assert (await known.find_window(ModelDeployment(listed, "m"))).tokens == 4096
 
     listed.listed, listed.list_gate = [{"id": "m", "n_ctx": 8192}], asyncio.Event()
     time.now += 601
-    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    assert (await known.find_window(ModelDeployment(listed, "m"))).tokens == 4096
     listed.list_gate.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (await known.of(Deployment(listed, "m"))).tokens == 8192
+    assert (await known.find_window(ModelDeployment(listed, "m"))).tokens == 8192
     assert listed.list_asked == 2
 
 
@@ -168,23 +174,23 @@ async def test_a_failure_is_remembered_for_a_while() -> None:
     known = windows(time=time)
 
     for _ in range(3):
-        assert (await known.of(Deployment(listed, "m"))).source == "default"
+        assert (await known.find_window(ModelDeployment(listed, "m"))).source == "default"
     assert listed.list_asked == 1
     time.now += 61
     listed.listed = [{"id": "m", "n_ctx": 4096}]
-    await known.of(Deployment(listed, "m"))
+    await known.find_window(ModelDeployment(listed, "m"))
     await asyncio.sleep(0)
-    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    assert (await known.find_window(ModelDeployment(listed, "m"))).tokens == 4096
 
 
 async def test_a_list_that_wants_the_clients_key_is_asked_again_with_it() -> None:
     listed = provider()
     listed.listed = UpstreamUnavailable("401")
     known = windows()
-    known.prefetch([listed])
-    assert (await known.of(Deployment(listed, "m"))).source == "default"
+    known.prefetch_model_lists([listed])
+    assert (await known.find_window(ModelDeployment(listed, "m"))).source == "default"
     listed.listed = [{"id": "m", "n_ctx": 4096}]
-    assert (await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "p"))).tokens == 4096
+    assert (await known.find_window(ModelDeployment(listed, "m"), ClientKey("Bearer theirs", "p"))).tokens == 4096
     assert listed.list_asked == 2
 
 
@@ -193,7 +199,7 @@ async def test_a_key_that_is_not_meant_for_a_provider_is_no_reason_to_ask_for_it
     listed.listed = UpstreamUnavailable("401")
     known = windows()
     for _ in range(3):
-        await known.of(Deployment(listed, "m"), ClientKey("Bearer theirs", "another"))
+        await known.find_window(ModelDeployment(listed, "m"), ClientKey("Bearer theirs", "another"))
     assert listed.list_asked == 1
 
 
@@ -203,17 +209,17 @@ async def test_a_slow_list_delays_requests_once_and_shortly() -> None:
     known = windows(time=time, lists=FAST)
 
     async with asyncio.timeout(5):
-        first = await asyncio.gather(*(known.of(Deployment(listed, "m")) for _ in range(5)))
+        first = await asyncio.gather(*(known.find_window(ModelDeployment(listed, "m")) for _ in range(5)))
     assert {window.source for window in first} == {"default"}
 
     time.now += 1
-    later = asyncio.ensure_future(known.of(Deployment(listed, "m")))
+    later = asyncio.ensure_future(known.find_window(ModelDeployment(listed, "m")))
     await asyncio.sleep(0)
     assert later.done()
     listed.list_gate.set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (await known.of(Deployment(listed, "m"))).tokens == 4096
+    assert (await known.find_window(ModelDeployment(listed, "m"))).tokens == 4096
     await known.aclose()
 
 
@@ -221,7 +227,7 @@ async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     listed = provider()
     listed.list_gate = asyncio.Event()
     known = windows(lists=FAST)
-    known.prefetch([listed])
+    known.prefetch_model_lists([listed])
     await asyncio.sleep(0)
     assert listed.list_asked == 1
 
@@ -244,12 +250,12 @@ async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     ],
 )
 def test_names_are_known_with_prefixes_dates_and_versions(name: str, same_as: str) -> None:
-    assert window_registry.find(name) == window_registry.find(same_as) is not None
+    assert window_registry.find_known_window(name) == window_registry.find_known_window(same_as) is not None
 
 
 @pytest.mark.parametrize("name", ["", "/", "-2024-01-01", "gpt", "sim-8k", "x" * 100_000, "ü/ö:ä"])
 def test_other_names_are_not_guessed_at(name: str) -> None:
-    assert window_registry.find(name) is None
+    assert window_registry.find_known_window(name) is None
 
 
 @pytest.mark.parametrize(
@@ -263,13 +269,13 @@ def test_other_names_are_not_guessed_at(name: str) -> None:
 def test_well_known_models_have_the_limits_that_their_makers_state(
     name: str, limits: tuple[int, int | None, int]
 ) -> None:
-    assert window_registry.find(name) == limits
+    assert window_registry.find_known_window(name) == limits
 
 
 def test_the_table_is_small_and_sane() -> None:
-    assert window_registry.PATH.stat().st_size < 60_000
+    assert window_registry.WINDOW_TABLE_PATH.stat().st_size < 60_000
     for name in ("gpt-4.1", "o3", "deepseek-chat", "mistral-large-latest", "grok-4", "qwen3-32b"):
-        limits = window_registry.find(name)
+        limits = window_registry.find_known_window(name)
         assert limits is not None
         context, max_input, max_output = limits
         assert 30_000 <= context <= 2_000_000

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from app.context.count.vocabulary.character_classes import LETTER, LOWER, NUMBER, SPACE, UPPER
-from app.context.count.vocabulary.rank_lookup import Lookup
+from app.context.count.vocabulary.rank_lookup import RankLookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Vocabulary:
     """Of the unpacked table, as `tiktoken_ext.openai_public` pins it."""
     pattern: str
     class_pattern: str
-    """The same for `re`, and text that is put as `classes.classified` does."""
+    """The same for `re`, and text that is put as `classes.classify_characters` does."""
 
-    def ranks(self) -> dict[bytes, int]:
+    def read_ranks(self) -> dict[bytes, int]:
         """Token bytes to rank, from the table beside this file: some 200,000 entries, a few hundred milliseconds.
 
         Raises:
@@ -42,9 +42,9 @@ class Vocabulary:
         lines = (line.split() for line in table.splitlines())
         return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
 
-    def lookup(self) -> Lookup:
+    def read_rank_lookup(self) -> RankLookup:
         """The same entries in the form that needs no unpacking: read in a millisecond."""
-        return Lookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
+        return RankLookup(files(__name__).joinpath(f"{self.name}.lookup").read_bytes())
 
 
 _UPPER: Final = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
@@ -113,21 +113,21 @@ VOCABULARIES: Final = {
 
 
 @cache
-def _models() -> dict[str, Any]:
+def _load_models() -> dict[str, Any]:
     loaded: dict[str, Any] = orjson.loads(files(__name__).joinpath("models.json").read_bytes())
     return loaded
 
 
 @cache
-def encoding_for(model: str) -> str:
+def find_encoding_name(model: str) -> str:
     """The name of a model's encoding; o200k_base for a model that is not known.
 
     `provider/model`, fine-tunes (`ft:gpt-4o-mini:acme::id`) and dated versions (`gpt-4o-2024-08-06`) are the model
     they name: the longest prefix in models.json that ends at a word's end decides.
     """
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
-    known: dict[str, str] = _models()["prefixes"]
+    known: dict[str, str] = _load_models()["prefixes"]
     for end in range(len(name), 0, -1):
         if name[:end] in known and (end == len(name) or not name[end].isalnum()):
             return known[name[:end]]
-    return str(_models()["default"])
+    return str(_load_models()["default"])

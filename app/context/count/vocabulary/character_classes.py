@@ -17,30 +17,30 @@ NUMBER: Final = f"0-9{_NUMBER}"
 SPACE: Final = f"\\t-\\r {_SPACE}"
 """What stands between brackets for a class. `UPPER` and `LOWER` share the letters without case, and marks."""
 
-_OF_CATEGORY: Final = {"Lu": _UPPER, "Lt": _UPPER, "Ll": _LOWER, "Lm": _LETTER, "Lo": _LETTER}
+_CLASS_BY_CATEGORY: Final = {"Lu": _UPPER, "Lt": _UPPER, "Ll": _LOWER, "Lm": _LETTER, "Lo": _LETTER}
 _WHITE_SPACE: Final = frozenset("\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
 _LAST_ASCII: Final = 0x7F
 _LAST_OF_PLANE: Final = 0xFFFF
 
 
-def classified(text: str) -> str | None:
+def classify_characters(text: str) -> str | None:
     """A text of the same length in which `re` finds what the patterns mean; None: it has characters that one version of
     Unicode may class otherwise than another."""
     if text.isascii():
         return text
-    put = text.translate(_CLASSES)
+    put = text.translate(_CHARACTER_CLASSES)
     return None if _UNSURE in put else put
 
 
-class _Classes(dict[int, str]):
+class _CharacterClasses(dict[int, str]):
     """From a character to the one that stands for it, settled when it is first met."""
 
     def __missing__(self, code: int) -> str:
-        found = self[code] = _class_of(chr(code))
+        found = self[code] = _find_character_class(chr(code))
         return found
 
 
-def _class_of(character: str) -> str:
+def _find_character_class(character: str) -> str:
     if ord(character) <= _LAST_ASCII or character == _LONG_S:
         return character
     if character in _WHITE_SPACE:
@@ -50,7 +50,7 @@ def _class_of(character: str) -> str:
         return _UNSURE
     if category[0] in "MN":
         return _MARK if category[0] == "M" else _NUMBER
-    return _OF_CATEGORY.get(category, _OTHER)
+    return _CLASS_BY_CATEGORY.get(category, _OTHER)
 
 
-_CLASSES: Final = _Classes()
+_CHARACTER_CLASSES: Final = _CharacterClasses()

@@ -10,22 +10,22 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
-BUCKETS: Final = 1 << 16
+BUCKET_COUNT: Final = 1 << 16
 OFFSET_BYTES: Final = 4
 RANK_BYTES: Final = 3
-HEADER_BYTES: Final = (BUCKETS + 1) * OFFSET_BYTES
+HEADER_BYTES: Final = (BUCKET_COUNT + 1) * OFFSET_BYTES
 
 
-class Lookup:
+class RankLookup:
     """Token bytes to rank, in a microsecond and in as much memory as the file has bytes."""
 
     def __init__(self, table: bytes) -> None:
         self._table = table
 
-    def rank(self, token: bytes) -> int | None:
+    def find_rank(self, token: bytes) -> int | None:
         """The rank of a token; None: it is none."""
         table = self._table
-        slot = (zlib.crc32(token) & (BUCKETS - 1)) * OFFSET_BYTES
+        slot = (zlib.crc32(token) & (BUCKET_COUNT - 1)) * OFFSET_BYTES
         at = int.from_bytes(table[slot : slot + OFFSET_BYTES], "little")
         end = int.from_bytes(table[slot + OFFSET_BYTES : slot + 2 * OFFSET_BYTES], "little")
         length = len(token)
@@ -37,12 +37,12 @@ class Lookup:
         return None
 
 
-def packed(ranks: Mapping[bytes, int]) -> bytes:
-    """A table in the form that `Lookup` reads; the same bytes for the same table."""
-    buckets: list[list[bytes]] = [[] for _ in range(BUCKETS)]
+def pack_ranks(ranks: Mapping[bytes, int]) -> bytes:
+    """A table in the form that `RankLookup` reads; the same bytes for the same table."""
+    buckets: list[list[bytes]] = [[] for _ in range(BUCKET_COUNT)]
     for token, rank in sorted(ranks.items(), key=lambda entry: entry[1]):
         record = bytes([len(token)]) + token + rank.to_bytes(RANK_BYTES, "little")
-        buckets[zlib.crc32(token) & (BUCKETS - 1)].append(record)
+        buckets[zlib.crc32(token) & (BUCKET_COUNT - 1)].append(record)
     offsets, at = bytearray(), HEADER_BYTES
     for bucket in buckets:
         offsets += at.to_bytes(OFFSET_BYTES, "little")

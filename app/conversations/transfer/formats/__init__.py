@@ -1,1 +1,1 @@
-"""Histories as other programs write them: bytes → `Imported`. Pure parsers, one file per format."""
+"""Histories as other programs write them: bytes → `ImportedConversation`. Pure parsers, one file per format."""

@@ -16,30 +16,30 @@ from typing import Any, Final
 
 from app.conversation.messages import Message
 from app.conversations.transfer.formats.imported_history import (
-    Branch,
-    Imported,
+    ImportedBranch,
+    ImportedConversation,
     ImportedMessage,
-    an_array,
-    an_object,
-    decoded,
-    inside,
-    noticed,
-    refused,
-    time_of,
+    build_warning,
+    decode_json,
+    expect_array,
+    expect_object,
+    field_location,
+    format_error,
+    parse_unix_seconds,
 )
 
 EXPECTED: Final = "a conversation of a ChatGPT export: an object with a 'mapping'"
 EXPECTED_NODE: Final = "a node: an object with 'parent' and 'message'"
-TEXTUAL: Final = ("text", "multimodal_text")
+TEXT_CONTENT_TYPES: Final = ("text", "multimodal_text")
 """Kinds of content that a chat shows."""
 MAX_BRANCHES: Final = 64
-LEFT_OUT: Final = "[{kind} left out]"
-KINDS_OF_PART: Final = {"image_asset_pointer": "image", "audio_asset_pointer": "audio", "video_container": "video"}
+OMITTED_TEXT: Final = "[{kind} left out]"
+PART_KINDS: Final = {"image_asset_pointer": "image", "audio_asset_pointer": "audio", "video_container": "video"}
 
 Nodes = Mapping[str, Mapping[str, Any]]
 
 
-def read(texts: Sequence[tuple[str, bytes]]) -> list[Imported]:
+def parse_export(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
     """The conversations of an export, those without any message left out.
 
     Args:
@@ -48,92 +48,99 @@ def read(texts: Sequence[tuple[str, bytes]]) -> list[Imported]:
     Raises:
         InvalidRequest: one of them is no conversation of such an export.
     """
-    found = [_conversation(an_object(decoded(raw, where, EXPECTED), where, EXPECTED), where) for where, raw in texts]
+    found = [
+        _parse_conversation(expect_object(decode_json(raw, where, EXPECTED), where, EXPECTED), where)
+        for where, raw in texts
+    ]
     return [conversation for conversation in found if conversation.messages]
 
 
-def _conversation(told: Mapping[str, Any], where: str) -> Imported:
-    tree = _Tree(an_object(told.get("mapping"), inside(where, "mapping"), "an object of nodes by their id"), where)
+def _parse_conversation(fields: Mapping[str, Any], where: str) -> ImportedConversation:
+    tree = _MessageTree(
+        expect_object(fields.get("mapping"), field_location(where, "mapping"), "an object of nodes by their id"), where
+    )
     warnings: list[str] = []
-    leaf = told.get("current_node")
+    leaf = fields.get("current_node")
     if not isinstance(leaf, str) or leaf not in tree.nodes:
-        leaf = tree.newest_leaf()
-        warnings.append(noticed(where, "'current_node' names no node; the newest path was taken."))
+        leaf = tree.find_newest_leaf()
+        warnings.append(build_warning(where, "'current_node' names no node; the newest path was taken."))
     if leaf is None:
-        return Imported(messages=(), where=where)
-    paths, too_many = _paths(tree, leaf)
+        return ImportedConversation(messages=(), location=where)
+    paths, too_many = _collect_paths(tree, leaf)
     if too_many:
-        warnings.append(noticed(where, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept."))
-    title = told.get("title")
-    return Imported(
+        warnings.append(build_warning(where, f"{too_many} further branches were left out; {MAX_BRANCHES} were kept."))
+    title = fields.get("title")
+    return ImportedConversation(
         messages=tuple(paths[0]) if paths else (),
-        where=where,
+        location=where,
         title=title if isinstance(title, str) and title else None,
-        created_at=time_of(told.get("create_time")),
-        branches=tuple(_branches(paths)),
-        warnings=(*warnings, *tree.warnings()),
+        created_at=parse_unix_seconds(fields.get("create_time")),
+        branches=tuple(_build_branches(paths)),
+        warnings=(*warnings, *tree.build_warnings()),
     )
 
 
-def _paths(tree: _Tree, current: str) -> tuple[list[list[ImportedMessage]], int]:
+def _collect_paths(tree: _MessageTree, current: str) -> tuple[list[list[ImportedMessage]], int]:
     """The current path and, oldest first, those to the other leaves, as chat messages; and how many were too many.
     Paths on which nothing is said are none, and those that say the same are one."""
     leaves = [current, *(leaf for leaf in tree.leaves if leaf != current)]
-    paths = {_key(path): path for leaf in leaves if (path := tree.messages_to(leaf))}
+    paths = {_path_key(path): path for leaf in leaves if (path := tree.collect_messages_to(leaf))}
     kept = list(paths.values())[: MAX_BRANCHES + 1]
     return kept, len(paths) - len(kept)
 
 
-def _key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
-    return tuple(one.where for one in path)
+def _path_key(path: Sequence[ImportedMessage]) -> tuple[str, ...]:
+    return tuple(one.location for one in path)
 
 
-def _branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[Branch]:
+def _build_branches(paths: Sequence[Sequence[ImportedMessage]]) -> list[ImportedBranch]:
     """Each further path as a branch of that before it with which it shares most; one that is but the beginning of
     another is part of it already."""
-    branches: list[Branch] = []
+    branches: list[ImportedBranch] = []
     standing = list(paths[:1])
     for path in paths[1:]:
-        shared = [_shared(path, other) for other in standing]
+        shared = [_count_shared_messages(path, other) for other in standing]
         if max(shared) == len(path):
             continue
         of = shared.index(max(shared))
-        branches.append(Branch(of=of, shared=shared[of], messages=tuple(path[shared[of] :])))
+        branches.append(ImportedBranch(parent_index=of, shared_messages=shared[of], messages=tuple(path[shared[of] :])))
         standing.append(path)
     return branches
 
 
-def _shared(one: Sequence[ImportedMessage], other: Sequence[ImportedMessage]) -> int:
+def _count_shared_messages(one: Sequence[ImportedMessage], other: Sequence[ImportedMessage]) -> int:
     count = 0
     for mine, others in zip(one, other, strict=False):
-        if mine.where != others.where:
+        if mine.location != others.location:
             break
         count += 1
     return count
 
 
-class _Tree:
+class _MessageTree:
     """The nodes of one conversation."""
 
     def __init__(self, nodes: Mapping[str, Any], where: str) -> None:
         self._where = where
-        self.nodes: Nodes = {name: an_object(node, self._place(name), EXPECTED_NODE) for name, node in nodes.items()}
+        self.nodes: Nodes = {
+            name: expect_object(node, self._node_path(name), EXPECTED_NODE) for name, node in nodes.items()
+        }
         self._messages: dict[str, ImportedMessage | None] = {}
-        self._left_out: Counter[str] = Counter()
-        self._parents = {name: self._parent_of(name) for name in self.nodes}
+        self._omitted_counts: Counter[str] = Counter()
+        self._parents = {name: self._read_parent(name) for name in self.nodes}
         parents = set(self._parents.values())
-        self.leaves = sorted((name for name in self.nodes if name not in parents), key=self._time)
+        self.leaves = sorted((name for name in self.nodes if name not in parents), key=self._read_time)
 
-    def _parent_of(self, name: str) -> str | None:
+    def _read_parent(self, name: str) -> str | None:
         parent = self.nodes[name].get("parent")
         if parent is None or (isinstance(parent, str) and parent in self.nodes):
             return parent
-        raise refused(f"{self._place(name)}.parent", "the id of a node, or null")
+        raise format_error(f"{self._node_path(name)}.parent", "the id of a node, or null")
 
-    def newest_leaf(self) -> str | None:
+    def find_newest_leaf(self) -> str | None:
         return self.leaves[-1] if self.leaves else None
 
-    def messages_to(self, leaf: str) -> list[ImportedMessage]:
+    def collect_messages_to(self, leaf: str) -> list[ImportedMessage]:
         """The chat messages from the root to a node.
 
         Raises:
@@ -143,90 +150,90 @@ class _Tree:
         name: str | None = leaf
         while name is not None:
             if name in path:
-                raise refused(f"{self._place(name)}.parent", "a node that does not descend from this one")
+                raise format_error(f"{self._node_path(name)}.parent", "a node that does not descend from this one")
             path[name] = None
             name = self._parents[name]
-        found = (self._message(name) for name in reversed(path))
+        found = (self._find_message(name) for name in reversed(path))
         return [message for message in found if message is not None]
 
-    def warnings(self) -> list[str]:
+    def build_warnings(self) -> list[str]:
         """What was left out, by kind."""
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self._left_out.items()))
-        return [noticed(self._where, f"left out: {told}.")] if told else []
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(self._omitted_counts.items()))
+        return [build_warning(self._where, f"left out: {told}.")] if told else []
 
-    def _place(self, name: str) -> str:
-        return inside(self._where, f"mapping[{name!r}]")
+    def _node_path(self, name: str) -> str:
+        return field_location(self._where, f"mapping[{name!r}]")
 
-    def _time(self, name: str) -> float:
+    def _read_time(self, name: str) -> float:
         message = self.nodes[name].get("message")
         moment = message.get("create_time") if isinstance(message, dict) else None
         return float(moment) if isinstance(moment, int | float) else 0.0
 
-    def _message(self, name: str) -> ImportedMessage | None:
+    def _find_message(self, name: str) -> ImportedMessage | None:
         if name not in self._messages:
-            self._messages[name] = self._read(name)
+            self._messages[name] = self._parse_node(name)
         return self._messages[name]
 
-    def _read(self, name: str) -> ImportedMessage | None:
+    def _parse_node(self, name: str) -> ImportedMessage | None:
         """The chat message of a node, if a chat shows one."""
-        where = self._place(name)
+        where = self._node_path(name)
         message = self.nodes[name].get("message")
         if message is None:
             return None
-        told = an_object(message, f"{where}.message", "a message, or null")
+        told = expect_object(message, f"{where}.message", "a message, or null")
         content = told.get("content")
         if not isinstance(content, dict):
-            raise refused(f"{where}.message.content", "an object with a 'content_type'")
-        role, kind = _role(told), content.get("content_type")
-        if role not in ("user", "assistant") or kind not in TEXTUAL or not _is_shown(told):
-            if _says_something(content):
-                self._left_out[_kind(role, kind, told)] += 1
+            raise format_error(f"{where}.message.content", "an object with a 'content_type'")
+        role, kind = _read_role(told), content.get("content_type")
+        if role not in ("user", "assistant") or kind not in TEXT_CONTENT_TYPES or not _is_visible(told):
+            if _has_content(content):
+                self._omitted_counts[_describe_omitted_kind(role, kind, told)] += 1
             return None
-        text = self._text(content, f"{where}.message.content.parts")
+        text = self._read_text(content, f"{where}.message.content.parts")
         if not text:
             return None
-        return ImportedMessage(Message.of({"role": role, "content": text}), where, _moment(told))
+        return ImportedMessage(Message.from_body({"role": role, "content": text}), where, _read_created_at(told))
 
-    def _text(self, content: Mapping[str, Any], where: str) -> str:
+    def _read_text(self, content: Mapping[str, Any], where: str) -> str:
         """The text of a message; what else it shows is only named where there is none."""
-        parts = an_array(content.get("parts"), where, "an array of parts")
+        parts = expect_array(content.get("parts"), where, "an array of parts")
         texts, kinds = [], []
         for part in parts:
             text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
             if isinstance(text, str):
                 texts.append(text)
             elif isinstance(part, dict):
-                kinds.append(KINDS_OF_PART.get(str(part.get("content_type")), "attachment"))
-        self._left_out.update(f"{kind} parts" for kind in kinds)
+                kinds.append(PART_KINDS.get(str(part.get("content_type")), "attachment"))
+        self._omitted_counts.update(f"{kind} parts" for kind in kinds)
         said = "\n".join(text for text in texts if text)
-        return said or "\n".join(LEFT_OUT.format(kind=kind) for kind in kinds)
+        return said or "\n".join(OMITTED_TEXT.format(kind=kind) for kind in kinds)
 
 
-def _role(told: Mapping[str, Any]) -> str:
-    author = told.get("author")
+def _read_role(message: Mapping[str, Any]) -> str:
+    author = message.get("author")
     return str(author.get("role")) if isinstance(author, dict) else ""
 
 
-def _is_shown(told: Mapping[str, Any]) -> bool:
+def _is_visible(message: Mapping[str, Any]) -> bool:
     """Whether a message is said to everybody: what the assistant says to a tool is addressed to it."""
-    facts = told.get("metadata")
+    facts = message.get("metadata")
     hidden = isinstance(facts, dict) and facts.get("is_visually_hidden_from_conversation") is True
-    return not hidden and told.get("recipient", "all") in ("all", None) and told.get("weight", 1) != 0
+    return not hidden and message.get("recipient", "all") in ("all", None) and message.get("weight", 1) != 0
 
 
-def _says_something(content: Mapping[str, Any]) -> bool:
+def _has_content(content: Mapping[str, Any]) -> bool:
     """Whether leaving it out loses anything: every chat begins with an empty system message."""
     parts = content.get("parts")
     return any(parts) if isinstance(parts, list) else True
 
 
-def _kind(role: str, kind: object, told: Mapping[str, Any]) -> str:
-    if role == "tool" or told.get("recipient", "all") not in ("all", None):
+def _describe_omitted_kind(role: str, kind: object, message: Mapping[str, Any]) -> str:
+    if role == "tool" or message.get("recipient", "all") not in ("all", None):
         return "tool calls and results"
-    if role not in ("user", "assistant") or kind in TEXTUAL:
+    if role not in ("user", "assistant") or kind in TEXT_CONTENT_TYPES:
         return "hidden or system messages"
     return f"messages of kind {str(kind)[:40]!r}"
 
 
-def _moment(told: Mapping[str, Any]) -> datetime | None:
-    return time_of(told.get("create_time"))
+def _read_created_at(message: Mapping[str, Any]) -> datetime | None:
+    return parse_unix_seconds(message.get("create_time"))

@@ -15,10 +15,10 @@ from app.conversations.transfer.formats import chatgpt, jsonl, langchain, openai
 from app.conversations.transfer.formats.imported_history import (
     IMPORTED_FROM,
     TITLE,
-    Imported,
-    decoded,
-    refused,
-    with_note,
+    ImportedConversation,
+    add_metadata,
+    decode_json,
+    format_error,
 )
 
 Format = Literal["auto", "jsonl", "openai", "chatgpt", "langchain"]
@@ -28,60 +28,60 @@ EXPECTED: Final = (
     "messages"
 )
 Fields = Mapping[str, msgspec.Raw]
-_as_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_as_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def read(data: bytes, wanted: Format = "auto") -> list[Imported]:
+def parse_file(data: bytes, file_format: Format = "auto") -> list[ImportedConversation]:
     """The conversations of a file, at least one.
 
     Raises:
         InvalidRequest: it is not of the format that is wanted, or of none that is known; `param` names the place.
     """
     data = data.removeprefix(b"\xef\xbb\xbf").strip()
-    kind = _kind(data) if wanted == "auto" else wanted
-    found = _read(data, kind)
+    kind = _detect_format(data) if file_format == "auto" else file_format
+    found = _parse_format(data, kind)
     if not found:
-        raise refused("", "at least one conversation with messages in it")
+        raise format_error("", "at least one conversation with messages in it")
     source = "concertina" if kind == "jsonl" else kind
-    return [_noted(conversation, source) for conversation in found]
+    return [_add_source_metadata(conversation, source) for conversation in found]
 
 
-def _read(data: bytes, kind: str) -> list[Imported]:
+def _parse_format(data: bytes, kind: str) -> list[ImportedConversation]:
     if kind == "jsonl":
-        return jsonl.read(data)
-    texts = _texts(data)
+        return jsonl.parse_lines(data)
+    texts = _split_values(data)
     if kind == "chatgpt":
-        return chatgpt.read(texts)
+        return chatgpt.parse_export(texts)
     if kind == "langchain":
-        values = [decoded(raw, where, "a LangChain message") for where, raw in texts]
-        return langchain.read(values[0] if _fields(data) is not None else values)
-    if data[:1] == b"[" and texts and "role" in (_fields(texts[0][1]) or ()):
-        return openai.read_messages(data)
-    return openai.read(texts)
+        values = [decode_json(raw, where, "a LangChain message") for where, raw in texts]
+        return langchain.parse_dump(values[0] if _decode_fields(data) is not None else values)
+    if data[:1] == b"[" and texts and "role" in (_decode_fields(texts[0][1]) or ()):
+        return openai.parse_bare_messages(data)
+    return openai.parse_histories(texts)
 
 
-def _noted(conversation: Imported, source: str) -> Imported:
-    metadata = with_note(conversation.metadata, TITLE, conversation.title)
-    return msgspec.structs.replace(conversation, metadata=with_note(metadata, IMPORTED_FROM, source))
+def _add_source_metadata(conversation: ImportedConversation, source: str) -> ImportedConversation:
+    metadata = add_metadata(conversation.metadata, TITLE, conversation.title)
+    return msgspec.structs.replace(conversation, metadata=add_metadata(metadata, IMPORTED_FROM, source))
 
 
-def _kind(data: bytes) -> str:
+def _detect_format(data: bytes) -> str:
     """The format of a file, by its first object."""
-    whole = _fields(data)
+    whole = _decode_fields(data)
     if whole is not None:
-        return _kind_of(whole, "")
-    texts = _texts(data)
+        return _detect_object_format(whole, "")
+    texts = _split_values(data)
     where, first = texts[0] if texts else ("", b"")
-    fields = _fields(first)
+    fields = _decode_fields(first)
     if fields is not None:
-        return "openai" if data[:1] == b"[" and "role" in fields else _kind_of(fields, where)
+        return "openai" if data[:1] == b"[" and "role" in fields else _detect_object_format(fields, where)
     if data[:1] == b"[" and first[:1] == b"[":
         return "langchain"
-    raise refused(where, EXPECTED)
+    raise format_error(where, EXPECTED)
 
 
-def _kind_of(fields: Fields, where: str) -> str:
+def _detect_object_format(fields: Fields, where: str) -> str:
     """The format of which an object has the fields.
 
     Raises:
@@ -89,47 +89,47 @@ def _kind_of(fields: Fields, where: str) -> str:
     """
     if "mapping" in fields:
         return "chatgpt"
-    if _is_dump(fields):
+    if _is_langchain_dump(fields):
         return "langchain"
     if "messages" in fields:
-        return "langchain" if _holds_dumps(fields["messages"]) else "openai"
+        return "langchain" if _contains_langchain_dumps(fields["messages"]) else "openai"
     if "role" in fields:
         return "jsonl"
-    if any(_holds_dumps(history) for history in fields.values()):
+    if any(_contains_langchain_dumps(history) for history in fields.values()):
         return "langchain"
-    raise refused(where, EXPECTED)
+    raise format_error(where, EXPECTED)
 
 
-def _is_dump(fields: Fields) -> bool:
+def _is_langchain_dump(fields: Fields) -> bool:
     return "role" not in fields and ("lc" in fields or ("type" in fields and "data" in fields))
 
 
-def _holds_dumps(raw: bytes | msgspec.Raw) -> bool:
+def _contains_langchain_dumps(raw: bytes | msgspec.Raw) -> bool:
     """Whether it is an array of dumped messages, or a history that holds one."""
-    fields = _fields(raw)
+    fields = _decode_fields(raw)
     if fields is not None:
-        return "lc" in fields or ("messages" in fields and _holds_dumps(fields["messages"]))
+        return "lc" in fields or ("messages" in fields and _contains_langchain_dumps(fields["messages"]))
     try:
-        first = _as_array(raw)[:1]
+        first = _decode_array(raw)[:1]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return bool(first) and _is_dump(_fields(first[0]) or {})
+    return bool(first) and _is_langchain_dump(_decode_fields(first[0]) or {})
 
 
-def _fields(raw: bytes | msgspec.Raw) -> Fields | None:
+def _decode_fields(raw: bytes | msgspec.Raw) -> Fields | None:
     """The fields of an object, undecoded; None for anything else."""
     try:
-        return _as_object(raw)
+        return _decode_object(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _texts(data: bytes) -> Sequence[tuple[str, bytes]]:
+def _split_values(data: bytes) -> Sequence[tuple[str, bytes]]:
     """The outermost values of a file with their places: the elements of its array, its one object (which
     has none), or its lines."""
     if data[:1] == b"[":
         try:
-            return [(f"[{index}]", bytes(raw)) for index, raw in enumerate(_as_array(data))]
+            return [(f"[{index}]", bytes(raw)) for index, raw in enumerate(_decode_array(data))]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise refused("", f"a JSON array ({error})") from error
-    return list(jsonl.lines_of(data)) if _fields(data) is None else [("", data)]
+            raise format_error("", f"a JSON array ({error})") from error
+    return list(jsonl.split_lines(data)) if _decode_fields(data) is None else [("", data)]

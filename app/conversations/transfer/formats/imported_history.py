@@ -14,7 +14,7 @@ from app.errors import InvalidRequest
 
 TITLE, IMPORTED_FROM = "title", "imported_from"
 """`Conversation.metadata` of what was imported."""
-WHOLE: Final = "The file"
+WHOLE_FILE: Final = "The file"
 """What errors call a place without a name."""
 MAX_PAIRS: Final = 16
 MAX_NAME_CHARS: Final = 64
@@ -26,52 +26,54 @@ class ImportedMessage(msgspec.Struct, frozen=True):
     """A chat message and the place in the file that errors name."""
 
     message: Message
-    where: str
+    location: str
     created_at: datetime | None = None
 
 
-class Branch(msgspec.Struct, frozen=True):
+class ImportedBranch(msgspec.Struct, frozen=True):
     """Another way on from somewhere in a conversation."""
 
-    of: int
+    parent_index: int
     """Which messages it shares: those of the conversation itself (0), or of its branch `of - 1`."""
-    shared: int
+    shared_messages: int
     """How many messages it shares from the start. With none it becomes a conversation of its own."""
     messages: tuple[ImportedMessage, ...]
     """What follows on them."""
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedConversation(msgspec.Struct, frozen=True):
     """One conversation of a file."""
 
     messages: tuple[ImportedMessage, ...]
-    where: str
+    location: str
     """Its place in the file; empty if the file is this one conversation."""
     title: str | None = None
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     external_id: str | None = None
     created_at: datetime | None = None
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[ImportedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
     """What of it could not be kept, a sentence each; they begin with the place."""
 
 
-def refused(where: str, expected: str) -> InvalidRequest:
-    """The error of a file that is not what it must be: `where` names the place, `expected` what belongs there."""
-    return InvalidRequest(f"{where or WHOLE}: expected {expected}.", code="invalid_value", param=where or None)
+def format_error(location: str, expected: str) -> InvalidRequest:
+    """The error of a file that is not what it must be: `location` names the place, `expected` what belongs there."""
+    return InvalidRequest(
+        f"{location or WHOLE_FILE}: expected {expected}.", code="invalid_value", param=location or None
+    )
 
 
-def noticed(where: str, what: str) -> str:
+def build_warning(location: str, what: str) -> str:
     """A warning, which begins with the place."""
-    return f"{where or WHOLE}: {what}"
+    return f"{location or WHOLE_FILE}: {what}"
 
 
-def inside(where: str, name: str) -> str:
-    """The place of a field of what is at `where`."""
-    return f"{where}.{name}" if where else name
+def field_location(location: str, name: str) -> str:
+    """The place of a field of what is at `location`."""
+    return f"{location}.{name}" if location else name
 
 
-def decoded(raw: bytes | memoryview, where: str, expected: str) -> Any:
+def decode_json(raw: bytes | memoryview, location: str, expected: str) -> Any:
     """A decoded JSON text.
 
     Raises:
@@ -80,10 +82,10 @@ def decoded(raw: bytes | memoryview, where: str, expected: str) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise refused(where, f"{expected}, in valid JSON ({error})") from error
+        raise format_error(location, f"{expected}, in valid JSON ({error})") from error
 
 
-def written(value: object, where: str) -> str:
+def encode_json(value: object, location: str) -> str:
     """The JSON text of a decoded value.
 
     Raises:
@@ -92,32 +94,32 @@ def written(value: object, where: str) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError as error:
-        raise refused(where, "JSON that is nested less deeply") from error
+        raise format_error(location, "JSON that is nested less deeply") from error
 
 
-def an_array(value: object, where: str, expected: str) -> list[Any]:
+def expect_array(value: object, location: str, expected: str) -> list[Any]:
     """A value that must be a JSON array; None stands for an empty one.
 
     Raises:
         InvalidRequest: it is none.
     """
     if not isinstance(value, list | None):
-        raise refused(where, expected)
+        raise format_error(location, expected)
     return value or []
 
 
-def an_object(value: object, where: str, expected: str) -> dict[str, Any]:
+def expect_object(value: object, location: str, expected: str) -> dict[str, Any]:
     """A value that must be a JSON object.
 
     Raises:
         InvalidRequest: it is none.
     """
     if not isinstance(value, dict):
-        raise refused(where, expected)
+        raise format_error(location, expected)
     return value
 
 
-def time_of(value: object) -> datetime | None:
+def parse_unix_seconds(value: object) -> datetime | None:
     """Unix seconds as a time; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -127,7 +129,7 @@ def time_of(value: object) -> datetime | None:
         return None
 
 
-def metadata_of(value: object, where: str) -> dict[str, str]:
+def parse_metadata(value: object, location: str) -> dict[str, str]:
     """Metadata as far as it can be kept: 16 pairs, values that are no texts as their JSON, the long ones cut.
 
     Raises:
@@ -135,19 +137,21 @@ def metadata_of(value: object, where: str) -> dict[str, str]:
     """
     pairs = list(value.items()) if isinstance(value, dict) else []
     return {
-        _kept(str(name), MAX_NAME_CHARS): _kept(one if isinstance(one, str) else written(one, where), MAX_VALUE_CHARS)
+        _truncate_metadata(str(name), MAX_NAME_CHARS): _truncate_metadata(
+            one if isinstance(one, str) else encode_json(one, location), MAX_VALUE_CHARS
+        )
         for name, one in pairs[:MAX_PAIRS]
         if one is not None
     }
 
 
-def with_note(metadata: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
+def add_metadata(metadata: Mapping[str, str], name: str, value: str | None) -> dict[str, str]:
     """Metadata with one more pair, if there is room for it and it says nothing of that name yet."""
     if value is None or name in metadata or len(metadata) >= MAX_PAIRS:
         return dict(metadata)
-    return {**metadata, name: _kept(value, MAX_VALUE_CHARS)}
+    return {**metadata, name: _truncate_metadata(value, MAX_VALUE_CHARS)}
 
 
-def _kept(text: str, most_chars: int) -> str:
+def _truncate_metadata(text: str, most_chars: int) -> str:
     """A text as metadata can hold it."""
     return text.replace("\0", "")[:most_chars]

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.conversation.messages import Message
-from app.conversations.transfer.formats.imported_history import Imported, ImportedMessage, an_object, decoded, refused
+from app.conversations.transfer.formats.imported_history import (
+    ImportedConversation,
+    ImportedMessage,
+    decode_json,
+    expect_object,
+    format_error,
+)
 
 EXPECTED = "a chat message: a JSON object with a 'role'"
 
 
-def lines_of(data: bytes) -> Iterator[tuple[str, bytes]]:
+def split_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
     """The lines of a file that are not blank, each with the place that errors name."""
     for number, line in enumerate(data.split(b"\n"), start=1):
         text = line.strip()
@@ -18,18 +24,18 @@ def lines_of(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"line {number}", text
 
 
-def read(data: bytes) -> list[Imported]:
+def parse_lines(data: bytes) -> list[ImportedConversation]:
     """One conversation, its text untouched.
 
     Raises:
         InvalidRequest: a line is no chat message, or there is none.
     """
     messages = []
-    for where, line in lines_of(data):
-        body = an_object(decoded(line, where, EXPECTED), where, EXPECTED)
+    for where, line in split_lines(data):
+        body = expect_object(decode_json(line, where, EXPECTED), where, EXPECTED)
         if "role" not in body:
-            raise refused(where, EXPECTED)
+            raise format_error(where, EXPECTED)
         messages.append(ImportedMessage(Message(line, body), where))
     if not messages:
-        raise refused("line 1", EXPECTED)
-    return [Imported(messages=tuple(messages), where="line 1")]
+        raise format_error("line 1", EXPECTED)
+    return [ImportedConversation(messages=tuple(messages), location="line 1")]

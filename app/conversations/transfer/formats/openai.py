@@ -9,26 +9,26 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.conversation.identity import is_valid_id
+from app.conversation.identity import is_valid_conversation_id
 from app.conversation.messages import Message
 from app.conversations.transfer.formats.imported_history import (
-    Imported,
+    ImportedConversation,
     ImportedMessage,
-    an_object,
-    decoded,
-    inside,
-    metadata_of,
-    refused,
-    time_of,
+    decode_json,
+    expect_object,
+    field_location,
+    format_error,
+    parse_metadata,
+    parse_unix_seconds,
 )
 
 EXPECTED = "an object with an array of 'messages'"
 EXPECTED_MESSAGE = "a chat message: a JSON object with a 'role'"
-_as_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_as_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def read(texts: Sequence[tuple[str, bytes]]) -> list[Imported]:
+def parse_histories(texts: Sequence[tuple[str, bytes]]) -> list[ImportedConversation]:
     """The conversations of a file.
 
     Args:
@@ -38,49 +38,53 @@ def read(texts: Sequence[tuple[str, bytes]]) -> list[Imported]:
         InvalidRequest: one of them is no history.
     """
     if not texts:
-        raise refused("line 1", EXPECTED)
-    return [_conversation(raw, where) for where, raw in texts]
+        raise format_error("line 1", EXPECTED)
+    return [_parse_conversation(raw, where) for where, raw in texts]
 
 
-def read_messages(raw: bytes) -> list[Imported]:
+def parse_bare_messages(raw: bytes) -> list[ImportedConversation]:
     """The one conversation of a bare array of messages."""
-    return [Imported(messages=_messages(raw, ""), where="")]
+    return [ImportedConversation(messages=_parse_messages(raw, ""), location="")]
 
 
-def _conversation(raw: bytes, where: str) -> Imported:
+def _parse_conversation(raw: bytes, where: str) -> ImportedConversation:
     try:
-        fields = _as_object(raw)
+        fields = _decode_object(raw)
     except msgspec.ValidationError as error:
-        raise refused(where, EXPECTED) from error
+        raise format_error(where, EXPECTED) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(where, f"{EXPECTED}, in valid JSON ({error})") from error
+        raise format_error(where, f"{EXPECTED}, in valid JSON ({error})") from error
     if "messages" not in fields:
-        raise refused(where, EXPECTED)
-    rest = {name: decoded(bytes(text), inside(where, name), "JSON") for name, text in fields.items() if name in _READ}
+        raise format_error(where, EXPECTED)
+    rest = {
+        name: decode_json(bytes(text), field_location(where, name), "JSON")
+        for name, text in fields.items()
+        if name in _EXPORT_FIELDS
+    }
     name = rest.get("external_id")
-    return Imported(
-        messages=_messages(bytes(fields["messages"]), inside(where, "messages")),
-        where=where,
-        metadata=metadata_of(rest.get("metadata"), inside(where, "metadata")),
-        external_id=name if isinstance(name, str) and is_valid_id(name) else None,
-        created_at=time_of(rest.get("created_at")),
+    return ImportedConversation(
+        messages=_parse_messages(bytes(fields["messages"]), field_location(where, "messages")),
+        location=where,
+        metadata=parse_metadata(rest.get("metadata"), field_location(where, "metadata")),
+        external_id=name if isinstance(name, str) and is_valid_conversation_id(name) else None,
+        created_at=parse_unix_seconds(rest.get("created_at")),
     )
 
 
-_READ = ("metadata", "external_id", "created_at")
+_EXPORT_FIELDS = ("metadata", "external_id", "created_at")
 """Fields that a line of `concertina export` has beside its messages."""
 
 
-def _messages(raw: bytes, where: str) -> tuple[ImportedMessage, ...]:
+def _parse_messages(raw: bytes, where: str) -> tuple[ImportedMessage, ...]:
     try:
-        texts = _as_array(raw)
+        texts = _decode_array(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(where, f"an array of chat messages ({error})") from error
-    return tuple(_message(bytes(text), f"{where}[{index}]") for index, text in enumerate(texts))
+        raise format_error(where, f"an array of chat messages ({error})") from error
+    return tuple(_parse_message(bytes(text), f"{where}[{index}]") for index, text in enumerate(texts))
 
 
-def _message(raw: bytes, where: str) -> ImportedMessage:
-    body = an_object(decoded(raw, where, EXPECTED_MESSAGE), where, EXPECTED_MESSAGE)
+def _parse_message(raw: bytes, where: str) -> ImportedMessage:
+    body = expect_object(decode_json(raw, where, EXPECTED_MESSAGE), where, EXPECTED_MESSAGE)
     if "role" not in body:
-        raise refused(where, EXPECTED_MESSAGE)
+        raise format_error(where, EXPECTED_MESSAGE)
     return ImportedMessage(Message(raw, body), where)
