@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.context.plan.summary_chain import find_active_chain
 from app.conversation.messages import LogMessage, Summary
-from app.store.connect import create_store
+from app.store.store_factory import create_store
 
 
 @dataclass(frozen=True, slots=True)

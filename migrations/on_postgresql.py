@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from app.store.location import DatabaseLocation
+from app.store.database_url import DatabaseLocation
 from app.store.postgres.pool import translate_driver_error
 from app.store.sql.schema import SCHEMA_VERSION
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import StoreUnavailable
-from app.store.location import DatabaseLocation
+from app.store.database_url import DatabaseLocation
 from app.store.sql.schema import SCHEMA_VERSION
 from app.store.sqlite.threads import translate_driver_error
 

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from types import ModuleType
 
-from app.store.location import DatabaseLocation, parse_database_url
+from app.store.database_url import DatabaseLocation, parse_database_url
 from app.store.sql.schema import SCHEMA_VERSION
 
 

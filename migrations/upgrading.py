@@ -15,7 +15,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.store.location import DatabaseLocation
+from app.store.database_url import DatabaseLocation
 from migrations.on_postgresql import LOCK_KEY, LOCK_WAIT_SECONDS
 
 DDL_LOCK_WAIT_SECONDS: Final = 5

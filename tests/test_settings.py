@@ -18,8 +18,8 @@ from app.settings import ConfigurationError, Settings, load_settings
 from app.settings.key_tree import list_setting_paths
 from app.settings.sections import POLICY_KINDS, Encoding, Model, Quirks, Stage
 from app.upstream.provider import ProviderQuirks as UpstreamQuirks
+from app.upstream.routing.context_windows import DEFAULT_WINDOW_TOKENS
 from app.upstream.routing.router import RetryPolicy
-from app.upstream.routing.windows import DEFAULT_WINDOW_TOKENS
 
 OPENAI = "providers: {openai: {base_url: 'https://api.openai.com/v1'}}\n"
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from app.upstream.routing.known_model_windows import strip_provider_prefix, strip_version_suffix  # noqa: E402
 from app.upstream.routing.prices import PRICE_TABLE_PATH  # noqa: E402 (a script of the repository, not installed)
-from app.upstream.routing.window_registry import strip_provider_prefix, strip_version_suffix  # noqa: E402
 from tools.refresh_model_windows import CHAT_MODES, MAKERS, NOT_CHAT, load  # noqa: E402
 
 MILLION = 1_000_000

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.upstream.routing.window_registry import WINDOW_TABLE_PATH, strip_provider_prefix, strip_version_suffix  # noqa: E402 (a script of the repository, not installed)
+from app.upstream.routing.known_model_windows import WINDOW_TABLE_PATH, strip_provider_prefix, strip_version_suffix  # noqa: E402 (a script of the repository, not installed)
 
 MAKERS = {
     "openai", "anthropic", "google", "gemini", "mistral", "deepseek", "xai", "cohere", "cohere_chat", "moonshotai",

@@ -9,7 +9,7 @@ from app.api.edge.auth import Authenticator, may_use_model
 from app.api.resource_schemas import ERROR_RESPONSES, Described, build_json_response
 from app.errors import ModelNotFound
 from app.pipeline.chat_request import Caller
-from app.upstream.routing.model_list import ModelCatalogue
+from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
 class ModelObject(Described):

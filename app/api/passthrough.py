@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.edge.auth import Authenticator, check_fallback_models_allowed, check_model_allowed
 from app.api.edge.disconnect import cancel_on_disconnect
 from app.api.edge.error_responses import build_error_response
-from app.api.edge.passed_headers import select_client_headers, select_provider_headers
+from app.api.edge.forwarded_headers import select_client_headers, select_provider_headers
 from app.api.edge.request_body import read_body, read_headers
 from app.api.edge.response_headers import ResponseHeaders
 from app.api.edge.unknown_paths import METHODS, find_own_methods, unknown_path_error

@@ -17,7 +17,7 @@ from python_multipart.multipart import parse_options_header
 
 from app.api.edge.auth import FALLBACK_MODEL_FIELDS
 from app.errors import InvalidRequest
-from app.pipeline.call.upstream_request import encode_fields
+from app.pipeline.call.upstream_body import encode_fields
 
 MAX_FORM_FIELDS: Final = 1000
 """Of a form: each costs some microseconds, and a body may hold a million."""

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from app.api.chat_completions import ChatCompletionsEndpoint
+from app.api.docs_page import build_reference_routes
 from app.api.edge.asgi_front import CHAT_PATH
 from app.api.edge.error_handlers import install_error_handlers
 from app.api.edge.request_body import BodyLimitMiddleware
 from app.api.edge.request_ids import RequestIdMiddleware
 from app.api.openapi import build_openapi
-from app.api.reference_page import build_reference_routes
 from app.assembly.endpoints import build_routes
 from app.assembly.engine import GatewayEngine
 from app.assembly.telemetry import VERSION

@@ -12,7 +12,7 @@ from app.api.admin.api_keys import build_api_key_routes
 from app.api.admin.health import build_health_routes
 from app.api.admin.metrics import build_metrics_routes, build_overview_routes
 from app.api.console import build_console_routes, read_console_files
-from app.api.conversations.compact import build_compaction_routes
+from app.api.conversations.compaction import build_compaction_routes
 from app.api.conversations.conversations import build_conversation_routes
 from app.api.conversations.history import build_history_routes
 from app.api.conversations.items import build_item_routes, build_pin_routes
@@ -33,24 +33,24 @@ from app.context.count.token_counter import load_counter
 from app.context.count.vocabulary import find_encoding_name
 from app.conversations.api_keys import ApiKeys
 from app.conversations.erase.erasure import ItemEraser
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.history.history import ConversationHistory
-from app.conversations.items.item_list import ItemReader
+from app.conversations.history.conversation_history import ConversationHistory
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.conversations.search import ConversationSearch
 from app.conversations.stored_completions import StoredCompletions
 from app.conversations.summaries.requested_compaction import RequestedCompactions
 from app.conversations.summaries.summaries import SummaryRecords
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter
-from app.conversations.transfer.import_ import ConversationImporter
 from app.conversations.views.stored_turn import StoredTurnBuilder
 from app.conversations.views.view_pages import ViewPages
 from app.observability.prometheus import PrometheusExposition
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
-from app.store.location import parse_database_url
-from app.upstream.routing.model_list import ModelCatalogue
+from app.store.database_url import parse_database_url
+from app.upstream.routing.model_catalogue import ModelCatalogue
 
 
 def build_routes(engine: GatewayEngine, settings: Settings) -> Iterator[APIRouter]:

@@ -20,7 +20,7 @@ from app.compaction.compactor import Compactor
 from app.compaction.summarizer.summarizer import SummaryGenerator
 from app.context.count.token_counter import load_counter
 from app.conversation.identity import PrefixCache
-from app.conversations.erase.retention import RetentionSweeper
+from app.conversations.erase.retention_sweeper import RetentionSweeper
 from app.observability.metric_families import TASKS
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.overview import MetricsOverview
@@ -34,29 +34,29 @@ from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
 from app.pipeline.compact.turn_compaction import TurnCompactor
-from app.pipeline.persist.stored_completion import CompletionWriter
+from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import TurnWriter
 from app.pipeline.pipeline import Clocks, Pipeline
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
-from app.pipeline.resolve.client_history import HistoryAligner
 from app.pipeline.resolve.conversation_resolver import ConversationResolver
+from app.pipeline.resolve.history_alignment import HistoryAligner
 from app.pipeline.resolve.model_context import SLOPES_FACT, CalibrationSlopes, ModelContexts
 from app.pipeline.resolve.resent_history import RememberedPrefix
-from app.pipeline.respond.response import ResponseDelivery
+from app.pipeline.respond.response_delivery import ResponseDelivery
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.pins import PinUpdater
 from app.pipeline.view.quotations import MessageSearch, QuotationBuilder
 from app.pipeline.view.view_builder import ViewBuilder
 from app.settings import Settings
-from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.leases import LeaseKeeper
 from app.store.measured_store import measure_store
+from app.store.store_factory import create_store
 from app.upstream.provider import UpstreamProvider
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
-from app.upstream.routing.windows import ContextWindows
 
 LAST_WRITES_SECONDS: Final = 5.0
 """After the drain, which the server has waited for already: what is left are writes."""

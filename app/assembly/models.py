@@ -25,14 +25,14 @@ from app.settings.sections import Deployment as DeploymentSettings
 from app.settings.sections import Provider as ProviderSettings
 from app.simulator.context_window import parse_window
 from app.simulator.options import SimulatorOptions
-from app.simulator.provider import SimulatedProvider
+from app.simulator.simulated_provider import SimulatedProvider
 from app.simulator.simulator import Simulator
-from app.upstream.http.dial import load_tls_context
+from app.upstream.http.dialer import load_tls_context
 from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
 from app.upstream.provider import NO_QUIRKS, ProviderQuirks, TokenPrice, UpstreamProvider
-from app.upstream.routing import window_registry
+from app.upstream.routing import known_model_windows
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import ConfiguredDeployment, ModelRoute, RetryPolicy, Router
-from app.upstream.routing.windows import ContextWindows
 
 SIMULATOR: Final = "simulator"
 FREE_PRICE: Final = TokenPrice(input=0.0, output=0.0)
@@ -60,7 +60,7 @@ def build_windows(settings: Settings) -> ContextWindows:
     """What is known of context windows before anybody is asked."""
     return ContextWindows(
         default_tokens=settings.window_default,
-        find_known=_find_simulated_window if settings.uses_simulated_model else window_registry.find_known_window,
+        find_known=_find_simulated_window if settings.uses_simulated_model else known_model_windows.find_known_window,
         clock=time.monotonic,
     )
 

@@ -16,7 +16,7 @@ from app.observability.overview import MetricsOverview, ProcessInfo
 from app.observability.tracing import NoTracing, Tracing
 from app.settings import Settings
 from app.settings.sections import EVERY_MODEL
-from app.store.location import parse_database_url
+from app.store.database_url import parse_database_url
 
 VERSION: Final = importlib.metadata.version("concertina")
 

@@ -16,7 +16,12 @@ from app.commands.open_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
 from app.commands.top_screen.number_format import make_printable
 from app.context.count.token_counter import find_encoding_name, load_counter
-from app.conversations.transfer.import_ import CheckedConversation, ConversationImporter, ImportResult, parse_and_check
+from app.conversations.transfer.conversation_import import (
+    CheckedConversation,
+    ConversationImporter,
+    ImportResult,
+    parse_and_check,
+)
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter
 from app.settings import Settings, load_settings

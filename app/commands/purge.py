@@ -14,7 +14,7 @@ from app.assembly.engine import build_retention
 from app.commands import CommandError
 from app.commands.open_store import open_configured_store
 from app.commands.progress import CommandProgress, pluralize, print_interruption
-from app.conversations.erase.retention import RetentionRule, RetentionSweeper
+from app.conversations.erase.retention_sweeper import RetentionRule, RetentionSweeper
 from app.settings import Settings, load_settings
 from app.store.leases import LeaseKeeper
 

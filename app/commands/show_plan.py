@@ -51,7 +51,7 @@ from app.upstream.provider import (
     UpstreamReply,
     UpstreamRequest,
 )
-from app.upstream.routing import window_registry
+from app.upstream.routing import known_model_windows
 
 PLAIN_OUTPUT_WIDTH: Final = 120
 FATE_STYLES: Final = {
@@ -225,7 +225,7 @@ def _find_known_window(settings: Settings, key: str) -> int:
     name = key.partition("/")[2]
     if settings.uses_simulated_model:
         return parse_window(name)
-    known_window = window_registry.find_known_window(name)
+    known_window = known_model_windows.find_known_window(name)
     return known_window[0] if known_window else settings.window_default
 
 

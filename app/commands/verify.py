@@ -15,7 +15,7 @@ from app.context.count.token_counter import load_counter
 from app.conversations.verification import DatabaseVerifier, VerificationFinding, VerificationReport
 from app.errors import GatewayError
 from app.settings import Settings, load_settings
-from app.store.audit import open_database_scan
+from app.store.database_scan import open_database_scan
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.context.plan.log_cuts import LogTail
+from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.conversation.messages import Conversation, LogMessage, Summary

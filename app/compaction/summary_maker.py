@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.compaction.acceptance.mechanical_summary import MECHANICAL_VERSION, build_mechanical_summary
 from app.compaction.compaction_job import CompactionJob, CompactionOutcome, SummarySource
-from app.compaction.partial_summaries import LogPartSummaries
+from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant, compute_prompt_version
 from app.compaction.summarizer.summarizer import SummaryGenerator
 from app.compaction.summarizer.summary_request import GeneratedSummary, NoUsableSummary, SummaryRequest

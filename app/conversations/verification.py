@@ -22,7 +22,7 @@ from app.conversation.identity import (
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.conversations.items.items import DELETED
 from app.errors import InvalidRequest, StoreUnreadable
-from app.store.audit import DatabaseScan, SummaryRow
+from app.store.database_scan import DatabaseScan, SummaryRow
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import find_segments, first_own_seq
 

@@ -30,7 +30,7 @@ from app.pipeline.resolve.model_context import ModelContexts
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored
 from app.pipeline.respond.answer import Answer, StreamedAnswer
 from app.pipeline.respond.context_status import ContextReport, select_forwarded_headers
-from app.pipeline.respond.response import ResponseDelivery, build_context_report
+from app.pipeline.respond.response_delivery import ResponseDelivery, build_context_report
 from app.pipeline.respond.stream_frames import CompactionProgressStream, render_error_frames
 from app.pipeline.respond.turn_metrics import record_view_facts
 from app.pipeline.view.pins import PinUpdater, check_request_pins

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import uvicorn
 
-from app.simulator.model import PromptCounter
 from app.simulator.options import SimulatorOptions
+from app.simulator.simulated_model import PromptCounter
 from app.simulator.simulator import JSON_HEADERS, Simulator, SimulatorRequest, SimulatorResponse
 
 ASGIMessage = MutableMapping[str, Any]

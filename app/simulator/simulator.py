@@ -17,10 +17,10 @@ import orjson
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep, may_be_too_deep
 from app.errors import GatewayError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from app.simulator.context_window import LISTED_MODELS, build_error_body, parse_window
-from app.simulator.model import PromptCounter, SimulatedAnswer, answer_request
-from app.simulator.openai_bytes import AnswerEnvelope, encode_completion, stream_events
+from app.simulator.openai_encoding import AnswerEnvelope, encode_completion, stream_events
 from app.simulator.options import Faults, SimulatorOptions, parse_faults
 from app.simulator.request_schemas import check_embeddings_request
+from app.simulator.simulated_model import PromptCounter, SimulatedAnswer, answer_request
 
 THREAD_BODY_BYTES = 65_536
 """Larger requests are counted and answered in a thread."""

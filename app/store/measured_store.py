@@ -16,7 +16,7 @@ from app.store.contract import LogAppend, PendingAppend, Store
 
 Result = TypeVar("Result")
 
-UNTIMED: Final = ("open", "close", "scrub")
+UNTIMED: Final = ("open", "close", "scrub_deleted_data")
 """Of the process, not of requests."""
 OPERATION_LABELS: Final = {
     "find_link_matches": "find",
@@ -71,7 +71,7 @@ def measure_store(store: Store, metrics: Metrics) -> Store:
         name: getattr(store, name) if name in UNTIMED else _time_operation(store, name, metrics) for name in names
     }
     operations["append"] = _time_append(store, metrics)
-    return cast(Store, SimpleNamespace(searches_all=store.is_fully_searchable, **operations))
+    return cast(Store, SimpleNamespace(is_fully_searchable=store.is_fully_searchable, **operations))
 
 
 class _OperationMetrics:

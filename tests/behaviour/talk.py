@@ -18,9 +18,9 @@ from app.api.edge.auth import build_open_caller
 from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Conversation, Message, Summary, extract_text
 from app.pipeline.token_counting import MessageCounter
-from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.memory.backend import MemoryStore
+from app.store.store_factory import create_store
 from tests.behaviour.model import Body, Call, Model
 from tests.behaviour.texts import COUNTER, message, weight
 from tests.live import ScriptedUpstream, gateway, serving

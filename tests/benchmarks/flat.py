@@ -28,8 +28,8 @@ from rich.table import Table
 
 from app.conversation.identity import LinkPosition, compute_start_position, iterate_link_positions
 from app.conversation.messages import Conversation, LogMessage, Message, Summary
-from app.store.connect import create_store
 from app.store.contract import ConversationQuery, LogAppend, Store
+from app.store.store_factory import create_store
 from tests.benchmarks.messages import words
 from tests.benchmarks.processes import Cores, Cpu, Process, settled
 from tests.benchmarks.targets import POSTGRES, SQLITE, Running, free_port, is_available, running

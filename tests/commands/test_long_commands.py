@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.conversations.erase.retention import RetentionSweeper
+from app.conversations.erase.retention_sweeper import RetentionSweeper
+from app.conversations.transfer.conversation_import import ImportedLogWriter
 from app.conversations.transfer.export import ConversationExporter
-from app.conversations.transfer.import_ import ImportedLogWriter
+from app.store.database_url import parse_database_url
 from app.store.encryption.reencryption import Reencryption
-from app.store.location import parse_database_url
 from migrations import run as migrations
 from migrations.upgrading import upgrade_schema
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from app.compaction.acceptance.kept_facts import strip_appendix
+from app.compaction.acceptance.values_appendix import strip_appendix
 from app.compaction.summarizer.prompts import PROMPT_VERSION
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy

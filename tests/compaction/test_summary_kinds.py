@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.compaction.compaction_job import CompactionJob
-from app.context.plan.log_cuts import LogTail
+from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.conversation.identity import compute_start_position

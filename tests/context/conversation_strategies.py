@@ -15,7 +15,7 @@ from app.context.plan.policy import (
     SummarizerPolicy,
     ToolResultClearing,
 )
-from app.context.stages.stages import STAGES
+from app.context.stages.stage_registry import STAGES
 from tests.context.planned_conversation import Body, assistant, result, user, words
 
 WORDS = st.sampled_from(

@@ -6,7 +6,7 @@ from itertools import chain
 
 import orjson
 
-from app.context.plan.log_cuts import split_into_rounds
+from app.context.plan.log_rounds import split_into_rounds
 from app.context.plan.outline import Plan
 from app.context.view.message_edits import render_edited_message
 from app.context.view.message_fate import SHOWN_KINDS, compute_message_fates

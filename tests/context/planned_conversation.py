@@ -13,7 +13,7 @@ import orjson
 from msgspec.structs import replace
 
 from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
-from app.context.plan.log_cuts import LogTail, build_boundary_after, split_into_rounds
+from app.context.plan.log_rounds import LogTail, build_boundary_after, split_into_rounds
 from app.context.plan.outline import Boundary, LastView, Outline, Pin, Plan, SummarizeMode, SummaryRange, make_last_view
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy

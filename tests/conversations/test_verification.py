@@ -23,10 +23,10 @@ from app.conversations.verification import DatabaseVerifier, VerificationReport
 from app.simulator.options import SimulatorOptions
 from app.simulator.server import SimulatorApp
 from app.simulator.simulator import Simulator
-from app.store.audit import open_database_scan
-from app.store.connect import create_store
+from app.store.database_scan import open_database_scan
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.live import gateway, serving
 from tests.postgres import dsn

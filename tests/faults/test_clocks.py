@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.store.connect import create_store
 from app.store.contract import Lease, Store
+from app.store.store_factory import create_store
 from tests.store.example_logs import fresh_tenant
 
 SHORT_SECONDS = 0.3

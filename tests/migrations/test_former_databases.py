@@ -22,10 +22,10 @@ import pytest
 
 from app.context.count.token_counter import load_counter
 from app.conversations.verification import DatabaseVerifier
-from app.store.audit import open_database_scan
+from app.store.database_scan import open_database_scan
+from app.store.database_url import parse_database_url
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.sealed_fields import FieldSealer
-from app.store.location import parse_database_url
 from migrations import run, upgrading
 from tests.live import ScriptedUpstream, gateway, serving
 from tests.migrations.fill_former import EXAMPLES, KEY, LOOK, POLICIES, SYSTEM, WINDOW, Body, answer, user, words

@@ -26,10 +26,10 @@ from sqlalchemy.pool import NullPool
 from app.conversation.api_keys import ApiKey
 from app.conversation.messages import StoredCompletion
 from app.errors import StoreUnavailable
-from app.store.connect import create_store
-from app.store.location import parse_database_url
+from app.store.database_url import parse_database_url
 from app.store.sql.schema import SCHEMA_VERSION
 from app.store.sql.tables import is_in_dialect, metadata
+from app.store.store_factory import create_store
 from migrations import run, upgrading
 from tests.postgres import Databases
 from tests.store.example_logs import NOON, begin, chunk_over, fresh_tenant, lease_on, links

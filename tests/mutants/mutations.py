@@ -185,7 +185,7 @@ STORE: Final = (
     ),
     Mutation(
         "retention-of-the-longest-key",
-        "app/conversations/erase/retention.py",
+        "app/conversations/erase/retention_sweeper.py",
         "days[key.tenant] = min(key.retention_days",
         "days[key.tenant] = max(key.retention_days",
         (
@@ -399,7 +399,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "call-without-result",
-        "app/context/plan/log_cuts.py",
+        "app/context/plan/log_rounds.py",
         "while end < count and roles[end] in TOOL_RESULT_ROLES:",
         "while end < count and roles[end] in ():",
         ("tests/context/plan/test_log_cuts.py::test_a_round_is_a_message_or_a_call_with_the_results_right_after_it",),
@@ -457,7 +457,7 @@ CONTEXT: Final = (
     ),
     Mutation(
         "status-of-mechanical",
-        "app/context/stages/shortening.py",
+        "app/context/stages/view_shortener.py",
         'if changed or (summaries and all(chunk.kind == "mechanical" for chunk in summaries)):',
         "if changed:",
         (f"{PLAN}::test_mechanical_summaries_alone_make_a_view_trimmed",),
@@ -519,7 +519,7 @@ EDGE: Final = (
     ),
     Mutation(
         "headers-of-providers",
-        "app/api/edge/passed_headers.py",
+        "app/api/edge/forwarded_headers.py",
         "if name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)",
         "if True",
         ("tests/security/test_passed_headers.py::test_headers_of_a_provider_pass_only_where_they_are_known[GET-200]",),
@@ -671,7 +671,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "rate-limit-as-overflow",
-        "app/upstream/protocols/overflow.py",
+        "app/upstream/protocols/overflow_detection.py",
         "if not has_overflow_code and _OTHER_LIMIT_PATTERN.search(error_text):",
         "if False:",
         ("tests/upstream/protocols/test_overflow.py::test_other_refusals_are_not_taken_for_an_overflow",),
@@ -707,7 +707,7 @@ UPSTREAM: Final = (
     ),
     Mutation(
         "incomplete-as-whole",
-        "app/pipeline/respond/response.py",
+        "app/pipeline/respond/response_delivery.py",
         "incomplete = not collector.is_complete or relay.stream_failure is not None",
         "incomplete = False",
         (

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import create_store
 from app.store.contract import Store
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.faults.checking import Checking
 from tests.faults.journal import Journal

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from app.conversations.api_keys import ApiKeys, NewApiKey
-from app.store.connect import create_store
+from app.store.store_factory import create_store
 from tests.replicas.fleet import REPLICAS, Fleet, answer_to, fleet, fresh_name, history_of, question, reached
 from tests.support.gateway import assistant, user
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.api.edge.auth import build_open_caller
-from app.store.connect import create_store
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.harness import Gateway, Simulated, gateway_config
 from tests.support.gateway import is_summary, material, user

@@ -13,7 +13,7 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from app.store.location import parse_database_url
+from app.store.database_url import parse_database_url
 from app.store.sql.tables import is_in_dialect, metadata
 from migrations import upgrading
 from tests.faults.checking import Checking

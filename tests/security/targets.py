@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from app.api.chat_request_parser import READ_HEADERS, parse_chat_request
-from app.compaction.acceptance.facts import MentionCollector
+from app.compaction.acceptance.value_mentions import MentionCollector
 from app.compaction.summarizer.transcript import build_transcript
 from app.context.count.image_tokens import count_image_tokens
 from app.context.count.token_counter import TokenCounter
@@ -29,12 +29,12 @@ from app.conversations.items.item_parser import parse_items
 from app.conversations.items.items import build_items, parse_item_id
 from app.conversations.transfer.formats import format_detection
 from app.errors import GatewayError, InvalidRequest, UpstreamUnavailable
-from app.pipeline.call.upstream_request import build_upstream_body
+from app.pipeline.call.upstream_body import build_upstream_body
 from app.pipeline.chat_request import Caller
 from app.pipeline.respond.stream_frames import DONE_FRAME, CompactionProgressStream, render_error_frames
-from app.upstream.http.inflate import STEP_OUTPUT_BYTES, Decompressor
+from app.upstream.http.decompression import STEP_OUTPUT_BYTES, Decompressor
 from app.upstream.protocols.openai import OpenAIProvider
-from app.upstream.protocols.overflow import detect_overflow
+from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.protocols.sse import SseDecoder, SseEvent
 from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.provider import ModelDeployment, ProviderQuirks, UpstreamRequest

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from app.api.reference_page import render_page
+from app.api.docs_page import render_page
 from tests.live import Reply, ScriptedUpstream
 from tests.support.gateway import user, world
 

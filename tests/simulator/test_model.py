@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.simulator.answers import UNKNOWN_ANSWER
-from app.simulator.model import SimulatedAnswer, answer_request
-from app.simulator.summaries import EMPTY_SUMMARY
+from app.simulator.extractive_summary import EMPTY_SUMMARY
+from app.simulator.question_answering import UNKNOWN_ANSWER
+from app.simulator.simulated_model import SimulatedAnswer, answer_request
 from tests.simulator.counting import RoughCounter
 
 HISTORY = [

@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.simulator.options import Faults, SimulatorOptions
-from app.simulator.provider import SimulatedProvider, SimulatedReply
+from app.simulator.simulated_provider import SimulatedProvider, SimulatedReply
 from app.simulator.simulator import Simulator
 from app.upstream.provider import UpstreamProvider, UpstreamReply, UpstreamRequest
 from tests.simulator.counting import RoughCounter

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.encryption.cipher import Cipher
 from app.store.encryption.encrypted_store import EncryptedStore
 from app.store.postgres.backend import PostgresStore
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.store.example_logs import Clock
 

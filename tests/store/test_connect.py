@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.store.connect import create_store
-from app.store.location import DatabaseLocation, parse_database_url
+from app.store.database_url import DatabaseLocation, parse_database_url
 from app.store.memory.backend import MemoryStore
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
+from app.store.store_factory import create_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_each_url_opens_its_store() -> None:
 
 def test_a_store_brings_no_driver_but_its_own(tmp_path: Path) -> None:
     program = (
-        "import sys; from app.store.connect import open_store; import app.main; open_store(sys.argv[1]); "
+        "import sys; from app.store.store_factory import open_store; import app.main; open_store(sys.argv[1]); "
         "print(*sorted({'sqlalchemy', 'alembic', 'asyncpg', 'app.store.sqlite.backend'} & sys.modules.keys()))"
     )
 

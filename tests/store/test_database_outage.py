@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from app.errors import StoreUnavailable
-from app.store.connect import create_store
 from app.store.contract import LogAppend
 from app.store.memory.backend import MemoryStore
+from app.store.store_factory import create_store
 from migrations.run import prepare_database, upgrade_database
 from tests.harness import gateway_config
 from tests.live import ScriptedUpstream

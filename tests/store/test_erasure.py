@@ -16,7 +16,7 @@ from app.conversation.messages import Conversation, LogMessage, Summary
 from app.store.contract import Store, WriteConflict
 from app.store.lineage import ErasurePlan, plan_erasure
 from app.store.memory.backend import MemoryStore
-from app.store.sql import chunk_transactions
+from app.store.sql import summary_transactions
 from app.store.sql.rows import Lineage
 from tests.store.example_logs import (
     NOON,
@@ -177,7 +177,7 @@ async def test_summaries_of_what_was_never_stored_are_purged_when_they_are_old(s
 
 
 async def test_summaries_are_purged_over_any_number_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_transactions, "STRAY_PAGE_SIZE", 2)
+    monkeypatch.setattr(summary_transactions, "STRAY_PAGE_SIZE", 2)
     strays = [await strays_of(store, fresh_tenant()) for _ in range(3)]
     tenant = fresh_tenant()
     kept, kept_log = await begin(store, tenant, CHAT)

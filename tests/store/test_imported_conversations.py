@@ -14,8 +14,8 @@ from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
 from app.conversation.messages import StoredCompletion
 from app.conversations.stored_completions import StoredCompletions
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter
-from app.conversations.transfer.import_ import ConversationImporter
 from app.errors import NotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller

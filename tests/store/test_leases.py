@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.errors import ConversationBusy, StoreUnavailable
-from app.store.connect import create_store
 from app.store.contract import Lease, Store
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
+from app.store.store_factory import create_store
 from tests.store.example_logs import NOON, Clock, fresh_tenant
 
 
@@ -268,7 +268,7 @@ async def test_two_keepers_on_one_database_take_turns(store: Store) -> None:
 
 _HOLD_IN_A_PROCESS = """
 import asyncio, sys
-from app.store.connect import open_store
+from app.store.store_factory import open_store
 async def main():
     store = open_store(sys.argv[1])
     await store.open()

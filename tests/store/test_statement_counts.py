@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.conversation.messages import Conversation, LogMessage
-from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.postgres.backend import PostgresStore
 from app.store.sqlite.backend import SqliteStore
+from app.store.store_factory import create_store
 from tests.store.example_logs import Clock, begin, fresh_tenant, go_on, links, log_of, skeletons
 
 Work = tuple[int, int]

@@ -31,8 +31,8 @@ from app.api.resource_schemas import (
 )
 from app.conversation.identity import ID_PATTERN
 from app.conversation.messages import Conversation, HistoryMode
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.history.history import ConversationHistory
+from app.conversations.history.conversation_history import ConversationHistory
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_writer import ItemWriter
 from app.pipeline.chat_request import Caller
 from app.store.contract import ConversationQuery

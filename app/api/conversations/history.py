@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.edge.auth import Authenticator
 from app.api.resource_schemas import ERROR_RESPONSES, After, Described, Order, Page, build_json_response, build_page
-from app.conversations.history.history import ConversationHistory, TurnQuery
+from app.conversations.history.conversation_history import ConversationHistory, TurnQuery
 from app.pipeline.chat_request import Caller
 
 MAX_TURNS: Final = 1_000

@@ -25,8 +25,8 @@ from app.api.resource_schemas import (
     build_page,
 )
 from app.conversations.erase.erasure import ItemEraser
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.items.item_list import ItemQuery, ItemReader
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.item_writer import ItemWriter
 from app.conversations.items.pins import PinStore
 from app.pipeline.chat_request import Caller

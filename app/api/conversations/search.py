@@ -17,8 +17,8 @@ from app.api.resource_schemas import (
     build_page,
     to_unix_seconds,
 )
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.history.history import ConversationHistory
+from app.conversations.history.conversation_history import ConversationHistory
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.items import find_message_item_id
 from app.conversations.search import ConversationSearch, MessageHit, SearchResult, build_search_excerpt
 from app.pipeline.chat_request import Caller

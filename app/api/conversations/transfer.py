@@ -12,10 +12,10 @@ from app.api.conversations.conversations import ConversationObject
 from app.api.edge.auth import Authenticator
 from app.api.edge.request_body import read_body, read_headers
 from app.api.resource_schemas import ERROR_RESPONSES, Page, build_json_response, build_page
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter
 from app.conversations.transfer.formats.format_detection import Format
-from app.conversations.transfer.import_ import ConversationImporter
 from app.pipeline.chat_request import Caller
 
 NDJSON: Final = "application/x-ndjson"

@@ -8,9 +8,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from app.compaction.acceptance.kept_facts import collect_values, find_missing_values, render_appendix, strip_appendix
+from app.compaction.acceptance.values_appendix import (
+    collect_values,
+    find_missing_values,
+    render_appendix,
+    strip_appendix,
+)
 from app.compaction.summarizer.transcript import CountTokens, render_message_text
-from app.context.stages.round_lines import (
+from app.context.stages.tool_round_text import (
     TOOL_RESULT_ROLES,
     render_call_lines,
     render_result_excerpt,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from app.compaction.compaction_job import sum_usages
 from app.compaction.summarizer.prompts import compute_prompt_version
-from app.compaction.summarizer.request_body import compute_max_input_tokens
 from app.compaction.summarizer.summarizer_call import SummarizerClient, SummarizerWindows
+from app.compaction.summarizer.summarizer_request_body import compute_max_input_tokens
 from app.compaction.summarizer.summary_request import SAME_MODEL, GeneratedSummary, NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.summary_writer import SummaryWriter
 from app.context.view.view_messages import ViewTokenCounter

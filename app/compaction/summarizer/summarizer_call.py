@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.compaction.acceptance.acceptance import decode_answer
-from app.compaction.summarizer.request_body import CallBudget, SummaryPrompt, build_summarizer_body
+from app.compaction.acceptance.summary_acceptance import decode_answer
+from app.compaction.summarizer.summarizer_request_body import CallBudget, SummaryPrompt, build_summarizer_body
 from app.compaction.summarizer.summary_request import SummaryRequest
 from app.context.count.provider_usage import read_output_tokens, read_prompt_usage
 from app.context.count.token_counter import choose_counter_name
@@ -23,7 +23,7 @@ CHAT_PATH = "/chat/completions"
 
 
 class SummarizerWindows(Protocol):
-    """The part of `upstream.routing.windows` that a summary call needs."""
+    """The part of `upstream.routing.context_windows` that a summary call needs."""
 
     async def find_window(self, deployment: ModelDeployment, client_key: ClientKey | None) -> ContextWindow: ...
 

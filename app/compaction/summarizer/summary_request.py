@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.compaction.partial_summaries import LogPartSummaries
+from app.compaction.part_summaries import LogPartSummaries
 from app.compaction.summarizer.prompts import PromptVariant
 from app.context.plan.outline import SummaryStyle
 from app.context.plan.policy import ContextPolicy

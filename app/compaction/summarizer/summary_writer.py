@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.compaction.acceptance.acceptance import (
+from app.compaction.acceptance.summary_acceptance import (
     accept_summary,
     append_missing_values,
     clean_answer_text,
@@ -15,8 +15,8 @@ from app.compaction.acceptance.acceptance import (
     read_answer_text,
     read_finish_reason,
 )
-from app.compaction.acceptance.facts import ValueMention
-from app.compaction.acceptance.kept_facts import collect_values, compute_kept_share
+from app.compaction.acceptance.value_mentions import ValueMention
+from app.compaction.acceptance.values_appendix import collect_values, compute_kept_share
 from app.compaction.summarizer.prompts import (
     LOG_PARTS_NOTE,
     PARTS_NOTE,
@@ -26,26 +26,26 @@ from app.compaction.summarizer.prompts import (
     describe_range,
 )
 from app.compaction.summarizer.range_parts import compute_part_limit, split_into_parts
-from app.compaction.summarizer.request_body import (
-    ConversationPrompt,
-    ImprovementPrompt,
-    SummaryPrompt,
-    TranscriptPrompt,
-    build_cached_prefix_fields,
-)
 from app.compaction.summarizer.summarizer_call import (
     FIRST_ATTEMPT,
     SummarizerAnswer,
     SummarizerAttempt,
     SummarizerClient,
 )
+from app.compaction.summarizer.summarizer_request_body import (
+    ConversationPrompt,
+    ImprovementPrompt,
+    SummaryPrompt,
+    TranscriptPrompt,
+    build_cached_prefix_fields,
+)
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import TranscriptEntry, build_entries, render_message_text
-from app.context.plan.log_cuts import split_into_rounds
+from app.context.plan.log_rounds import split_into_rounds
 from app.context.view.view_messages import ViewTokenCounter
 from app.conversation.messages import LogMessage, Summary
 from app.errors import GatewayError, UpstreamRefused
-from app.upstream.protocols.overflow import detect_overflow
+from app.upstream.protocols.overflow_detection import detect_overflow
 
 THINKING_FACTOR = 4
 """A model that spent its whole allowance on thinking gets this many times as much, once."""

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from app.context.count.first_texts import StartupTokenCounter
+from app.context.count.startup_token_counter import StartupTokenCounter
 from app.context.count.vocabulary import VOCABULARIES
 
 MAX_PIECE_CHARS: Final = 50_000

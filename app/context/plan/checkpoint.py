@@ -14,13 +14,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.context.plan.budget import Budget, compute_checkpoint_trigger_tokens, compute_summary_token_limit
-from app.context.plan.log_cuts import LogTail
+from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import LOG_START, Outline, Plan, PlanNote, SummarizeMode, SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import list_unread_results, mask_read_results_fully
-from app.context.stages.shortening import ViewShortener
+from app.context.stages.view_shortener import ViewShortener
 from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens, count_summary_frame_tokens
 
 GENTLE_STAGES: Final = ("mask_results", "cap_messages", "clear_tool_results", "clear_reasoning")

@@ -2,7 +2,7 @@
 
 Under a policy that summarizes, the view takes the fewest chunks that bring it under its line, so it is stable while it
 grows and regrows when the window does. That decision is arithmetic on stored totals; only where no view is under the
-line are messages looked at. The other policies shorten the log by stages (`context.stages.shortening`).
+line are messages looked at. The other policies shorten the log by stages (`context.stages.view_shortener`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.context.plan.summary_range import (
     propose_ranges_through,
 )
 from app.context.plan.view_candidates import ViewCandidate, ViewCandidates
-from app.context.stages.shortening import ViewShortener
+from app.context.stages.view_shortener import ViewShortener
 from app.context.view.view_messages import ViewTokenCounter, count_empty_section_tokens
 from app.conversation.messages import Summary
 

@@ -20,7 +20,7 @@ STAGES_OF_KIND: Final[Mapping[PolicyKind, tuple[str, ...]]] = {
     "prune": ("truncate_results", "tell_old_rounds", "drop_results", "drop_oldest"),
     "window": ("keep_last", "drop_oldest"),
 }
-"""The stages that shorten a view, in order, unless a policy names its own (`context.stages.stages`)."""
+"""The stages that shorten a view, in order, unless a policy names its own (`context.stages.stage_registry`)."""
 CHECKPOINT_KEEP_TURNS: Final = 2
 MAX_SUMMARY_TOKENS: Final[Mapping[PolicyKind, int]] = {
     "additive": 4096,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from app.context.plan.budget import Budget, compute_summary_token_limit
-from app.context.plan.log_cuts import LogTail, Round, split_rounds
+from app.context.plan.log_rounds import LogTail, Round, split_rounds
 from app.context.plan.outline import Outline, SummaryRange
 from app.context.plan.policy import ContextPolicy
 from app.context.stages.draft import count_tokens_shown_before, sum_saved_tokens_from

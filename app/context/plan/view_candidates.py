@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import build_boundary_after
+from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, Boundary, Outline
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import choose_fold, list_shown_summaries, sum_tokens_by_end

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from app.context.plan.outline import Quotation, QuotedPassage
-from app.context.stages.round_lines import read_tool_call
+from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.messages import Message
 
 QUOTATION_LABEL = (

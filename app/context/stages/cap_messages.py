@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.context.stages.age_weights import CHARS_PER_TOKEN, compute_age_weights, compute_equal_cap
 from app.context.stages.draft import Draft
-from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.conversation.messages import LogMessage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.context.stages.draft import Draft, DraftEditor
-from app.context.stages.round_lines import read_call_id, read_tool_call
+from app.context.stages.tool_round_text import read_call_id, read_tool_call
 from app.context.view.message_edits import REASONING_FIELDS, is_reasoning_part
 from app.conversation.messages import LogMessage
 

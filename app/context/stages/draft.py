@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import LogTail
+from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import Boundary, Pin, PlanNote
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.excerpt import find_text_share
-from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.stages.text_truncation import find_text_share
+from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.context.view.message_edits import Edit, EditKind, EditOperation, add_operation, apply_operations
 from app.context.view.view_messages import ViewTokenCounter, count_summary_message_tokens
 from app.conversation.messages import LogMessage, Summary, extract_text

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import msgspec
 
-from app.context.plan.log_cuts import Round
+from app.context.plan.log_rounds import Round
 from app.context.stages.age_weights import CHARS_PER_TOKEN
 from app.context.stages.draft import Draft
 from app.context.stages.mask_results import mask_results_further

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from app.context.stages.excerpt import DEFAULT_HEAD_SHARE, truncate_arguments, truncate_body, truncate_content
-from app.context.stages.round_lines import render_tool_round
+from app.context.stages.text_truncation import DEFAULT_HEAD_SHARE, truncate_arguments, truncate_body, truncate_content
+from app.context.stages.tool_round_text import render_tool_round
 from app.conversation.canonical_form import REASONING_PART_TYPES
 from app.conversation.messages import Message
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 
 MISSING_RESULT_TEXT: Final = "[There is no result of this call: the conversation went on without it.]"
 _TOOL_CALLS_KEY: Final = b'"tool_calls"'

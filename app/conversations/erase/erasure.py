@@ -15,7 +15,7 @@ from app.compaction.acceptance.mechanical_summary import build_mechanical_replac
 from app.compaction.compaction_job import build_lease_key
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.conversations.erase.redaction import read_deleted_parts, redact_item
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.items import build_items, find_instruction_index
 from app.errors import ConversationBusy, ItemNotFound, StoreUnavailable
 from app.pipeline.chat_request import Caller

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.conversation.identity import LinkPosition, compute_family_root, compute_start_position, make_conversation_id
 from app.conversation.message_checks import INSTRUCTION_ROLES, TOOL_ROLES, may_precede_tool_result
 from app.conversation.messages import Conversation, LogMessage, Message
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_parser import ParsedItem, parse_items
 from app.conversations.items.items import ITEM_FIELDS, Item, build_instruction_items, build_items
 from app.errors import ConversationBusy

@@ -10,8 +10,8 @@ import msgspec
 
 from app.context.plan.outline import Pin
 from app.conversation.messages import Conversation
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.items.item_list import ItemReader
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_reader import ItemReader
 from app.conversations.items.items import find_instruction_index
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, build_resolved_request
 from app.conversations.views.view_objects import build_pin_object

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.context.plan.outline import make_last_view
 from app.conversation.messages import Conversation, Summary
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_ids import read_range_item_ids
 from app.conversations.views.stored_turn import (
     StoredTurnBuilder,

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from app.context.plan.summary_chain import find_active_chain
 from app.context.view.view_messages import ViewTokenCounter, count_section_tokens
 from app.conversation.messages import Conversation, Summary
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_ids import read_range_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, check_policy_summarizes
 from app.conversations.views.view_objects import build_revision_object, build_summary_object
 from app.errors import InvalidRequest, RevisionConflict, SummaryNotFound
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.chat_request import Caller
-from app.pipeline.compact.summary_chain import read_omitted_seqs
+from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.compact.turn_compaction import TurnCompactor
 from app.pipeline.view.view_builder import ViewBuilder
 from app.store.contract import Store, WriteConflict

@@ -12,7 +12,7 @@ from app.context.plan.outline import Plan
 from app.context.view.message_origins import MessageOrigin, compute_message_origins
 from app.context.view.missing_results import is_missing_result
 from app.conversation.messages import Conversation
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.item_ids import read_range_item_ids
 from app.conversations.views.stored_turn import StoredTurnBuilder, StoredTurnRequest, read_answer_request_facts
 from app.conversations.views.view_objects import (

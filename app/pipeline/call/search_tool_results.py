@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.compaction.summarizer.transcript import TranscriptEntry, fence_entries, render_message_text
-from app.context.stages.round_lines import read_tool_call
+from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.messages import Message
 from app.conversation.search_terms import extract_query_terms
 from app.store.contract import SearchHit

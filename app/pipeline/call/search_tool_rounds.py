@@ -13,7 +13,7 @@ from app.compaction.compaction_job import sum_usages
 from app.pipeline.call.search_tool import TOOL_NAME, is_search_call
 from app.pipeline.respond.stream_frames import decode_chunk, encode_chunk
 from app.upstream.protocols.stream_collector import StreamCollector
-from app.upstream.protocols.tool_call_deltas import ToolCallCollector
+from app.upstream.protocols.tool_call_collector import ToolCallCollector
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
 """Finish reasons after which nothing is searched: the call may not be whole, or not be wanted."""

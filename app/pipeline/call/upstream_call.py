@@ -14,20 +14,20 @@ from app.context.calibration import Calibration
 from app.conversation.messages import Conversation
 from app.errors import GatewayError, UpstreamRefused
 from app.pipeline.background_tasks import BackgroundTasks
+from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.call.first_event import StreamReply, build_bad_answer_error, is_expected_reply, read_first_event
-from app.pipeline.call.restored_fields import FieldRestorer
-from app.pipeline.call.upstream_request import build_upstream_body
-from app.pipeline.persist.stored_completion import NUL_CHARACTER
+from app.pipeline.call.upstream_body import build_upstream_body
+from app.pipeline.persist.completion_writer import NUL_CHARACTER
 from app.pipeline.resolve.model_context import CalibrationSlopes
 from app.pipeline.respond.context_status import select_forwarded_headers
 from app.pipeline.respond.stream_relay import BAD_GATEWAY
 from app.pipeline.view.view_builder import Turn, View, ViewBuilder, make_context_length_error
 from app.pipeline.view.view_state import read_calibration
 from app.store.contract import Store
-from app.upstream.protocols.overflow import ContextOverflow, detect_overflow
+from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 from app.upstream.provider import ModelDeployment
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
-from app.upstream.routing.windows import ContextWindows
 
 log = logging.getLogger(__name__)
 

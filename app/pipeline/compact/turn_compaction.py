@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.compaction.compaction_job import CompactionJob, CompactionResult, SummarySource, sum_usages
 from app.compaction.compactor import Compactor
-from app.context.plan.log_cuts import LogTail, build_boundary_after, build_log_tail, find_tail_start
+from app.context.plan.log_rounds import LogTail, build_boundary_after, build_log_tail, find_tail_start
 from app.context.plan.outline import LOG_START, Outline, SummaryRange, SummaryStyle
 from app.context.plan.policy import ContextPolicy
 from app.context.view.client_versions import ClientVersions

@@ -21,7 +21,7 @@ from app.observability.tracing import CANCELLED, Span, current_span, error_type_
 from app.pipeline.background_tasks import BackgroundTasks, wait_until_done
 from app.pipeline.persist.log_entries import advance_head, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors
-from app.pipeline.resolve.client_history import HistoryAligner, join_prefill
+from app.pipeline.resolve.history_alignment import HistoryAligner, join_prefill
 from app.pipeline.resolve.resent_history import RememberedPrefix
 from app.pipeline.resolve.resolved_request import (
     OPEN_TOOL_CALLS,

@@ -32,7 +32,7 @@ from app.pipeline.admission.request_digest import digest_request
 from app.pipeline.chat_request import ChatRequest
 from app.pipeline.persist.log_entries import build_branch, build_empty_conversation, build_log_entries
 from app.pipeline.resolve.answer_anchors import AnswerAnchors, digest_conversation_hints
-from app.pipeline.resolve.client_history import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_new_index
+from app.pipeline.resolve.history_alignment import ALIGNED_MARKS, AlignedHistory, HistoryAligner, find_new_index
 from app.pipeline.resolve.resent_history import (
     LONG_HISTORY_BYTES,
     ClientHistory,

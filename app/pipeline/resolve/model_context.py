@@ -21,8 +21,8 @@ from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.view_builder import Turn
 from app.pipeline.view.view_state import read_calibration
 from app.upstream.provider import ClientKey, ContextWindow, RouteTarget, bind_client_key
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
-from app.upstream.routing.windows import ContextWindows
 
 ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_audio"', b'"file"')
 """One of these stands in the JSON of every message with an attachment (`tokens.ATTACHED`)."""

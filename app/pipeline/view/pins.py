@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.context.plan.budget import Budget
 from app.context.plan.outline import Pin
 from app.context.plan.policy import ContextPolicy
-from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.conversation.message_checks import INSTRUCTION_ROLES
 from app.conversation.messages import Message
 from app.errors import InvalidRequest

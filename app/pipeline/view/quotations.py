@@ -29,7 +29,7 @@ from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.pipeline.token_counting import MessageCounter
 from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 from app.store.contract import SearchHit, Store
-from app.store.search.index_terms import rank_search_hits
+from app.store.search.term_ranking import rank_search_hits
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from app.compaction.summarizer.request_body import INSTRUCTION_TOKENS
+from app.compaction.summarizer.summarizer_request_body import INSTRUCTION_TOKENS
 from app.context.calibration import LOWEST_SLOPE, Calibration, CountedPrompt, digest_instructions
 from app.context.plan.budget import Budget, compute_budget, compute_summary_token_limit
-from app.context.plan.log_cuts import build_boundary_after
+from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import LOG_START, LastView, Outline, Plan, SummarizeMode, SummaryRange
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy
@@ -24,7 +24,7 @@ from app.conversation.messages import Conversation, LogMessage, Message, Summary
 from app.errors import ContextLengthExceeded
 from app.pipeline.call.search_tool import SearchToolOffer
 from app.pipeline.chat_request import ChatRequest
-from app.pipeline.compact.summary_chain import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
+from app.pipeline.compact.summary_chain_cache import EMPTY_CHAIN, SummaryChain, SummaryChainCache, build_chain
 from app.pipeline.resolve.resolved_request import PINS, ResolvedRequest
 from app.pipeline.respond.context_status import render_tokens_header
 from app.pipeline.token_counting import SCHEMA_FIELDS, MessageCounter

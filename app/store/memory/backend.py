@@ -35,9 +35,9 @@ from app.store.lineage import (
     order_deepest_first,
     plan_erasure,
 )
-from app.store.memory.chunks import ConversationKey, MemorySummaries
 from app.store.memory.side_tables import MemoryLeases, MemorySideTables
-from app.store.search.index_terms import limit_common_terms, rank_search_hits, sum_term_weights, weights_to_score
+from app.store.memory.summaries import ConversationKey, MemorySummaries
+from app.store.search.term_ranking import limit_common_terms, rank_search_hits, sum_term_weights, weights_to_score
 from app.store.shared_redaction import (
     REDACTED_KEY,
     MessageChange,

@@ -45,7 +45,7 @@ from app.store.postgres import search_index, statements
 from app.store.postgres.appends import AppendQueue, lease_arguments
 from app.store.postgres.pool import PostgresOptions, PostgresPool
 from app.store.postgres.statements import SQL
-from app.store.search.index_terms import (
+from app.store.search.term_ranking import (
     hash_conversation_scope,
     hash_message_terms,
     hash_tenant_scope,
@@ -54,7 +54,7 @@ from app.store.search.index_terms import (
     term_key_prefix,
     weights_to_score,
 )
-from app.store.sql import chunk_transactions, erasure_transactions
+from app.store.sql import erasure_transactions, summary_transactions
 from app.store.sql.rows import (
     MESSAGE_COLUMNS,
     anchor_values,
@@ -345,23 +345,23 @@ class PostgresStore(SideTables):
         )
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        await self._run_transaction(chunk_transactions.revise_summary(POSTGRES, tenant, root, summary))
+        await self._run_transaction(summary_transactions.revise_summary(POSTGRES, tenant, root, summary))
 
     async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
         return await self._run_transaction(
-            chunk_transactions.read_summary_revisions(POSTGRES, tenant, root, summary_id)
+            summary_transactions.read_summary_revisions(POSTGRES, tenant, root, summary_id)
         )
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        return await self._run_transaction(chunk_transactions.delete_summary(POSTGRES, tenant, root, summary_id))
+        return await self._run_transaction(summary_transactions.delete_summary(POSTGRES, tenant, root, summary_id))
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        return await chunk_transactions.purge_stray_summaries(
+        return await summary_transactions.purge_stray_summaries(
             POSTGRES, self._execute_read, self._delete_stray_summaries, created_before
         )
 
-    async def _delete_stray_summaries(self, keys: Sequence[chunk_transactions.SummaryKey]) -> int:
-        return await self._run_transaction(chunk_transactions.delete_stray_summaries(POSTGRES, keys))
+    async def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> int:
+        return await self._run_transaction(summary_transactions.delete_stray_summaries(POSTGRES, keys))
 
     async def find_summaries(
         self,
@@ -390,7 +390,7 @@ class PostgresStore(SideTables):
 
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
         await self._run_transaction(
-            _require_lease_first(fence, chunk_transactions.add_summary(POSTGRES, tenant, root, summary))
+            _require_lease_first(fence, summary_transactions.add_summary(POSTGRES, tenant, root, summary))
         )
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:

@@ -1,6 +1,7 @@
 """The index of words in PostgreSQL: one row for each message, with its term keys under a GIN index.
 
-Keys are scoped to their conversation (`store.search.index_terms`), so an index entry holds messages of one conversation
+Keys are scoped to their conversation (`store.search.term_ranking`), so an index entry holds messages of one
+conversation
 only, and what others wrote neither shows nor slows a search. Rows are led by the root, as all are; but those of the
 index over all of a tenant's conversations by the tenant, in statements of their own.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.store.search.index_terms import (
+from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
     COMMON_TERM_HITS,
     MAX_RANKED_HITS,
@@ -88,7 +89,7 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 
 def _ranking_sql(root: str, messages: str, limit: str) -> str:
     """Common table expressions from `stretch`, which names stretches of a log, to `best`: the messages of them that
-    tell most (`store.search.index_terms.limit_common_terms`).
+    tell most (`store.search.term_ranking.limit_common_terms`).
 
     OFFSET 0 keeps the planner at the words' own index: by the key it would read whole conversations. It is read in the
     order of the table and no further than needed, so what is common is first looked for among the newest messages.

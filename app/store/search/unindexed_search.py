@@ -19,7 +19,7 @@ from app.conversation.search_terms import extract_message_terms
 from app.store.contract import ConversationHit, ConversationQuery, SearchHit, Store
 from app.store.encryption.sealed_fields import FieldSealer
 from app.store.lineage import count_range_messages, first_own_seq
-from app.store.search.index_terms import rank_by_weight, rank_search_hits, term_weight, weights_to_score
+from app.store.search.term_ranking import rank_by_weight, rank_search_hits, term_weight, weights_to_score
 
 MAX_SEARCHED_MESSAGES: Final = 2000
 MAX_SEARCHED_CONVERSATIONS: Final = 100

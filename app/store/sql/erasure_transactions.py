@@ -24,7 +24,7 @@ from app.store.shared_redaction import (
     sum_token_deltas,
     update_marks,
 )
-from app.store.sql import chunk_transactions
+from app.store.sql import summary_transactions
 from app.store.sql.rows import (
     SUMMARY_COLUMNS,
     Lineage,
@@ -95,7 +95,7 @@ def erase_conversation(
         sql.hand_over_summaries,
     ):
         yield statement, here
-    yield from chunk_transactions.delete_family_strays(dialect, conversation.tenant, root)
+    yield from summary_transactions.delete_family_strays(dialect, conversation.tenant, root)
     yield dialect.build_statement(_ERASE_REVISIONS, root=root)
     return True
 
@@ -261,7 +261,7 @@ def _update_summaries(
             readers.setdefault(chunk.id, []).append(member)
     gone = [chunk for chunk in found.values() if covers_change(chunk, readers[chunk.id], changes_by_conversation)]
     for chunk in gone:
-        yield from chunk_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
+        yield from summary_transactions.delete_single_summary(dialect, tenant, root, chunk.id)
         del found[chunk.id]
     for chunk in found.values():
         yield dialect.build_statement(
@@ -320,7 +320,7 @@ def rewrite_sealed_fields(
             to_seq=to_seq,
             bodies=bodies,
         )
-    yield from chunk_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
+    yield from summary_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
         yield dialect.build_statement(
             f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",

@@ -97,7 +97,7 @@ _CONVERSATION_BY_EXTERNAL_ID: Final = ", ".join(
 )
 _LINK_REMAINS: Final = "FROM messages m WHERE m.root = chunks.root AND m.link = chunks.to_link"
 _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
-    "by_id": (
+    "select_conversation": (
         f"SELECT {_CONVERSATION} FROM conversations WHERE root = :root AND id = :id AND tenant = :tenant",
         ("root", "id", "tenant"),
     ),
@@ -112,13 +112,13 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         WHERE e.tenant = :tenant AND e.external_id = :external_id AND c.tenant = :tenant""",
         ("tenant", "external_id"),
     ),
-    "log_range": (
+    "select_messages": (
         f"""
         SELECT {", ".join(MESSAGE_COLUMNS)} FROM messages
         WHERE root = :root AND conversation_id = :id AND seq >= :from_seq AND seq < :to_seq ORDER BY seq""",
         ("root", "id", "from_seq", "to_seq"),
     ),
-    "facts": ("SELECT model, facts FROM model_facts", ()),
+    "select_model_facts": ("SELECT model, facts FROM model_facts", ()),
     "insert_conversation": _insert("conversations", CONVERSATION_COLUMNS),
     "insert_message": _insert("messages", MESSAGE_INSERT_COLUMNS),
     "insert_version": _insert("client_versions", CLIENT_VERSION_INSERT_COLUMNS),
@@ -128,21 +128,21 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         VALUES ({", ".join(f":{name}" for name in ANCHOR_COLUMNS)}, :kept_at) ON CONFLICT DO NOTHING""",
         (*ANCHOR_COLUMNS, "kept_at"),
     ),
-    "versions": (
+    "select_client_versions": (
         f"""
         SELECT {", ".join(CLIENT_VERSION_COLUMNS)} FROM client_versions
         WHERE root = :root AND conversation_id = :id AND since_seq <= :until_seq ORDER BY since_seq, seq""",
         ("root", "id", "until_seq"),
     ),
     "insert_external_id": _insert("external_ids", ("tenant", "external_id", "root", "conversation_id")),
-    "advance": (
+    "update_head": (
         f"""
         UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in HEAD_COLUMNS)}
         WHERE root = :root AND id = :id AND tenant = :tenant
           AND head_seq = :after_seq AND head_tokens_total = :total_before""",
         ("root", "id", "tenant", "after_seq", "total_before", *HEAD_COLUMNS),
     ),
-    "family": (
+    "select_branches": (
         "SELECT id, lineage FROM conversations WHERE root = :root AND lineage LIKE :naming",
         ("root", "naming"),
     ),
@@ -180,17 +180,17 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "DELETE FROM leases WHERE root = :root AND substr(key, 1, length(:id)) = :id",
         ("root", "id"),
     ),
-    "erase_chunks": (
+    "erase_summaries": (
         f"DELETE FROM chunks WHERE root = :root AND conversation_id = :id AND NOT EXISTS (SELECT 1 {_LINK_REMAINS})",
         ("root", "id"),
     ),
-    "hand_over_chunks": (
+    "hand_over_summaries": (
         f"""
         UPDATE chunks SET conversation_id = (SELECT min(m.conversation_id) {_LINK_REMAINS})
         WHERE root = :root AND conversation_id = :id""",
         ("root", "id"),
     ),
-    "release": (
+    "release_lease": (
         """
         DELETE FROM leases
         WHERE root = :lease_root AND key = :lease_key AND holder = :holder AND token = :token""",

@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
 DIALECT_INFO_KEY: Final = "only_on"
-"""`Table.info`: the one dialect that has the table. The index of words differs (`store.search.index_terms`)."""
+"""`Table.info`: the one dialect that has the table. The index of words differs (`store.search.term_ranking`)."""
 
 metadata = MetaData()
 

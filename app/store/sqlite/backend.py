@@ -19,8 +19,8 @@ from app.conversation.messages import AnswerAnchor, ClientVersion, Conversation,
 from app.errors import StoreUnavailable
 from app.store.contract import ConversationHit, Lease, LinkMatch, LogAppend, SearchHit, StoreInfo
 from app.store.lineage import clip_ranges, count_range_messages, find_range_segments, find_segments, locate_messages
-from app.store.search.index_terms import hash_message_terms, hash_terms, split_index_batches
-from app.store.sql import chunk_transactions, erasure_transactions
+from app.store.search.term_ranking import hash_message_terms, hash_terms, split_index_batches
+from app.store.sql import erasure_transactions, summary_transactions
 from app.store.sql.schema import SCHEMA_VERSION
 from app.store.sql.side_tables import SideTables
 from app.store.sql.transactions import SQLITE, Rows, TransactionSteps
@@ -223,23 +223,23 @@ class SqliteStore(SideTables):
         )
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        await self._run_transaction(lambda: chunk_transactions.revise_summary(SQLITE, tenant, root, summary))
+        await self._run_transaction(lambda: summary_transactions.revise_summary(SQLITE, tenant, root, summary))
 
     async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
         return await self._run_transaction(
-            lambda: chunk_transactions.read_summary_revisions(SQLITE, tenant, root, summary_id)
+            lambda: summary_transactions.read_summary_revisions(SQLITE, tenant, root, summary_id)
         )
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
         was_there = await self._run_transaction(
-            lambda: chunk_transactions.delete_summary(SQLITE, tenant, root, summary_id)
+            lambda: summary_transactions.delete_summary(SQLITE, tenant, root, summary_id)
         )
         if was_there:
             await self._truncate_write_ahead_log()
         return was_there
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        found = await chunk_transactions.purge_stray_summaries(
+        found = await summary_transactions.purge_stray_summaries(
             SQLITE, self._execute_long_read, self._delete_stray_summaries, created_before
         )
         if found:
@@ -249,8 +249,8 @@ class SqliteStore(SideTables):
     def _execute_long_read(self, sql: str, arguments: tuple[Any, ...]) -> asyncio.Future[Rows]:
         return self._range_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
-    def _delete_stray_summaries(self, keys: Sequence[chunk_transactions.SummaryKey]) -> asyncio.Future[int]:
-        return self._run_transaction(lambda: chunk_transactions.delete_stray_summaries(SQLITE, keys))
+    def _delete_stray_summaries(self, keys: Sequence[summary_transactions.SummaryKey]) -> asyncio.Future[int]:
+        return self._run_transaction(lambda: summary_transactions.delete_stray_summaries(SQLITE, keys))
 
     async def find_summaries(
         self,

@@ -16,7 +16,7 @@ import orjson
 from app.conversation.messages import Conversation, LogMessage
 from app.store.contract import ConversationHit, SearchHit
 from app.store.lineage import LogSegment, find_leading_range, find_segments, first_own_seq
-from app.store.search.index_terms import (
+from app.store.search.term_ranking import (
     COMMON_NEWEST_HITS,
     COMMON_TERM_HITS,
     MAX_RANKED_HITS,

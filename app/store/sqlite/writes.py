@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.conversation.messages import AnswerAnchor, Conversation, LogMessage, Summary
 from app.store.contract import Lease, LeaseLost, LogAppend, WriteConflict
 from app.store.shared_redaction import drop_redacted_versions, rebase_append, tokens_before_append
-from app.store.sql import chunk_transactions, erasure_transactions
+from app.store.sql import erasure_transactions, summary_transactions
 from app.store.sql.rows import (
     anchor_values,
     claims_external_id,
@@ -195,7 +195,7 @@ def add_summary(
     connection: sqlite3.Connection, tenant: str, root: str, summary: Summary, fence: Lease, now: datetime
 ) -> None:
     require_lease(connection, fence, now)
-    run_transaction_steps(connection, chunk_transactions.add_summary(SQLITE, tenant, root, summary))
+    run_transaction_steps(connection, summary_transactions.add_summary(SQLITE, tenant, root, summary))
 
 
 def replace_metadata(

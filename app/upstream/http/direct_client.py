@@ -10,17 +10,17 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.client import (
+from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
+from app.upstream.http.dialer import Dialer
+from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.http.http_client import (
     IDLE_CONNECTION_SECONDS,
     HttpTimeouts,
     RequestHead,
     drop_connection_headers,
     read_whole_body,
 )
-from app.upstream.http.dial import Dialer
-from app.upstream.http.http1_connection import Http1Connection
-from app.upstream.http.inflate import decompress_pieces, pop_content_encoding, read_decompressed_body
-from app.upstream.http.timeouts import TimeoutTimer
+from app.upstream.http.reply_timeouts import TimeoutTimer
 from app.upstream.provider import CallTimes, ConnectionDropped
 
 IDEMPOTENT_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
@@ -30,7 +30,7 @@ CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 
 class DirectClient:
-    """Implements `upstream.http.client.Client`.
+    """Implements `upstream.http.http_client.Client`.
 
     Args:
         provider_name: of the provider.
@@ -54,7 +54,7 @@ class DirectClient:
         self._all_closed: asyncio.Event | None = None
 
     async def send(self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None) -> Http1Reply:
-        """See `upstream.http.client.Client`."""
+        """See `upstream.http.http_client.Client`."""
         if self._idle_connections:
             connection, _ = self._idle_connections.popitem()
             try:

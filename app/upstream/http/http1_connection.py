@@ -14,7 +14,7 @@ from typing import Final, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.client import (
+from app.upstream.http.http_client import (
     READ_BUFFER_BYTES,
     HttpTimeouts,
     RequestHead,
@@ -24,7 +24,7 @@ from app.upstream.http.client import (
     incomplete_answer_error,
     silence_timeout_error,
 )
-from app.upstream.http.timeouts import ReplyTimeout, TimeoutTimer
+from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
 
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 """Of status line and headers, those of answers that only inform included."""

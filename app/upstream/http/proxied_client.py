@@ -14,7 +14,9 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http.client import (
+from app.upstream.http.decompression import decompress_pieces, pop_content_encoding, read_decompressed_body
+from app.upstream.http.dialer import load_tls_context
+from app.upstream.http.http_client import (
     IDLE_CONNECTION_SECONDS,
     READ_BUFFER_BYTES,
     HttpTimeouts,
@@ -31,14 +33,12 @@ from app.upstream.http.client import (
     silence_timeout_error,
     unreachable_error,
 )
-from app.upstream.http.dial import load_tls_context
-from app.upstream.http.inflate import decompress_pieces, pop_content_encoding, read_decompressed_body
-from app.upstream.http.timeouts import ReplyTimeout, TimeoutTimer
+from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
 from app.upstream.provider import CallTimes
 
 
 class ProxiedClient:
-    """Implements `upstream.http.client.Client`.
+    """Implements `upstream.http.http_client.Client`.
 
     Args:
         provider_name: of the provider.
@@ -69,7 +69,7 @@ class ProxiedClient:
     async def send(
         self, head: RequestHead, body: bytes, deadline: float | None, times: CallTimes | None
     ) -> ProxiedReply:
-        """See `upstream.http.client.Client`."""
+        """See `upstream.http.http_client.Client`."""
         name = self._provider_name
         try:
             async with asyncio.timeout_at(deadline):

@@ -19,9 +19,9 @@ import orjson
 
 from app.errors import InvalidRequest, UpstreamUnavailable
 from app.observability.tracing import NO_SPAN, current_span
-from app.upstream.http.client import HttpClient, HttpTimeouts, RequestHead
-from app.upstream.http.dial import DEFAULT_PORTS, ascii_host
+from app.upstream.http.dialer import DEFAULT_PORTS, ascii_host
 from app.upstream.http.direct_client import DirectClient
+from app.upstream.http.http_client import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.provider import ClientKeyRule, UpstreamReply, UpstreamRequest
 from app.upstream.routing.traced_calls import server_attributes
 

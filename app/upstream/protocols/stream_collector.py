@@ -14,7 +14,7 @@ import orjson
 
 from app.conversation.json_depth import TOO_DEEP_MESSAGE, is_too_deep
 from app.errors import UpstreamUnavailable
-from app.upstream.protocols.choice_deltas import ChoiceCollector, ChoiceDelta
+from app.upstream.protocols.choice_collector import ChoiceCollector, ChoiceDelta
 
 
 class _AnswerMessage(ChoiceDelta):

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.upstream.provider import ProviderQuirks
-from app.upstream.quirks.alternation import (
-    alternate_roles,
-    merge_adjacent_messages,
-    merge_system_messages_first,
-    move_system_into_user_message,
-    rename_developer_to_system,
-)
-from app.upstream.quirks.call_ids import assign_call_ids, split_tool_calls
+from app.upstream.quirks.field_restoration import find_scope_indexes
 from app.upstream.quirks.message_properties import (
     fit_empty_content,
     fit_properties,
@@ -25,7 +18,14 @@ from app.upstream.quirks.message_properties import (
     strip_reasoning,
 )
 from app.upstream.quirks.outgoing_message import OutgoingMessage
-from app.upstream.quirks.restored_fields import find_scope_indexes
+from app.upstream.quirks.role_alternation import (
+    alternate_roles,
+    merge_adjacent_messages,
+    merge_system_messages_first,
+    move_system_into_user_message,
+    rename_developer_to_system,
+)
+from app.upstream.quirks.tool_call_ids import assign_call_ids, split_tool_calls
 
 _QUIRKS_OF_REQUEST_FIELDS = frozenset({"max_tokens_field", "strip_fields", "stream_usage"})
 _QUIRKS_OF_FIELD_RESTORATION = frozenset({"restore_fields", "restore_scope"})

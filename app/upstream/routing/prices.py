@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from app.upstream.provider import UNKNOWN_PRICE, ModelDeployment, TokenPrice
-from app.upstream.routing.window_registry import list_lookup_names
+from app.upstream.routing.known_model_windows import list_lookup_names
 
 PRICE_TABLE_PATH: Final = Path(__file__).with_name("model_prices.json")
 MILLION: Final = 1_000_000

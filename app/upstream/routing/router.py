@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from app.errors import ClientKeyWithheld, ContextLengthExceeded, UpstreamUnavailable, drop_tracebacks
 from app.observability.metrics import NO_METRICS, Metrics
 from app.observability.tracing import current_span
-from app.upstream.protocols.overflow import detect_overflow
+from app.upstream.protocols.overflow_detection import detect_overflow
 from app.upstream.provider import (
     AnswerTimedOut,
     ClientKey,

@@ -10,7 +10,7 @@ import yaml
 from pytest_bdd import given, then, when
 
 from app.__main__ import main
-from app.store.connect import create_store
+from app.store.store_factory import create_store
 from tests.behaviour.steps.words import step
 from tests.behaviour.talk import Talk
 

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.facts import MentionCollector, find_labelled_words, find_names, find_values, rate_word
+from app.compaction.acceptance.value_mentions import (
+    MentionCollector,
+    find_labelled_words,
+    find_names,
+    find_values,
+    rate_word,
+)
 from tests.compaction.simulated_compaction import log_of
 
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.acceptance import (
+from app.compaction.acceptance.mechanical_summary import build_mechanical_summary
+from app.compaction.acceptance.summary_acceptance import (
     MIN_OVERSHOOT_TOKENS,
     OVERSHOOT_SHARE,
     append_missing_values,
     find_lacking_values,
 )
-from app.compaction.acceptance.facts import find_values
-from app.compaction.acceptance.kept_facts import (
+from app.compaction.acceptance.value_mentions import find_values
+from app.compaction.acceptance.values_appendix import (
     HEADINGS,
     collect_values,
     compute_kept_share,
@@ -22,7 +23,6 @@ from app.compaction.acceptance.kept_facts import (
     parse_appendix,
     render_appendix,
 )
-from app.compaction.acceptance.mechanical_summary import build_mechanical_summary
 from app.conversation.messages import LogMessage, Summary
 from tests.compaction.simulated_compaction import COUNT, Scene, job_for, log_of, saying
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.acceptance import is_tool_call, strip_to_summary
+from app.compaction.acceptance.summary_acceptance import is_tool_call, strip_to_summary
 
 SUMMARY = "The user asked for a fix.\n- The build fails with error 2."
 

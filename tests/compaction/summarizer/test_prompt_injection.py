@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compaction.acceptance.kept_facts import HEADINGS
+from app.compaction.acceptance.values_appendix import HEADINGS
 from app.compaction.summarizer.prompts import SUMMARY_INSTRUCTION, describe_range
-from app.compaction.summarizer.request_body import CallBudget, ConversationPrompt, TranscriptPrompt
+from app.compaction.summarizer.summarizer_request_body import CallBudget, ConversationPrompt, TranscriptPrompt
 from app.compaction.summarizer.transcript import build_entries
 from app.context.view.view_messages import (
     SUMMARY_FENCE,

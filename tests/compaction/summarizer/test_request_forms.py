@@ -16,7 +16,7 @@ from app.compaction.summarizer.prompts import (
     build_instruction,
     compute_prompt_version,
 )
-from app.compaction.summarizer.request_body import build_cached_prefix_fields
+from app.compaction.summarizer.summarizer_request_body import build_cached_prefix_fields
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import GatewayError, UpstreamRefused

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.compaction.acceptance.acceptance import accept_summary
+from app.compaction.acceptance.summary_acceptance import accept_summary
 from app.compaction.summarizer.summarizer import NoUsableSummary, SummaryRequest, compute_max_input_tokens
 from app.context.plan.policy import ContextPolicy, SummarizerPolicy
 from app.errors import UpstreamRefused

@@ -9,7 +9,7 @@ import pytest
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
-from app.context.stages.excerpt import truncate_arguments
+from app.context.stages.text_truncation import truncate_arguments
 from tests.conversation.test_json_depth import DEPTHS, PLACES, nested
 
 TOOLS = (

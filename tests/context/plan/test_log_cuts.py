@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.log_cuts import MIN_STRETCH_SHARE, LogTail, Round, split_into_rounds, split_rounds
+from app.context.plan.log_rounds import MIN_STRETCH_SHARE, LogTail, Round, split_into_rounds, split_rounds
 from tests.context.planned_conversation import Body, assistant, calls, chunk_of, log_of, result, user
 
 SYSTEM: Body = {"role": "system", "content": "By the way"}

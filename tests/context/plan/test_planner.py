@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.context.plan.budget import compute_budget, compute_compaction_threshold, compute_summary_token_limit
-from app.context.plan.log_cuts import build_boundary_after
+from app.context.plan.log_rounds import build_boundary_after
 from app.context.plan.outline import Boundary, LastView, Outline, Plan
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import CheckpointTrigger, ContextPolicy, SummarizerPolicy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.plan.log_cuts import split_into_rounds
+from app.context.plan.log_rounds import split_into_rounds
 from app.context.plan.outline import Plan
 from app.context.plan.planner import plan_view
 from app.context.plan.policy import ContextPolicy

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.plan.budget import compute_budget
-from app.context.plan.log_cuts import LogTail
+from app.context.plan.log_rounds import LogTail
 from app.context.plan.outline import SummaryRange
 from app.context.plan.planner import FoldDecision
 from app.context.plan.policy import ContextPolicy

@@ -16,7 +16,7 @@ from app.context.quote.quote_message import extract_quotable_text, render_quotat
 from app.context.quote.quote_selection import choose_quotation
 from app.conversation.messages import LogMessage, Message
 from app.conversation.search_terms import extract_message_terms, extract_query_terms
-from app.store.search.index_terms import rank_by_weight, weights_to_score
+from app.store.search.term_ranking import rank_by_weight, weights_to_score
 
 COUNT = TokenCounter(load_tokenizer("o200k_base"))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.stages.excerpt import find_text_share, truncate_body, truncate_text
+from app.context.stages.text_truncation import find_text_share, truncate_body, truncate_text
 from tests.context.plan_checks import check_nothing_is_orphaned, check_plan
 from tests.context.planned_conversation import COUNT, World, assistant, calls, log_of, result, user, words
 

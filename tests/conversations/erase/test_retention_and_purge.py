@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.store.connect import create_store
 from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
+from app.store.store_factory import create_store
 from tests.live import ScriptedUpstream
 from tests.support.gateway import answered, answering, until, user, world
 from tests.support.sqlite_gateway import at_rest, config_in, url_in, words_in

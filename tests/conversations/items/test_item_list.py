@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.conversation.messages import Conversation, LogMessage, Summary
-from app.conversations.history.conversations import ConversationRecords
-from app.conversations.items.item_list import ItemQuery, ItemReader
+from app.conversations.history.conversation_records import ConversationRecords
+from app.conversations.items.item_reader import ItemQuery, ItemReader
 from app.conversations.items.items import build_items
 from app.errors import ItemNotFound
 from app.pipeline.resolve.resolved_request import STORED_INSTRUCTIONS

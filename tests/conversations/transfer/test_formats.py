@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from app.context.count.token_counter import TokenCounter
 from app.context.count.tokenizers import load_tokenizer
+from app.conversations.transfer.conversation_import import ConversationImporter
 from app.conversations.transfer.export import ConversationExporter, build_export_fields
 from app.conversations.transfer.formats.format_detection import FORMATS, parse_file
 from app.conversations.transfer.formats.imported_history import ImportedConversation
-from app.conversations.transfer.import_ import ConversationImporter
 from app.errors import InvalidRequest
 from app.pipeline.background_tasks import BackgroundTasks
 from app.pipeline.token_counting import MessageCounter

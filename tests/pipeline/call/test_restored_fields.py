@@ -9,7 +9,7 @@ from typing import Any
 
 from app.conversation.messages import Conversation, LogMessage, Message
 from app.errors import StoreUnavailable
-from app.pipeline.call.restored_fields import FieldRestorer
+from app.pipeline.call.field_restorer import FieldRestorer
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.memory.backend import MemoryStore
 from app.upstream.provider import ProviderQuirks

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.pipeline.call.search_tool import TOOL_NAME
 from app.pipeline.call.search_tool_rounds import ToolCallSplitter
-from app.upstream.protocols.tool_call_deltas import ToolCallCollector
+from app.upstream.protocols.tool_call_collector import ToolCallCollector
 
 NAMES = st.sampled_from([TOOL_NAME, TOOL_NAME, "r", "recall", "recall_conversation_v2", "recall_", "weather", "recap"])
 ARGUMENTS = st.dictionaries(st.sampled_from(["query", "a"]), st.text(max_size=9), min_size=1).map(json.dumps)

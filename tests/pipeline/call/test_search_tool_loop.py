@@ -13,8 +13,8 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.pipeline.call.search_tool import MAX_SEARCH_ROUNDS, TOOL_NAME
-from app.store.connect import create_store
 from app.store.memory.backend import MemoryStore
+from app.store.store_factory import create_store
 from tests.live import DONE, DROP, Reply, ScriptedUpstream, chunk, completion, stream, usage_chunk
 from tests.support.gateway import World, assistant, call, result, system, user, world
 from tests.support.raw_http import chunks, long_talk, text_of, until, without_ours

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.conversation.messages import Conversation, LogMessage, Summary
-from app.pipeline.compact import summary_chain as chains
-from app.pipeline.compact.summary_chain import SummaryChain, SummaryChainCache
+from app.pipeline.compact import summary_chain_cache as chains
+from app.pipeline.compact.summary_chain_cache import SummaryChain, SummaryChainCache
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract import Lease
 from app.store.memory.backend import MemoryStore

@@ -18,9 +18,9 @@ from app.context.count.token_counter import TokenCounter
 from app.conversation.messages import Message
 from app.pipeline.persist import turn_writer
 from app.pipeline.view.quotations import MAX_CANDIDATES
-from app.store.connect import create_store
 from app.store.memory.backend import MemoryStore
 from app.store.sqlite.threads import open_connection
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.benchmarks import flat
 from tests.live import ScriptedUpstream

@@ -23,9 +23,9 @@ from app.conversation.canonical_form import canonicalize_message
 from app.conversation.identity import make_conversation_id
 from app.conversation.messages import ClientVersion, Conversation, LogMessage, Message
 from app.pipeline.persist.log_entries import advance_head, build_empty_conversation, build_log_entries
-from app.pipeline.resolve import client_history
+from app.pipeline.resolve import history_alignment
 from app.pipeline.resolve import resent_history as history
-from app.pipeline.resolve.client_history import AlignedHistory, HistoryAligner
+from app.pipeline.resolve.history_alignment import AlignedHistory, HistoryAligner
 from app.pipeline.resolve.resent_history import ClientHistory
 from app.pipeline.resolve.resolved_request import REDACTED, REWRITE_MARK
 from app.pipeline.token_counting import MessageCounter
@@ -216,7 +216,7 @@ async def test_a_beginning_is_aligned_anew_for_another_log_and_where_an_id_names
         behind.append(len(head.message_alignments))
         return align_after_head(head, *arguments, **options)
 
-    monkeypatch.setattr(client_history, "align_after_head", count)
+    monkeypatch.setattr(history_alignment, "align_after_head", count)
     turns = Turns(Store())
     for number in range(12):
         await turns.take(number, TELLS["masks"], named=False, lost=None, beside=None)
@@ -260,11 +260,11 @@ async def test_a_turn_of_a_masking_agent_touches_what_is_new_or_changed(monkeypa
     count("app.conversation.identity.canonicalize_message", canonicalize_message)
     count("app.conversation.alignment.canonicalize_message", canonicalize_message)
     count(
-        "app.pipeline.resolve.client_history.align_after_head",
+        "app.pipeline.resolve.history_alignment.align_after_head",
         align_after_head,
         lambda _, log, history, *__: len(history),
     )
-    count("app.pipeline.resolve.client_history.ClientVersion", ClientVersion)
+    count("app.pipeline.resolve.history_alignment.ClientVersion", ClientVersion)
     counts: list[Counter[str]] = []
     async with world(monkeypatch, ScriptedUpstream(default=reply), store=store, window=1_000_000) as place:
         messages = [system("You look at things."), user("Look at all of them.")]

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from app.conversation.messages import Conversation, LogMessage, StoredCompletion
 from app.conversation.search_terms import extract_terms
 from app.errors import StoreUnreadable
-from app.store.connect import create_store
 from app.store.contract import ConversationQuery, LogAppend, Store
 from app.store.encryption.cipher import Cipher, read_key_name
 from app.store.encryption.encrypted_store import EncryptedStore
@@ -23,6 +22,7 @@ from app.store.encryption.reencryption import Reencryption, ReencryptionProgress
 from app.store.leases import LeaseKeeper
 from app.store.memory.backend import MemoryStore
 from app.store.search.unindexed_search import MAX_SEARCHED_MESSAGES
+from app.store.store_factory import create_store
 from migrations.run import prepare_database
 from tests.store.example_logs import (
     NOON,

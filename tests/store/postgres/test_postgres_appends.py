@@ -7,8 +7,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from app.store.connect import create_store
 from app.store.postgres.backend import PostgresStore
+from app.store.store_factory import create_store
 from tests.postgres import dsn
 from tests.store.example_logs import beginnings, following
 

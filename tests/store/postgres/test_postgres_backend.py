@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import create_store
 from app.store.contract import LogAppend
 from app.store.postgres.backend import PostgresStore
 from app.store.postgres.statements import build_find_query
+from app.store.store_factory import create_store
 from tests.postgres import Databases, dsn
 from tests.store.example_logs import Clock, begin, bodies, fresh_tenant, go_on, grown, lease_on, links, log_of
 

@@ -10,7 +10,7 @@ import pytest
 from app.conversation.messages import Conversation, LogMessage
 from app.conversation.search_terms import extract_message_terms, extract_terms
 from app.store.contract import SearchHit, Store
-from app.store.search.index_terms import limit_common_terms, rank_search_hits
+from app.store.search.term_ranking import limit_common_terms, rank_search_hits
 from tests.store.example_logs import begin, branch_off, fresh_tenant, go_on, log_of, message
 
 CHAT = [

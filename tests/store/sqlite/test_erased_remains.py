@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from app.conversation.messages import LogMessage, Message
-from app.store.connect import create_store
 from app.store.contract import Store
 from app.store.sqlite import erased_remains
+from app.store.store_factory import create_store
 from tests.store.example_logs import Clock, begin, branch_off, chunk_over, fresh_tenant, go_on, lease_on
 
 

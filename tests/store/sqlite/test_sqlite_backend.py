@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store.connect import create_store
 from app.store.contract import LeaseLost, LogAppend, WriteConflict
 from app.store.sqlite.backend import SqliteStore
 from app.store.sqlite.threads import DatabaseThread, Job, SqliteOptions, commit_batch, open_connection, run_reads
+from app.store.store_factory import create_store
 from tests.store.example_logs import (
     Clock,
     begin,
@@ -178,7 +178,7 @@ async def test_a_directory_that_cannot_be_made_is_said_to_be_the_trouble(tmp_pat
 
 _WRITE_UNTIL_KILLED = """
 import asyncio, sys
-from app.store.connect import open_store
+from app.store.store_factory import open_store
 from tests.store.example_logs import begin
 async def main():
     store = open_store(sys.argv[1])

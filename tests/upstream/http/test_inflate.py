@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.errors import UpstreamUnavailable
-from app.upstream.http import inflate
-from app.upstream.http.client import HttpClient, HttpTimeouts, RequestHead
+from app.upstream.http import decompression
 from app.upstream.http.direct_client import DirectClient
+from app.upstream.http.http_client import HttpClient, HttpTimeouts, RequestHead
 from app.upstream.http.proxied_client import ProxiedClient
 from app.upstream.provider import UpstreamReply
 
@@ -104,7 +104,7 @@ async def test_a_whole_answer_that_inflates_too_far_is_refused(client: str) -> N
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_stream_that_inflates_too_far_is_cut(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
-    monkeypatch.setattr(inflate, "BODY_LIMIT_BYTES", 8 * MB)
+    monkeypatch.setattr(decompression, "BODY_LIMIT_BYTES", 8 * MB)
     with pytest.raises(UpstreamUnavailable, match="compressed answer of more than 8388608 bytes"):
         await take(client, zipped(9 * MB), stream)
 

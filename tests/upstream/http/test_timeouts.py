@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.upstream.http.timeouts import ReplyTimeout, TimeoutTimer
+from app.upstream.http.reply_timeouts import ReplyTimeout, TimeoutTimer
 
 
 class Clock:

@@ -16,7 +16,7 @@ import uvloop
 from app.assembly.models import build_providers
 from app.errors import UpstreamUnavailable
 from app.settings import load_settings
-from app.upstream.http.dial import load_tls_context
+from app.upstream.http.dialer import load_tls_context
 from app.upstream.http.proxied_client import ProxiedClient
 from app.upstream.protocols.openai import HttpTimeouts, OpenAIProvider
 from app.upstream.provider import UpstreamRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.upstream.protocols.overflow import ContextOverflow, detect_overflow
+from app.upstream.protocols.overflow_detection import ContextOverflow, detect_overflow
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "eval" / "overflow_errors.json"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from app.upstream.quirks.restored_fields import find_messages_missing_fields, restore_missing_fields
+from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 from tests.upstream.quirks.templates import rules
 from tests.upstream.quirks.templates.talks import talks
 

@@ -17,7 +17,7 @@ from app.context.count.tokenizers import load_tokenizer
 from app.settings import load_settings
 from app.upstream.provider import ProviderQuirks
 from app.upstream.quirks import apply_quirks
-from app.upstream.quirks.alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
+from app.upstream.quirks.role_alternation import BRIDGING_ASSISTANT_TEXT, OPENING_USER_TEXT
 from tests.upstream.quirks.templates import rules
 from tests.upstream.quirks.templates.talks import talks
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.errors import UpstreamUnavailable
 from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment
-from app.upstream.routing import window_registry
-from app.upstream.routing.windows import ContextWindows, ModelListPolicy
+from app.upstream.routing import known_model_windows
+from app.upstream.routing.context_windows import ContextWindows, ModelListPolicy
 from tests.upstream.scripted_provider import ScriptedProvider, Time
 
 FAST = ModelListPolicy(max_wait_seconds=0.02)
@@ -250,12 +250,12 @@ async def test_a_list_that_never_comes_does_not_outlive_the_service() -> None:
     ],
 )
 def test_names_are_known_with_prefixes_dates_and_versions(name: str, same_as: str) -> None:
-    assert window_registry.find_known_window(name) == window_registry.find_known_window(same_as) is not None
+    assert known_model_windows.find_known_window(name) == known_model_windows.find_known_window(same_as) is not None
 
 
 @pytest.mark.parametrize("name", ["", "/", "-2024-01-01", "gpt", "sim-8k", "x" * 100_000, "ü/ö:ä"])
 def test_other_names_are_not_guessed_at(name: str) -> None:
-    assert window_registry.find_known_window(name) is None
+    assert known_model_windows.find_known_window(name) is None
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_other_names_are_not_guessed_at(name: str) -> None:
 def test_well_known_models_have_the_limits_that_their_makers_state(
     name: str, limits: tuple[int, int | None, int]
 ) -> None:
-    assert window_registry.find_known_window(name) == limits
+    assert known_model_windows.find_known_window(name) == limits
 
 
 def test_the_table_is_small_and_sane() -> None:
-    assert window_registry.WINDOW_TABLE_PATH.stat().st_size < 60_000
+    assert known_model_windows.WINDOW_TABLE_PATH.stat().st_size < 60_000
     for name in ("gpt-4.1", "o3", "deepseek-chat", "mistral-large-latest", "grok-4", "qwen3-32b"):
-        limits = window_registry.find_known_window(name)
+        limits = known_model_windows.find_known_window(name)
         assert limits is not None
         context, max_input, max_output = limits
         assert 30_000 <= context <= 2_000_000

@@ -9,8 +9,8 @@ from typing import Any
 
 from app.errors import ModelNotFound, UpstreamUnavailable
 from app.upstream.provider import ClientKey, UpstreamProvider, bind_client_key, find_only_keyless_provider
+from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
-from app.upstream.routing.windows import ContextWindows
 
 log = logging.getLogger(__name__)
 

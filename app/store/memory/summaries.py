@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from app.conversation.messages import Summary
-from app.store.chunk_revisions import apply_revision, may_replace, number_next_revision
 from app.store.contract import WriteConflict
+from app.store.summary_revisions import apply_revision, may_replace, number_next_revision
 
 ConversationKey = tuple[str, str]
 """Root and conversation id."""

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from app.conversation.messages import Summary
-from app.store.chunk_revisions import REVISION_FIELDS, apply_revision, may_replace, number_next_revision
 from app.store.contract import WriteConflict
 from app.store.sql.rows import SUMMARY_COLUMNS, decode_summary, encode_optional_json, summary_values
 from app.store.sql.statements import SUMMARY_INSERT_COLUMNS
 from app.store.sql.transactions import Rows, SqlDialect, TransactionSteps
+from app.store.summary_revisions import REVISION_FIELDS, apply_revision, may_replace, number_next_revision
 
 _COLUMNS: Final = ", ".join(SUMMARY_COLUMNS)
 _IS_SUMMARY: Final = "root = :root AND id = :id AND tenant = :tenant"

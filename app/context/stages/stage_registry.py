@@ -11,6 +11,7 @@ from typing import Final
 
 from app.context.stages.cap_messages import cap_messages, fade_results, shorten_long_messages, truncate_results
 from app.context.stages.clear_messages import clear_reasoning, clear_tool_results, drop_results
+from app.context.stages.condense_tool_rounds import tell_old_rounds
 from app.context.stages.draft import Draft
 from app.context.stages.drop_rounds import (
     drop_all_but_newest_user_message,
@@ -21,7 +22,6 @@ from app.context.stages.drop_rounds import (
 )
 from app.context.stages.keep_last import keep_last
 from app.context.stages.mask_results import mask_results, prune_by_position
-from app.context.stages.summarize_rounds import tell_old_rounds
 
 Stage = Callable[[Draft], Draft]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from app.compaction.acceptance.facts import ValueMention
-from app.compaction.acceptance.kept_facts import compute_share_without, find_missing_values, render_appendix
+from app.compaction.acceptance.value_mentions import ValueMention
+from app.compaction.acceptance.values_appendix import compute_share_without, find_missing_values, render_appendix
 from app.compaction.summarizer.summary_request import NoUsableSummary, SummaryRequest
 from app.compaction.summarizer.transcript import CountTokens, strip_reasoning
 from app.context.view.view_messages import ViewTokenCounter

@@ -8,7 +8,7 @@ from app.errors import StoreUnavailable
 from app.pipeline.resolve.resolved_request import ResolvedRequest
 from app.store.contract import Store
 from app.upstream.provider import ProviderQuirks
-from app.upstream.quirks.restored_fields import find_messages_missing_fields, restore_missing_fields
+from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 
 _READ_BACK_FACTOR = 2
 """How much further back to look in the log where the client's history leaves out part of it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app.simulator.model import SimulatedAnswer
+from app.simulator.simulated_model import SimulatedAnswer
 
 DONE_EVENT = b"data: [DONE]\n\n"
 ARGUMENT_PIECE_CHARS = 12

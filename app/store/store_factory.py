@@ -10,7 +10,7 @@ from typing import Literal
 
 from app.errors import StoreUnavailable
 from app.store.contract import Store
-from app.store.location import DatabaseLocation, parse_database_url
+from app.store.database_url import DatabaseLocation, parse_database_url
 
 
 def utc_now() -> datetime:
@@ -29,7 +29,7 @@ def create_store(
     """The store that a URL means, not yet connected: `Store.open` does that.
 
     Args:
-        url: see `store.location.parse_database_url`.
+        url: see `store.database_url.parse_database_url`.
         synchronous: SQLite: see `SqliteOptions`.
         timeout_seconds: the longest wait for SQLite's write lock, for a PostgreSQL connection, for an answer.
         pool_size: PostgreSQL: connections of this process.

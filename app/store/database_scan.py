@@ -19,7 +19,7 @@ import asyncpg
 
 from app.conversation.messages import Conversation, LogMessage, Summary
 from app.errors import StoreUnavailable
-from app.store.location import DatabaseLocation, parse_database_url
+from app.store.database_url import DatabaseLocation, parse_database_url
 from app.store.sql.dangling_rows import COUNT_STATEMENTS, DanglingRow, build_dangling_queries
 from app.store.sql.rows import (
     CONVERSATION_COLUMNS,

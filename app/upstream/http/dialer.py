@@ -13,14 +13,14 @@ from urllib.parse import SplitResult
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from app.upstream.http.client import (
+from app.upstream.http.http1_connection import Http1Connection
+from app.upstream.http.http_client import (
     HAPPY_EYEBALLS_DELAY_SECONDS,
     answer_timeout_error,
     connect_timeout_error,
     make_keepalive_socket,
     unreachable_error,
 )
-from app.upstream.http.http1_connection import Http1Connection
 
 ADDRESS_CACHE_SECONDS: Final = 10.0
 """How long the addresses of a name are believed."""

@@ -25,7 +25,7 @@ from app.pipeline.call.first_event import StreamReply
 from app.pipeline.call.search_tool_loop import SearchToolLoop
 from app.pipeline.call.upstream_call import UpstreamAnswer, UpstreamCaller
 from app.pipeline.compact.precompaction import Precompactor
-from app.pipeline.persist.stored_completion import CompletionWriter
+from app.pipeline.persist.completion_writer import CompletionWriter
 from app.pipeline.persist.turn_writer import AnswerToStore, TurnWriter
 from app.pipeline.resolve.held_leases import HeldLeases
 from app.pipeline.resolve.resolved_request import PendingWrite, mark_unstored

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from app.context.plan.budget import Budget
-from app.context.plan.log_cuts import LogTail, build_log_tail, find_tail_start
+from app.context.plan.log_rounds import LogTail, build_log_tail, find_tail_start
 from app.context.plan.outline import Outline, Plan, PlanNote, ViewStatus
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.view_candidates import ViewCandidate
 from app.context.stages.draft import Draft, DraftContext, select_pins_before
 from app.context.stages.mask_results import mask_results_further, restore_unread_results
-from app.context.stages.stages import apply_stages, trim_draft
+from app.context.stages.stage_registry import apply_stages, trim_draft
 from app.context.view.message_edits import Edit
 from app.context.view.view_messages import ViewTokenCounter
 from app.conversation.messages import Summary

@@ -1,6 +1,7 @@
 """What a stretch of a log mentions that nobody can guess again: identifiers, numbers, addresses, dates, names. Pure.
 
-Values are found in plain text by their shape (`compaction.acceptance.facts`), in tool calls and JSON results also
+Values are found in plain text by their shape (`compaction.acceptance.value_mentions`), in tool calls and JSON results
+also
 by their place.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from app.compaction.summarizer.transcript import render_message_text
-from app.context.stages.round_lines import read_tool_call
+from app.context.stages.tool_round_text import read_tool_call
 from app.conversation.messages import LogMessage
 
 MentionSource = Literal["user", "argument", "assistant", "result", "kept"]

@@ -10,7 +10,7 @@ import msgspec
 from app.context.plan.summary_chain import find_active_chain
 from app.conversation.message_checks import TOOL_ROLES
 from app.conversation.messages import Conversation, LogMessage, Summary
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.items.items import (
     Item,
     build_compaction_item,
@@ -20,7 +20,7 @@ from app.conversations.items.items import (
     parse_item_id,
 )
 from app.errors import ItemNotFound
-from app.pipeline.compact.summary_chain import read_omitted_seqs
+from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.store.contract import Store
 
 MAX_ROUND_MESSAGES: Final = 128

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from app.context.plan.log_cuts import Round
+from app.context.plan.log_rounds import Round
 from app.context.stages.draft import Draft, DraftEditor
-from app.context.stages.round_lines import render_tool_round
+from app.context.stages.tool_round_text import render_tool_round
 from app.context.view.message_edits import Edit
 
 

@@ -14,13 +14,19 @@ import orjson
 
 from app.conversation.messages import extract_text
 from app.errors import InvalidRequest
-from app.simulator.answers import NOTED_PREFIX, UNKNOWN_ANSWER, PromptText, find_answer_sentences, is_question
 from app.simulator.context_window import build_error_body, build_overflow_error
+from app.simulator.extractive_summary import find_transcript, select_best_sentence, summarize
+from app.simulator.question_answering import (
+    NOTED_PREFIX,
+    UNKNOWN_ANSWER,
+    PromptText,
+    find_answer_sentences,
+    is_question,
+)
 from app.simulator.request_schemas import check_chat_request
-from app.simulator.summaries import find_transcript, select_best_sentence, summarize
-from app.simulator.text import split_sentences
+from app.simulator.sentences import split_sentences
+from app.simulator.simulated_tool_calls import build_schema_instance, has_searched, make_search_call, make_tool_calls
 from app.simulator.tool_pairing import find_pairing_fault
-from app.simulator.tools import build_schema_instance, has_searched, make_search_call, make_tool_calls
 
 MAX_QUOTE_CHARS = 160
 MAX_RESULT_CHARS = 400

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from app.context.plan.outline import LOG_START, Boundary, Outline
-from app.context.stages.round_lines import TOOL_RESULT_ROLES
+from app.context.stages.tool_round_text import TOOL_RESULT_ROLES
 from app.conversation.messages import LogMessage, Summary
 
 MIN_STRETCH_FILL_SHARE = 0.75

@@ -12,11 +12,11 @@ from app.context.plan.budget import compute_budget
 from app.context.plan.policy import ContextPolicy
 from app.context.plan.summary_chain import find_active_chain
 from app.conversation.messages import Conversation, LogMessage, Summary
-from app.conversations.history.conversations import ConversationRecords
+from app.conversations.history.conversation_records import ConversationRecords
 from app.conversations.history.readable_log import build_message_row, derive_title
 from app.conversations.items.items import find_message_item_id
 from app.pipeline.chat_request import Caller
-from app.pipeline.compact.summary_chain import read_omitted_seqs
+from app.pipeline.compact.summary_chain_cache import read_omitted_seqs
 from app.pipeline.view.pins import decode_pins
 from app.pipeline.view.view_history import LOG_TOKENS, THRESHOLD, VIEW_FACTS, read_request_facts
 from app.store.contract import ConversationQuery, Store
@@ -287,7 +287,7 @@ def read_role(entry: LogMessage) -> str:
 
 
 def starts_turn(entry: LogMessage) -> bool:
-    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.plan.log_cuts`)."""
+    """Whether a turn begins with this message: a user's, or whatever a log begins with (`context.plan.log_rounds`)."""
     return entry.seq == 0 or read_role(entry) == "user"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.errors import UpstreamUnavailable
 from app.upstream.provider import ClientKey, ContextWindow, ModelDeployment, UpstreamProvider
-from app.upstream.routing import window_registry
+from app.upstream.routing import known_model_windows
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ContextWindows:
         *,
         default_tokens: int = DEFAULT_WINDOW_TOKENS,
         list_policy: ModelListPolicy | None = None,
-        find_known: Callable[[str], tuple[int, int | None, int | None] | None] = window_registry.find_known_window,
+        find_known: Callable[[str], tuple[int, int | None, int | None] | None] = known_model_windows.find_known_window,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._learned_limits = {key: tokens for key, tokens in (learned_limits or {}).items() if _is_plausible(tokens)}
