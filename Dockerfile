@@ -30,5 +30,5 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as r; from app.settings import load; r.urlopen(f'http://127.0.0.1:{load().server.port}/healthz', timeout=2)"]
+    CMD ["python", "-c", "import urllib.request as r; from app.settings import load_settings; r.urlopen(f'http://127.0.0.1:{load_settings().server.port}/healthz', timeout=2)"]
 CMD ["concertina", "serve"]
