@@ -269,5 +269,5 @@ async def test_of_a_model_whose_name_no_database_can_keep_nothing_is_learned(mon
             for _ in range(2):
                 answer = await gateway.say(messages, model=model)
                 messages += [answer["choices"][0]["message"], user("lamp " * 700)]
-        await until(lambda: "upstream/m" in gateway.store._facts)
+        await until(lambda: "upstream/m" in gateway.model_facts())
         assert all("\0" not in name for name in await gateway.store.read_model_facts())

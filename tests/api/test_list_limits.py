@@ -61,7 +61,7 @@ async def test_messages_of_a_long_history_are_looked_at_off_the_event_loop(monke
         monkeypatch.setattr(module, name, called)
 
     watch(conversation_resolver, "check_messages")
-    watch(resent_history, "_find_deepest")
+    watch(resent_history, "_find_deepest_matches")
     said = [user("a " * 100), assistant("b " * 100)] * 500
     async with world(monkeypatch, ScriptedUpstream()) as w:
         await w.say([*said, user("c")])

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, TypeVar, cast
 
 import httpx
 import pytest
 
-from app.conversation.messages import Conversation
+from app.conversation.messages import Conversation, Summary
+from app.store.contract import ConversationQuery
 from app.store.memory.backend import MemoryStore
 from tests.live import Reply, ScriptedUpstream, completion, gateway, serving, stream
 
 Messages = Sequence[dict[str, Any]]
+Result = TypeVar("Result")
+MAX_CONVERSATIONS: Final = 100_000
 
 
 def user(text: Any) -> dict[str, Any]:
@@ -80,7 +83,8 @@ class World:
 
     def conversations(self) -> list[Conversation]:
         """All that are stored, oldest first."""
-        return list(self.store._conversations.values())
+        query = ConversationQuery(limit=MAX_CONVERSATIONS, descending=False)
+        return read_now(MemoryStore.list_conversations(self.store, tenant=None, query=query))
 
     async def log(self, conversation_id: str) -> list[dict[str, Any]]:
         """The stored messages of a conversation."""
@@ -90,11 +94,31 @@ class World:
         return [entry.message.body for entry in entries]
 
     def rows(self) -> int:
-        """How many messages are stored, over all conversations."""
-        return sum(len(messages) for messages in self.store._messages.values())
+        """How many messages are stored, over all conversations. A branch shares those before its own."""
+        return sum(one.head_seq - (one.lineage[-1][1] if one.lineage else -1) for one in self.conversations())
 
-    def chunks(self) -> list[Any]:
-        return [chunk for chunks in self.store._chunks.values() for chunk in chunks.values()]
+    def chunks(self) -> list[Summary]:
+        """The summaries of all conversations, oldest first."""
+        found: dict[str, Summary] = {}
+        for one in self.conversations():
+            path = one.lineage_with_self
+            read = MemoryStore.find_summaries(self.store, tenant=one.tenant, root=one.root, path=path)
+            found |= {summary.id: summary for summary in read_now(read)}
+        return sorted(found.values(), key=lambda summary: summary.created_at)
+
+    def model_facts(self) -> dict[str, Any]:
+        """What the store knows of models."""
+        return dict(read_now(MemoryStore.read_model_facts(self.store)))
+
+
+def read_now(reading: Coroutine[Any, Any, Result]) -> Result:
+    """What a coroutine returns that never waits, as the methods of the store in memory."""
+    try:
+        reading.send(None)
+    except StopIteration as ended:
+        return cast(Result, ended.value)
+    reading.close()
+    raise AssertionError("it waits")
 
 
 @asynccontextmanager

@@ -30,7 +30,10 @@ TOOLS = b'[ {"type":"function","function":{"name":"look","parameters":{"type":"o
 def request_for(turns: int = 10, *, summarizer: SummarizerPolicy | None = None, **fields: Any) -> SummaryRequest:
     bodies = talk(turns)
     log = log_of(bodies)
-    given = {"prefix": [b'{"role":"system","content":"Be brief."}', *(entry.message.raw for entry in log)], **fields}
+    given = {
+        "view_prefix": [b'{"role":"system","content":"Be brief."}', *(entry.message.raw for entry in log)],
+        **fields,
+    }
     return SummaryRequest(
         messages=given.pop("messages", log),
         folded_summaries=(),

@@ -130,7 +130,7 @@ async def test_a_conversation_that_is_compacted_is_estimated_within_five_percent
                 assert off(body) <= 0.05, (turn, body["context"], body["usage"])
             messages.append(body["choices"][0]["message"])
         assert compactions
-        assert slope == 1 or list(w.store._facts["upstream/m"]) == ["slopes"]
+        assert slope == 1 or list(w.model_facts()["upstream/m"]) == ["slopes"]
         own, other = await w.say([user("new")]), await w.say([user("new")], key="sk-two")
     assert own["context"]["calibration"]["slope"] == pytest.approx(slope, abs=0.02)
     assert other["context"]["calibration"]["slope"] == 1.0
@@ -167,7 +167,7 @@ async def test_a_provider_that_cuts_silently_teaches_its_window(monkeypatch: pyt
             messages.append(text(600))
             body = await w.say(messages)
             messages.append(body["choices"][0]["message"])
-        await until(lambda: "window" in w.store._facts.get("upstream/m", {}))
+        await until(lambda: "window" in w.model_facts().get("upstream/m", {}))
         facts = await w.store.read_model_facts()
     assert facts["upstream/m"]["window"] == 4_096
     assert body["context"]["window"] == 4_096
