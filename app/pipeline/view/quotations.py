@@ -241,7 +241,8 @@ class MessageSearch:
         end = min(before_seq, conversation.head_seq + 1)
         if not terms or from_seq >= end:
             return []
-        # Messages are indexed when a search first needs them, not when they are stored: most are never searched for.
+        # Messages are indexed when a search first needs them, not when they are stored: a turn without a search pays
+        # nothing.
         await self.index_messages(conversation, end)
         return await self._store.search_log(conversation, terms=terms, from_seq=from_seq, before_seq=end, limit=limit)
 
