@@ -1,8 +1,9 @@
-"""The alignment of a client's history with the log of a conversation: what each message of the history is to the log.
+"""Aligns a client history with a conversation's log: finds for each message of the history what it is to the log.
 
-Clients change what they resend: they add and remove notes, mask or drop old tool results, keep a sliding window, put a
-summary of their own in the place of the past. The alignment finds, without I/O, which messages are still those of the
-log, and which are new. `conversation.alignment_pairs` finds equal messages and versions; this file reads its result.
+Clients change what they resend: they add and remove notes, mask or drop old tool results, keep a sliding window, or put
+a summary of their own in the place of old messages. The alignment finds, without I/O, which messages are still those of
+the log and which are new. `conversation.alignment_pairs` pairs equal messages and versions; this module interprets the
+pairs.
 """
 
 from __future__ import annotations
@@ -54,15 +55,17 @@ __all__ = [
 AlignmentMark = Literal["same", "rewritten", "note", "inserted", "summary", "new"]
 
 MIN_ALIGNED_SHARE = 0.5
-"""Of the client's other messages, the share that must be in the log before a conversation is recognised by answers."""
+"""The share of the client's other messages that must be in the log before a conversation is recognised by its
+answers."""
 MIN_SUMMARY_ROUNDS = 2
-"""A message in the place of so many omitted rounds is the client's own summary of them."""
+"""A message in the place of at least this many omitted rounds is the client's own summary of them."""
 MIN_EXCHANGE_TOKENS = MIN_ANCHOR_TOKENS + 8
-"""Of a question and a short answer that are recognised together; each message costs four tokens beside its text."""
+"""A question and its short answer, together, must have this many tokens to be recognised. Each message has four tokens
+besides its text."""
 DIGEST_BYTES = 16
 
 _KINDS: dict[str, ElementKind] = {"assistant": "assistant", "tool": "tool", "function": "tool"}
-"""Kinds by role. A role that is not known is compared like a user's."""
+"""Kinds by role. A message with an unknown role is compared like a user's."""
 
 
 class MessageAlignment(msgspec.Struct, frozen=True):
@@ -70,44 +73,47 @@ class MessageAlignment(msgspec.Struct, frozen=True):
 
     kind: AlignmentMark
     seq: int
-    """same, rewritten: its log message. note, inserted, summary: the log message in front of which it stands; beside
-    an omitted range, the first message of that range. A note among new messages stands in front of the seq that the
+    """same, rewritten: the seq of the message's log message. note, inserted, summary: the seq of the log message that
+    follows it; beside an omitted range, the first seq of that range. A note among new messages has the seq that the
     next new message gets. new: -1."""
 
 
 class Alignment(msgspec.Struct, frozen=True):
-    """A history in the terms of a log."""
+    """The alignment of a history with a log."""
 
     message_alignments: tuple[MessageAlignment, ...]
     """One for each message of the history."""
     omitted_ranges: tuple[tuple[int, int], ...]
-    """Log ranges [from, to) through `last_seq` that the history does not mention, ascending."""
+    """Log ranges [from, to) through `last_seq` that the history does not have, ascending."""
     last_seq: int
-    """The last log message that the history reaches; one less than `first_seq` if none."""
+    """The last log message that the history reaches; one less than the log's first seq if there is none."""
     first_new_index: int
     """Index of the first new message; the length of the history if there is none."""
     continues_log: bool
-    """Whether `last_seq` is the head, or counts as it."""
+    """Whether `last_seq` is the head, or counts as the head."""
     returned_answer_count: int
-    """Different final answers of ours of `MIN_ANCHOR_TOKENS` or more that came back, as they were or in a known
-    version: another choice, cut short, joined with its prefill; or shorter ones, together with their questions."""
+    """How many different final answers of ours with at least `MIN_ANCHOR_TOKENS` tokens came back: unchanged, or in a
+    known version (another choice, cut short, joined with its prefill). Shorter answers count together with their
+    questions."""
     returned_call_id_count: int
-    """Answers of ours with tool calls that came back with the same ids, which look random and stand once in the log."""
+    """How many answers of ours with tool calls came back with the same ids, if the ids look random and occur once in
+    the log."""
     unknown_answer_count: int
-    """Assistant messages of the history that are in no version in the log. A prefill at the end does not count."""
+    """How many assistant messages of the history the log does not have in any version. A prefill at the end does not
+    count."""
     reworded_count: int
-    """Rewritten messages of the history that are no known version of an answer."""
+    """How many rewritten messages of the history are no known version of an answer."""
     is_newest_answer_unknown: bool
-    """Whether the newest assistant message of the history, a prefill aside, is one of these."""
+    """Whether the newest assistant message of the history, without a prefill, is counted in `unknown_answer_count`."""
     client_message_count: int
-    """The client's other messages: user messages, results, and assistant messages that are not ours, before `new_from`
-    or before the newest assistant message. Reworded results do not count."""
+    """How many other messages the client has: user messages, tool results, and assistant messages that are not ours,
+    before `first_new_index` or before the newest assistant message. Reworded results do not count."""
     aligned_client_message_count: int
-    """Those of them that are in the log."""
+    """How many of these messages are in the log."""
     same_user_message_count: int
-    """User messages that are the same."""
+    """How many user messages are the same as in the log."""
     has_newest_user_message: bool
-    """Whether the newest user message of the log is among them."""
+    """Whether the log's newest user message is one of these."""
 
     @property
     def aligned_share(self) -> float:
@@ -115,11 +121,12 @@ class Alignment(msgspec.Struct, frozen=True):
 
 
 def compute_message_digest(message: Message, key: bytes = b"") -> bytes:
-    """16 bytes that name a message alone: of its canonical form, or of its content where the chain looks through it.
+    """Returns 16 bytes that name a message alone: the digest of its canonical form, or of its content if the chain
+    skips the message.
 
     Args:
         message: of the log or of a history.
-        key: a secret of the tenant, up to 64 bytes; without it, a digest of a short message can be guessed.
+        key: a secret of the tenant, up to 64 bytes. Without it, the digest of a short message can be guessed.
 
     Raises:
         InvalidRequest: the message is not a JSON object.
@@ -136,7 +143,7 @@ def build_alignment_element(
     alternatives: tuple[bytes, ...] = (),
     key: bytes = b"",
 ) -> AlignmentElement:
-    """What the alignment knows of a message. The arguments but `key` are for messages of the log; see
+    """Returns what the alignment needs of a message. The arguments except `key` are for messages of the log; see
     `AlignmentElement`.
 
     Raises:
@@ -158,7 +165,7 @@ def build_alignment_element(
 
 
 def _read_call_id(value: object) -> str:
-    """An id as it came. Calls and results without one (the deprecated `function_call`) share the empty id."""
+    """Returns an id as it came. Calls and results without an id (the deprecated `function_call`) share the empty id."""
     return value if isinstance(value, str) else ""
 
 
@@ -169,16 +176,15 @@ def align_history(
     first_seq: int = 0,
     is_log_named: bool = False,
 ) -> Alignment:
-    """Give each message of a history its mark.
+    """Returns the alignment of a history with a log.
 
     Args:
-        log: the log's messages from `first_seq` on. Of a part of the log only that part is aligned: a history that
-            reaches further back has `inserted` messages or summaries before its first aligned one.
+        log: the log's messages from `first_seq` on. If this is a part of the log, only that part is aligned: a history
+            that reaches further back has `inserted` messages or summaries before its first aligned one.
         history: the client's messages without the leading instructions.
-        first_seq: seq of the first of `log`.
-        is_log_named: an explicit id or a client's hint names this log. Then user messages and short answers are
-        recognised
-            by themselves, and an answer in the head's place counts as the head.
+        first_seq: the seq of the first message of `log`.
+        is_log_named: whether an explicit id or a client's hint names this log. Then user messages and short answers are
+            recognised by themselves, and an answer in the head's place counts as the head.
     """
     log_order, history_order = order_messages_by_calls(log), order_messages_by_calls(history)
     pairing = MessagePairing(
@@ -199,20 +205,20 @@ def align_after_head(
     *,
     is_log_named: bool,
 ) -> Alignment | None:
-    """Align a history whose beginning was aligned before: the same as `align_history` of the whole, for the price of
-    the rest.
+    """Aligns a history whose beginning has been aligned before. The result is that of `align_history` for the whole
+    history; the cost is that of the rest.
 
-    Nothing that stands behind the end of `head` may be paired with anything before it. This holds if each assistant
-    message behind it, and each id of a call, stands there once, and nowhere before.
+    No message after the end of `head` may be paired with a message before it. To ensure this, each assistant message
+    and each call id after it must occur once there, and nowhere before.
 
     Args:
-        head: an alignment of both beginnings that `cut_alignment_head` gave.
-        log: all of it.
-        history: from the last message of `head` on.
-        first_seqs: of `log`, as `record_first_seqs` gives them.
+        head: an alignment of both beginnings, as `cut_alignment_head` returns it.
+        log: the whole log.
+        history: the history from the last message of `head` on.
+        first_seqs: of `log`, as `record_first_seqs` records them.
 
     Returns:
-        None where only `align_history` can tell.
+        The alignment, or None if only `align_history` can decide.
     """
     seq = head.last_seq
     rest, names = log[seq:], [name for element in history[1:] for name in _list_element_keys(element)]
@@ -229,7 +235,7 @@ def align_after_head(
         message_alignments=(*head.message_alignments, *tail.message_alignments[1:]),
         omitted_ranges=(*head.omitted_ranges, *tail.omitted_ranges),
         first_new_index=len(head.message_alignments) - 1 + tail.first_new_index,
-        # The message where they meet is counted by both.
+        # The last message of `head` is the first of `tail` and is counted by both.
         returned_answer_count=head.returned_answer_count + tail.returned_answer_count - is_long_answer(log[seq]),
         returned_call_id_count=head.returned_call_id_count
         + tail.returned_call_id_count
@@ -253,18 +259,19 @@ def cut_alignment_head(
     *,
     is_log_named: bool,
 ) -> Alignment | None:
-    """The part of an alignment that ends with a message, so that a later history can be aligned behind it.
+    """Returns the part of an alignment that ends with a message, so that a later history can be aligned after it.
 
     Args:
-        history_index: index of that message in the history.
-        head: the part that ends before it with such a message; None where it begins with the history.
-        log: all of it.
-        history: from the last message of `head` on.
-        first_seqs: as `align_after_head`.
+        history_index: the index of that message in the history.
+        head: the part that ends with an earlier such message; None if there is none.
+        log: the whole log.
+        history: the history from the last message of `head` on.
+        first_seqs: as for `align_after_head`.
 
     Returns:
-        None where nothing can be aligned behind that message alone: it did not come back as it was, it is not `is_end`,
-        an assistant message before it is another than in the log, or the part looks otherwise with what follows.
+        The part, or None if no history can be aligned after that message alone: the message did not come back
+            unchanged, `can_end_alignment_head` refuses it, an assistant message before it differs from the log, or the
+            part is aligned in another way without what follows.
     """
     mark, before = alignment.message_alignments[history_index], 0 if head is None else len(head.message_alignments) - 1
     kept = [
@@ -292,7 +299,7 @@ def cut_alignment_head(
 
 
 def can_end_alignment_head(log: Sequence[AlignmentElement], seq: int, first_seqs: Mapping[Hashable, int]) -> bool:
-    """Whether a part of an alignment may end with a log message: an answer of this gateway, a long one or one with ids
+    """Returns whether a part of an alignment may end with a log message: a long answer of ours, or one with call ids
     that look random, which the log does not have before."""
     answer = log[seq]
     return (has_random_call_ids(answer) or is_long_answer(answer)) and all(
@@ -301,7 +308,7 @@ def can_end_alignment_head(log: Sequence[AlignmentElement], seq: int, first_seqs
 
 
 def record_first_seqs(first_seqs: dict[Hashable, int], elements: Iterable[AlignmentElement], first_seq: int) -> None:
-    """Note which log message is the first with an assistant's text and calls, and with each id of its calls."""
+    """Records for each assistant message and each of its call ids the first log message that has it."""
     for seq, element in enumerate(elements, first_seq):
         for name in _list_element_keys(element):
             first_seqs.setdefault(name, seq)
@@ -312,8 +319,8 @@ def _list_element_keys(element: AlignmentElement) -> Sequence[Hashable]:
 
 
 class _AlignmentBuilder:
-    """Reads marks and counts from pairs of (index in the history, index in the log), ascending but for results of
-    parallel calls."""
+    """Derives marks and counts from pairs of (index in the history, index in the log). The pairs ascend, except for the
+    results of parallel calls."""
 
     def __init__(
         self,
@@ -371,18 +378,22 @@ class _AlignmentBuilder:
         return self.log[self.log_index_by_history_index[at]].key == self.history[at].key
 
     def _extend_to_log_head(self) -> None:
-        """Decide whether log messages after the last pair are merely left out, so that the history continues."""
+        """Decides whether the client has merely left out the log messages after the last pair. Then the history
+        continues the log."""
         tail = [element.kind for element in self.log[self.last_log_index + 1 :] if element.kind != "note"]
         if not self.log_index_by_history_index or (tail and not self._may_omit_tail(tail)):
             return
         following = [at for at in range(self.first_new_index + 1, len(self.history)) if self.history[at].kind != "note"]
-        if tail and following:  # the client's summary, and then what is new; alone it is what the model must answer
+        # The first message after the pairs is the client's summary, if further messages follow it. Alone, it is the
+        # new message that the model must answer.
+        if tail and following:
             self.client_summary_index, self.first_new_index = self.first_new_index, following[0]
         self.last_log_index = len(self.log) - 1
 
     def _may_omit_tail(self, tail: Sequence[ElementKind]) -> bool:
-        """Whether a tail that the history leaves out is no sign of a branch: the history goes on with a user message,
-        and it leaves out the final answer to another question that it keeps. A client's own compaction does that."""
+        """Returns whether a tail of the log that the history leaves out is no sign of a branch. This is so if the
+        history goes on with a user message, and also leaves out the final answer to another question that it keeps, as
+        a client's own compaction does."""
         if "user" in tail or self.log[self.last_log_index].kind != "user" or self.first_new_index >= len(self.history):
             return False
         if self.history[self.first_new_index].kind != "user":
@@ -397,8 +408,9 @@ class _AlignmentBuilder:
         return False
 
     def _find_gaps(self) -> list[tuple[range, int, int]]:
-        """Runs of unpaired history messages before the new ones, each with the log range [from, to) in its place. The
-        range ends with the log message that follows; within the results of parallel calls it may be empty."""
+        """Returns the runs of unpaired history messages before the new ones, each with the log range [from, to) in
+        its place. The range ends with the log message that follows; between the results of parallel calls it may be
+        empty."""
         paired = sorted(self.log_index_by_history_index)
         following = [self.last_log_index + 1]
         for at in reversed(paired):
@@ -412,7 +424,7 @@ class _AlignmentBuilder:
         return gaps
 
     def _pair_notes(self) -> None:
-        """Pair notes of the log with equal notes at the same place."""
+        """Pairs notes of the log with equal notes in the same place."""
         for indices, start, end in self._find_gaps():
             waiting: dict[bytes, deque[int]] = {}
             for place in range(start, end):
@@ -449,15 +461,16 @@ class _AlignmentBuilder:
         return marks
 
     def _find_prefill(self) -> int:
-        """Index of an unpaired assistant message at the end of the history, which the model is to go on from; or -1."""
+        """Returns the index of an unpaired assistant message at the end of the history, which the model is to continue;
+        -1 if there is none."""
         at = max((at for at, element in enumerate(self.history) if element.kind != "note"), default=-1)
         return (
             at if at >= 0 and self.history[at].kind == "assistant" and at not in self.log_index_by_history_index else -1
         )
 
     def _is_known_answer(self, at: int) -> bool:
-        """Whether the log has an assistant message in some version: equal, with the same call ids, another choice, or
-        cut short."""
+        """Returns whether the log has an assistant message in some version: equal, with the same call ids, another
+        choice, or cut short."""
         if at not in self.log_index_by_history_index:
             return False
         known, element = self.log[self.log_index_by_history_index[at]], self.history[at]
@@ -476,7 +489,8 @@ class _AlignmentBuilder:
         return self._is_same(at) or is_answer_version(self.log[self.log_index_by_history_index[at]], self.history[at])
 
     def _is_returned_with_question(self, at: int) -> bool:
-        """Whether a short answer came back together with its question, the two of them as long as a long answer."""
+        """Returns whether a short answer came back together with its question, and the two together are as long as a
+        long answer."""
         place, asked = self.log_index_by_history_index[at], self.log_index_by_history_index.get(at - 1)
         if asked is None or asked != place - 1 or self.log[asked].kind != "user":
             return False
@@ -499,8 +513,8 @@ class _AlignmentBuilder:
         )
 
     def _is_client_message(self, at: int, unknown: set[int]) -> bool:
-        """Whether a message counts for the share: it is neither a note, nor an answer of ours, nor a reworded result
-        (only its call says whose it is)."""
+        """Returns whether a message counts for `aligned_share`: it is no note, no answer of ours, and no reworded
+        result (a reworded result is known only by its call)."""
         kind, paired = self.history[at].kind, at in self.log_index_by_history_index
         if kind == "assistant":
             return at in unknown or (paired and not self.log[self.log_index_by_history_index[at]].is_answer)
@@ -508,21 +522,21 @@ class _AlignmentBuilder:
 
 
 def _merge_into_ranges(seqs: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as ranges [from, to)."""
+    """Returns ascending numbers as ranges [from, to)."""
     starts = [seq for index, seq in enumerate(seqs) if index == 0 or seqs[index - 1] != seq - 1]
     ends = [seq + 1 for index, seq in enumerate(seqs) if index == len(seqs) - 1 or seqs[index + 1] != seq + 1]
     return tuple(zip(starts, ends, strict=True))
 
 
 def proves_same_conversation(alignment: Alignment) -> bool:
-    """Whether answers alone, without an id, say that a history belongs to a log.
+    """Returns whether answers alone, without an id, prove that a history belongs to a log.
 
-    Two long answers of ours must have come back, or one with ids that no other conversation has. Half of the client's
-    other messages must be in the log. Of the history's answers, the newest must be known to the log, and most of them:
-    two people who got two equal answers have gone on differently since.
+    Two long answers of ours must have come back, or one answer with call ids that no other conversation has. Half of
+    the client's other messages must be in the log. Of the history's answers, the log must know the newest and most of
+    the others: two people who got two equal answers have gone on differently since.
 
     Two people who asked the same questions and got the same two long answers, and nothing else since, cannot be told
-    apart here. The caller prefers an exact chain, and takes a tie for no match.
+    apart here. The caller prefers an exact chain, and treats a tie as no match.
     """
     known = alignment.returned_answer_count + alignment.returned_call_id_count
     return (
@@ -534,10 +548,10 @@ def proves_same_conversation(alignment: Alignment) -> bool:
 
 
 def covers_whole_log(alignment: Alignment) -> bool:
-    """Whether a history is the whole log, but for notes and for answers that came back in a known version: cut short,
-    another choice, or joined with their prefill.
+    """Returns whether a history is the whole log, except for notes and for answers that came back in a known version:
+    cut short, another choice, or joined with their prefill.
 
-    The head's answer may come back in other words, if an earlier long answer of ours stands before it.
+    The head's answer may come back in other words, if an earlier long answer of ours came back.
     """
     old = [one for one in alignment.message_alignments[: alignment.first_new_index] if one.kind != "note"]
     rewritten = {one.seq for one in old if one.kind == "rewritten"}
@@ -556,10 +570,10 @@ def covers_whole_log(alignment: Alignment) -> bool:
 
 
 def confirms_conversation_hint(alignment: Alignment) -> bool:
-    """Whether a log that a client's own session id names is the one that a history continues: the log's newest user
-    message and one more message came back, and nothing contradicts: no answer that the log does not have.
+    """Returns whether a history continues the log that a client's own session id names: the log's newest user message
+    and one more message came back, and the history has no answer that the log does not have.
 
-    A session id is shared by sub-agents, whose histories are others.
+    A session id alone is not enough, because sub-agents with other histories share it.
     """
     same = sum(aligned.kind == "same" for aligned in alignment.message_alignments)
     is_contradicted = alignment.unknown_answer_count > 0 or alignment.aligned_share < MIN_ALIGNED_SHARE

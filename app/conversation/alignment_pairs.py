@@ -1,7 +1,8 @@
-"""Pairs the messages of two tellings of one conversation: the log and what a client resends.
+"""Pairs the messages of a log with the messages of a client history.
 
-Notes take no part. Results are compared in the order of their calls, so that a client may send parallel results in any
-order. A pairing holds places in these two sequences, ascending on both sides. Every step is linear or n·log n.
+Notes are not paired here. Tool results are compared in the order of their calls, because a client may send parallel
+results in any order. A pair is two indexes, one in the history and one in the log; both sides ascend. Every step takes
+linear or n·log n time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import msgspec
 ElementKind = Literal["note", "user", "assistant", "tool"]
 
 MIN_ANCHOR_TOKENS = 24
-"""Shorter answers are given to many people in the same words."""
+"""Shorter answers are given to many people in the same words, so they do not identify a conversation."""
 MIN_PREFIX_CHARACTERS = 96
-"""About `MIN_ANCHOR_TOKENS` of English."""
+"""About `MIN_ANCHOR_TOKENS` tokens of English text."""
 
 _RANDOM_CALL_ID = re.compile(
     r"(?:.*[^A-Za-z0-9])?(?:[0-9]{12,}|(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{8,})", re.DOTALL
@@ -26,26 +27,26 @@ _RANDOM_CALL_ID = re.compile(
 
 
 class AlignmentElement(msgspec.Struct, frozen=True):
-    """What the alignment knows of one message, of the log or of the history."""
+    """The facts of one message that the alignment needs, of the log or of the history."""
 
     kind: ElementKind
-    """A note is a system or developer message, or an assistant message with neither content nor calls."""
+    """A note is a system or developer message, or an assistant message with neither content nor tool calls."""
     digest: bytes
-    """16 bytes: of the canonical form alone; of a note, of its content."""
+    """16 bytes: the digest of the message's canonical form, or of a note's content."""
     call_ids: tuple[str, ...] = ()
-    """Of an assistant: ids of its calls, in order. Of a tool result: the id that it answers."""
+    """For an assistant message: the ids of its tool calls, in order. For a tool result: the id of its call."""
     text: str = ""
-    """An assistant's final text in canonical form; otherwise empty."""
+    """The text of an assistant's final answer in canonical form; otherwise empty."""
     tokens: int = 0
-    """Log only."""
+    """Only for messages of the log."""
     is_answer: bool = False
-    """Log only: an answer that this gateway gave."""
+    """Only for messages of the log: whether this gateway gave the answer."""
     alternative_digests: tuple[bytes, ...] = ()
-    """Log only: digests of the other choices of that answer."""
+    """Only for messages of the log: the digests of the answer's other choices."""
 
     @property
     def key(self) -> Hashable:
-        """Equal for messages that say the same, with the same ids: all known clients keep the ids of calls."""
+        """Equal for messages with the same content and the same call ids. All known clients keep the ids of calls."""
         return (self.digest, self.call_ids) if self.call_ids else self.digest
 
     @property
@@ -55,19 +56,20 @@ class AlignmentElement(msgspec.Struct, frozen=True):
 
 
 IndexPair = tuple[int, int]
-"""Places in the history and in the log, among messages that are no notes."""
+"""An index in the history and an index in the log, both without notes."""
 IndexGap = tuple[int, int, int, int]
-"""Half-open ranges between two pairs: history from, history to, log from, log to."""
+"""The half-open ranges between two pairs: history from, history to, log from, log to."""
 
 
 def is_random_call_id(call_id: str) -> bool:
-    """Whether an id looks random, so that another conversation hardly has the same: its last word has twelve digits or
-    eight letters and digits mixed. `call_0` and `functions.read:0` are counters, which every conversation repeats."""
+    """Returns whether a call id looks random, so that hardly any other conversation has it: its last word has twelve
+    digits, or eight letters and digits mixed. Ids such as `call_0` and `functions.read:0` are counters, which every
+    conversation repeats."""
     return _RANDOM_CALL_ID.fullmatch(call_id) is not None
 
 
 def order_messages_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
-    """Indices of the messages that are no notes; results in the order of the calls that they answer."""
+    """Returns the indexes of the messages that are no notes. Tool results are in the order of their calls."""
     order = [index for index, element in enumerate(elements) if element.kind != "note"]
     place = 0
     while place < len(order):
@@ -76,6 +78,7 @@ def order_messages_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
         if elements[order[place]].kind == "assistant" and calls:
             while end < len(order) and elements[order[end]].kind == "tool":
                 end += 1
+            # Reversed, so that of a repeated id the first call counts.
             rank = {call_id: number for number, call_id in reversed(list(enumerate(calls)))}
             order[place + 1 : end] = sorted(
                 order[place + 1 : end],
@@ -86,14 +89,14 @@ def order_messages_by_calls(elements: Sequence[AlignmentElement]) -> list[int]:
 
 
 def is_answer_version(known: AlignmentElement, element: AlignmentElement) -> bool:
-    """Whether an assistant message is another choice of an answer, or a long enough beginning of it."""
+    """Returns whether an assistant message is another choice of an answer, or a long enough beginning of it."""
     if element.digest in known.alternative_digests:
         return True
     return len(element.text) >= MIN_PREFIX_CHARACTERS and known.text.startswith(element.text)
 
 
 class MessagePairing:
-    """Finds pairs between the log and a history, both without notes; `pairs` is ascending on both sides."""
+    """Finds pairs between a log and a history, both without notes. `pairs` ascends on both sides."""
 
     def __init__(
         self, log: Sequence[AlignmentElement], history: Sequence[AlignmentElement], *, is_log_named: bool
@@ -104,7 +107,8 @@ class MessagePairing:
         self.pairs: list[IndexPair] = []
 
     def find_pairs(self) -> None:
-        """Pairs assistants first, then their neighbours, then what stands between pairs, then the end."""
+        """Pairs assistant messages first, then their neighbours, then the messages between pairs, then the end."""
+        # The order goes from sure to less sure: each step pairs only within the gaps that the steps before it left.
         self._pair_common_prefix()
         self._pair_unique(self._make_context_key, self._make_context_key)
         self._pair_unique(self._make_answer_key, self._make_answer_key)
@@ -116,6 +120,8 @@ class MessagePairing:
             self._pair_equal_neighbours()
             self._pair_gaps()
             self._pair_reworded_end()
+            # After the gaps were paired: equal results of two different calls may have been paired by their text, and
+            # are paired again by their calls.
             self._drop_unmatched_results()
             self._pair_call_results()
             self._add_pairs(
@@ -125,12 +131,12 @@ class MessagePairing:
 
     @property
     def end_pair(self) -> IndexPair:
-        """The places after the last pair."""
+        """The indexes after the last pair."""
         return (self.pairs[-1][0] + 1, self.pairs[-1][1] + 1) if self.pairs else (0, 0)
 
     @property
     def is_log_confirmed(self) -> bool:
-        """Whether an id names the log, or an answer of ours came back that hardly another conversation has."""
+        """Whether an id names the log, or an answer of ours came back that hardly any other conversation has."""
         return self.is_log_named or any(
             (self.log[place].key == self.history[at].key or is_answer_version(self.log[place], self.history[at]))
             and (is_long_answer(self.log[place]) or has_random_call_ids(self.log[place]))
@@ -159,19 +165,21 @@ class MessagePairing:
         return length
 
     def _pair_common_prefix(self) -> None:
-        """Pairs what both begin with, if an assistant is among it: users alone begin alike by chance."""
+        """Pairs the common beginning of both, if it contains an assistant message. User messages alone may be equal by
+        chance."""
         length = self._count_common_prefix()
         if any(element.kind == "assistant" for element in self.log[:length]):
             self.pairs = [(place, place) for place in range(length)]
 
     def _make_context_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
-        """An assistant message together with the message before it."""
+        """Returns a key of an assistant message together with the message before it."""
         if elements[index].kind != "assistant" or index == 0:
             return None
         return (elements[index - 1].kind, elements[index - 1].digest, elements[index].key)
 
     def _make_answer_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
-        """An assistant message alone: a call with its ids, or a final answer, which must be long in the log."""
+        """Returns a key of an assistant message alone: a call with its ids, or a final answer, which must be long in
+        the log."""
         element = elements[index]
         short = (
             elements is self.log
@@ -182,7 +190,7 @@ class MessagePairing:
         return None if element.kind != "assistant" or short else element.key
 
     def _pair_truncated_answers(self) -> None:
-        """Pairs answers with what the client kept of them, where it keeps less of each."""
+        """Pairs answers with the beginnings that the client kept of them."""
         before = set(self.pairs)
         self._pair_unique(self._make_beginning_key, self._make_beginning_key)
         self.pairs = [
@@ -192,13 +200,13 @@ class MessagePairing:
         ]
 
     def _make_beginning_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
-        """The beginning of a final answer that is long enough to be known by it."""
+        """Returns the beginning of a final answer, if it is long enough to identify the answer."""
         element = elements[index]
         is_long = element.kind == "assistant" and element.is_final_answer and len(element.text) >= MIN_PREFIX_CHARACTERS
         return element.text[:MIN_PREFIX_CHARACTERS] if is_long else None
 
     def _make_call_ids_key(self, elements: Sequence[AlignmentElement], index: int) -> Hashable:
-        """The ids of an assistant's calls alone: a client may shorten the arguments."""
+        """Returns the call ids of an assistant message alone, because a client may shorten the arguments."""
         element = elements[index]
         return element.call_ids if element.kind == "assistant" and are_random_call_ids(element.call_ids) else None
 
@@ -209,7 +217,8 @@ class MessagePairing:
         *,
         with_end: bool = True,
     ) -> None:
-        """In each gap, pairs what has a key once on either side: the longest sequence that ascends on both."""
+        """In each gap, pairs the messages whose key occurs once on either side. Of these pairs the longest sequence
+        that ascends on both sides is taken."""
         found: list[IndexPair] = []
         for at, at_end, place, place_end in self._iterate_gaps(with_end=with_end):
             places = find_unique_keys(range(place, place_end), lambda index: log_key(self.log, index))
@@ -220,7 +229,8 @@ class MessagePairing:
         self._add_pairs(found)
 
     def _pair_users(self) -> None:
-        """Pairs user messages where no assistant message is paired: the common beginning of both, then unique ones."""
+        """Pairs user messages if no assistant message is paired: first the common beginning of both, then unique
+        ones."""
         ours = [index for index, element in enumerate(self.log) if element.kind == "user"]
         theirs = [index for index, element in enumerate(self.history) if element.kind == "user"]
         for place, at in zip(ours, theirs, strict=False):
@@ -230,7 +240,7 @@ class MessagePairing:
         self._pair_unique(make_user_key, make_user_key)
 
     def _pair_equal_neighbours(self) -> None:
-        """Pairs equal neighbours of each pair, first after it, then before it."""
+        """Pairs equal neighbours of each pair, first those after it, then those before it."""
         found: list[IndexPair] = []
         ends = [(len(self.history), len(self.log))]
         for (at, place), (at_end, place_end) in zip(self.pairs, [*self.pairs[1:], *ends], strict=True):
@@ -247,7 +257,7 @@ class MessagePairing:
         return self.history[at].key == self.log[place].key
 
     def _pair_gaps(self) -> None:
-        """Pairs what is equal between two pairs, or before the first; then calls with the same ids."""
+        """Pairs equal messages between two pairs, or before the first pair; then calls with the same ids."""
         self._pair_unique(make_element_key, make_element_key, with_end=False)
         self._pair_equal_neighbours()
         self._add_pairs(
@@ -256,7 +266,7 @@ class MessagePairing:
         self._add_pairs([pair for gap in self._iterate_gaps(with_end=False) for pair in self._pair_equal_call_ids(gap)])
 
     def _pair_repeated_messages(self, gap: IndexGap) -> Iterator[IndexPair]:
-        """Equal messages that stand there more than once, from the end backwards."""
+        """Yields pairs of equal messages that occur several times in a gap, from the end backwards."""
         at, at_end, place, place_end = gap
         places: dict[Hashable, list[int]] = {}
         for index in range(place, place_end):
@@ -269,7 +279,7 @@ class MessagePairing:
                 yield index, limit
 
     def _pair_equal_call_ids(self, gap: IndexGap) -> Iterator[IndexPair]:
-        """Assistants whose calls have the same ids, in order, whatever the arguments say."""
+        """Yields pairs of assistant messages whose calls have the same ids, in order, with any arguments."""
         at, at_end, place, place_end = gap
         places: dict[Hashable, list[int]] = {}
         for index in range(place, place_end):
@@ -284,7 +294,8 @@ class MessagePairing:
                 yield index, limit
 
     def _drop_unmatched_results(self) -> None:
-        """Drops pairs of results whose calls are not paired with each other: ids and texts of results repeat."""
+        """Drops pairs of tool results whose calls are not paired with each other, because ids and texts of results
+        repeat."""
         callers, known_callers = find_call_indices(self.history), find_call_indices(self.log)
         paired = dict(self.pairs)
         self.pairs = [
@@ -294,8 +305,8 @@ class MessagePairing:
         ]
 
     def _pair_call_results(self) -> None:
-        """Results of a call that is paired, by the call's id. After the last pair only equal results were paired: what
-        is told otherwise there is a new beginning, not a version."""
+        """Pairs the results of paired calls, by the id of the call. After the last pair only equal results are paired:
+        a different result there begins something new and is not a version of the old one."""
         found: list[IndexPair] = []
         paired = dict(self.pairs)
         last = self.pairs[-1][0]
@@ -318,8 +329,8 @@ class MessagePairing:
         self._add_pairs(found)
 
     def _pair_equal_sequences(self, gap: IndexGap) -> list[IndexPair]:
-        """Users and final answers one to one, if the gap has the same sequence of them on both sides. Otherwise nobody
-        can tell which message is a version of which."""
+        """Returns pairs of user messages and final answers, one to one, if the gap has the same sequence of roles on
+        both sides. Otherwise it is not known which message is a version of which."""
         at, at_end, place, place_end = gap
         theirs = [index for index in range(at, at_end) if is_skeleton_element(self.history[index])]
         ours = [index for index in range(place, place_end) if is_skeleton_element(self.log[index])]
@@ -328,15 +339,16 @@ class MessagePairing:
         return list(zip(theirs, ours, strict=True))
 
     def _pair_reworded_end(self) -> None:
-        """After the last pair: reworded users and results whose answer came back. They are paired through the last such
-        answer, message by message, in a log that is known to be meant."""
+        """Pairs reworded user messages and results after the last pair, if an answer after them came back. They are
+        paired one by one through the last such answer, and only if the log is confirmed."""
         at, place = self.end_pair
         step: list[IndexPair] = []
         length = 0
         backed = self.is_log_confirmed
         while backed and at < len(self.history) and place < len(self.log):
             element, known = self.history[at], self.log[place]
-            if known.call_ids and element.call_ids != known.call_ids:  # the client dropped a call or its result
+            if known.call_ids and element.call_ids != known.call_ids:
+                # The client has dropped a call or its result.
                 place += 1
                 continue
             if element.kind != known.kind or element.call_ids != known.call_ids:
@@ -350,7 +362,8 @@ class MessagePairing:
         self._add_pairs(step[:length])
 
     def _pair_head_answer(self) -> None:
-        """The log's last answer, if it is all that follows and the history has a version of it in its place."""
+        """Pairs the log's last answer, if it is the only unpaired message of the log and the history has a version of
+        it in its place."""
         start = [] if self.pairs else [(place, place) for place in range(self._count_common_prefix())]
         at, place = (len(start), len(start)) if start else self.end_pair
         if place != len(self.log) - 1 or at >= len(self.history) or not place:
@@ -358,6 +371,8 @@ class MessagePairing:
         known, element = self.log[place], self.history[at]
         if not known.is_answer or element.kind != "assistant":
             return
+        # In a confirmed log, an answer in the head's place counts as the head in other words, if the history goes on
+        # after it. At the end of the history it is a prefill.
         is_other = (
             known.is_final_answer and element.is_final_answer and self.is_log_confirmed and at < len(self.history) - 1
         )
@@ -366,7 +381,7 @@ class MessagePairing:
 
 
 def is_long_answer(element: AlignmentElement) -> bool:
-    """Whether a log message is a final answer of ours that is long enough to recognise a conversation by."""
+    """Returns whether a log message is a final answer of ours that is long enough to identify a conversation."""
     return element.is_answer and element.is_final_answer and element.tokens >= MIN_ANCHOR_TOKENS
 
 
@@ -375,7 +390,7 @@ def are_random_call_ids(call_ids: tuple[str, ...]) -> bool:
 
 
 def has_random_call_ids(element: AlignmentElement) -> bool:
-    """Whether a log message is an answer of ours with calls whose ids look random."""
+    """Returns whether a log message is an answer of ours with tool calls whose ids look random."""
     return element.is_answer and element.kind == "assistant" and are_random_call_ids(element.call_ids)
 
 
@@ -392,14 +407,14 @@ def make_element_key(elements: Sequence[AlignmentElement], index: int) -> Hashab
 
 
 def find_results_end(elements: Sequence[AlignmentElement], index: int) -> int:
-    """Where the run of results that begins at `index` ends."""
+    """Returns the index after the run of tool results that begins at `index`."""
     while index < len(elements) and elements[index].kind == "tool":
         index += 1
     return index
 
 
 def find_call_indices(elements: Sequence[AlignmentElement]) -> list[int]:
-    """For each message the last one up to it that is no result; -1 before the first such."""
+    """Returns for each message the index of the last message up to it that is no tool result; -1 if there is none."""
     callers: list[int] = []
     for index, element in enumerate(elements):
         callers.append((callers[-1] if callers else -1) if element.kind == "tool" else index)
@@ -407,7 +422,7 @@ def find_call_indices(elements: Sequence[AlignmentElement]) -> list[int]:
 
 
 def find_unique_keys(indices: range, key: Callable[[int], Hashable]) -> dict[Hashable, int]:
-    """Keys that one index has, and which; None is no key."""
+    """Returns the keys that exactly one index has, with that index. None is not a key."""
     places: dict[Hashable, int] = {}
     repeated: set[Hashable] = {None}
     for index in indices:
@@ -420,7 +435,8 @@ def find_unique_keys(indices: range, key: Callable[[int], Hashable]) -> dict[Has
 
 
 def find_longest_increasing_pairs(pairs: list[IndexPair]) -> list[IndexPair]:
-    """The longest sequence of pairs that ascends on both sides; of several, one that stands late in the log."""
+    """Returns the longest sequence of pairs that ascends on both sides. Of several, one whose pairs are late in the log
+    is returned."""
     ends: list[int] = []
     chains: list[int] = []
     before: dict[int, int | None] = {}

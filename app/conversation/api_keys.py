@@ -1,4 +1,4 @@
-"""API keys of the gateway's own: what each may do. The key itself is shown once and kept nowhere."""
+"""The gateway's own API keys and what each may do. A key itself is shown once and never stored."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Final, Literal, get_args
 import msgspec
 
 Scope = Literal["chat", "read", "manage", "admin"]
-"""`chat` asks models; `read` looks at conversations; `manage` changes and erases them; `admin` handles keys."""
+"""`chat` calls models; `read` reads conversations; `manage` changes and erases them; `admin` manages keys."""
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 END_USER_SEPARATOR: Final = "/"
-"""In a tenant, between the application's own and what stands for one of its end users."""
+"""Stands in a tenant between the application's tenant and the part that names one of its end users."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key as it is stored: found by its digest."""
+    """A stored API key, which is found by its digest."""
 
     id: str
-    """`key_` and 24 hex digits; names it in lists and when it is revoked."""
+    """`key_` and 24 hex digits: the key's name in lists, and for revoking it."""
     digest: str
-    """SHA-256 of the key, in hex. A key has 256 random bits, so nothing slower is needed."""
+    """The SHA-256 of the key, in hex. A key has 256 random bits, so a slow password hash would add nothing."""
     hint: str
-    """The last four characters."""
+    """The last four characters of the key."""
     name: str
     tenant: str
-    """Whose conversations it sees; several keys may share a tenant."""
+    """The owner of the conversations that the key gives access to. Several keys may share a tenant."""
     scopes: tuple[Scope, ...]
     created_at: datetime
     policy: str | None = None
-    """The context policy of its requests that name none."""
+    """The context policy of requests that name none."""
     models: tuple[str, ...] = ()
-    """Names that it may ask for, `*` and `?` being wildcards; none: all."""
+    """The names of models that the key may ask for, with the wildcards `*` and `?`. Empty: all models."""
     retention_days: int | None = None
-    """Conversations of its tenant that rest for longer are erased."""
+    """Conversations of the tenant that were not used for this many days are erased."""
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
 
@@ -44,10 +44,10 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 def hash_api_key(secret: str) -> str:
-    """What a key is found by."""
+    """Returns the digest by which a key is found."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def extract_application_tenant(tenant: str) -> str:
-    """The tenant of the application that an end user's tenant belongs to; any other is its own."""
+    """Returns the application's tenant of an end user's tenant. Any other tenant is returned as it is."""
     return tenant.partition(END_USER_SEPARATOR)[0]

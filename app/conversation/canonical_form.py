@@ -1,8 +1,9 @@
-"""The canonical form of a message: what stays of it when clients send it back in their own shape.
+"""The canonical form of a message: the part that stays the same when clients send the message back in their own shape.
 
-Role, text, other parts by content hash, tool calls by name and parsed arguments, tool results parsed where they are
-JSON. Everything else (nulls, ids, annotations, reasoning, vendor fields, key order) is left out, because clients drop
-or reshape it. The bytes only ever feed a hash; a change of this form is a new `ALGORITHM` in `conversation.identity`.
+The form contains the role, the text, other parts by the hash of their content, tool calls by name and parsed arguments,
+and tool results (parsed if they are JSON). It leaves out everything else (nulls, ids, annotations, reasoning, vendor
+fields, key order), because clients drop or reshape it. The bytes are only hashed. A change of the form needs a new
+`ALGORITHM` in `conversation.identity`.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from app.conversation.json_depth import MAX_JSON_DEPTH
 ROLES_LEFT_OUT = ("system", "developer")
 REASONING_PART_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
 UNSTABLE_PART_FIELDS = ("cache_control", "prompt_cache_breakpoint", "detail")
-"""Fields of a content part that a client changes without meaning another part."""
+"""Fields of a content part that a client may change although it means the same part."""
 
 LARGEST_PLAIN_NUMBER = 1e21
 """ECMAScript writes whole numbers below this without an exponent (ECMA-262, Number::toString)."""
 LARGEST_EXACT_FLOAT = 2**53
 LARGEST_PARSED_INTEGER = 2**63
-"""Beyond it orjson may round an integer to a float (unsigned ones only beyond 2^64)."""
+"""Above this, orjson may round an integer to a float (unsigned integers only above 2^64)."""
 
 _JSON_STARTS = frozenset('{["-0123456789tfn')
 _SCALARS = frozenset((str, int, bool, type(None)))
 
 CanonicalItem = tuple[bytes, bytes]
-"""A one-letter kind and its bytes."""
+"""A kind of one letter, and the item's bytes."""
 
 
 def canonicalize_message(body: dict[str, Any]) -> bytes | None:
-    """The canonical bytes of a message, or None for one that the chain looks through.
+    """Returns the canonical bytes of a message, or None if the chain skips the message.
 
-    Looked through are system and developer messages wherever they stand, and assistant messages with neither content
-    nor tool calls. Any decodable JSON object is accepted: values of an unexpected type are compared by their JSON.
+    The chain skips system and developer messages wherever they are, and assistant messages with neither content nor
+    tool calls. Any JSON object is accepted: values of an unexpected type are compared by their JSON.
     """
     role, content = body.get("role"), body.get("content")
     if role == "user":
@@ -50,6 +51,7 @@ def canonicalize_message(body: dict[str, Any]) -> bytes | None:
         return None
     if role == "assistant":
         calls = _extract_tool_calls(body)
+        # The text beside tool calls is left out: some clients drop it, others send it back.
         if calls:
             return _encode_with_lengths(b"assistant", [_build_call_item(call) for call in calls])
         items = _build_answer_items(body)
@@ -60,18 +62,19 @@ def canonicalize_message(body: dict[str, Any]) -> bytes | None:
 
 
 def is_skeleton_message(body: dict[str, Any]) -> bool:
-    """Whether a message that is not looked through is a user's text or an assistant's final text."""
+    """Returns whether a message that the chain does not skip is part of the skeleton: a user's text or an assistant's
+    final text."""
     role = body.get("role")
     return role == "user" or (role == "assistant" and not _extract_tool_calls(body))
 
 
 def canonicalize_skeleton_message(body: dict[str, Any]) -> bytes | None:
-    """What a message adds to the skeleton chain, or None."""
+    """Returns the part that a message adds to the skeleton's chain, or None."""
     return canonicalize_message(body) if is_skeleton_message(body) else None
 
 
 def canonicalize_answer_text(body: dict[str, Any]) -> str:
-    """The text of an assistant's final answer in canonical form; empty for an answer with tool calls."""
+    """Returns the text of an assistant's final answer in canonical form. Empty for an answer with tool calls."""
     if _extract_tool_calls(body):
         return ""
     return b"".join([text for kind, text in _build_answer_items(body) if kind == b"t"]).decode("utf-8", "surrogatepass")
@@ -85,7 +88,7 @@ def _build_answer_items(body: dict[str, Any]) -> list[CanonicalItem]:
 
 
 def _encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
-    """Role and items with their lengths, so that no two different messages have the same bytes."""
+    """Joins role and items with their lengths, so that no two different messages have the same bytes."""
     if len(items) == 1:
         ((kind, value),) = items
         return b"%d:%b%b%d:%b" % (len(role), role, kind, len(value), value)
@@ -93,7 +96,7 @@ def _encode_with_lengths(role: bytes, items: Sequence[CanonicalItem]) -> bytes:
 
 
 def _append_refusal(content: object, refusal: object) -> object:
-    """An assistant's content with its refusal, which counts as text, at the end."""
+    """Returns an assistant's content with its refusal at the end. A refusal counts as text."""
     if not isinstance(refusal, str) or not refusal:
         return content
     if not content:
@@ -104,7 +107,8 @@ def _append_refusal(content: object, refusal: object) -> object:
 def _build_content_items(
     content: object, build_text_item: Callable[[str], CanonicalItem | None]
 ) -> list[CanonicalItem]:
-    """Content in order: each run of text joined and passed through `build_text_item`, other parts by kind and hash."""
+    """Returns the items of a content in order. Each run of text parts is joined and passed to `build_text_item`; other
+    parts are encoded by kind and hash."""
     if isinstance(content, str):
         item = build_text_item(content)
         return [item] if item else []
@@ -126,7 +130,7 @@ def _build_content_items(
 
 
 def _extract_part_text(part: object) -> str | None:
-    """The text of a text or refusal part, nothing for reasoning, None for a part of another kind."""
+    """Returns the text of a text or refusal part, "" for a reasoning part, and None for a part of another kind."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
@@ -140,7 +144,7 @@ def _extract_part_text(part: object) -> str | None:
 
 
 def _build_part_item(part: object) -> CanonicalItem:
-    """An image, audio or file part by what it holds or points to; an unknown part by its whole JSON."""
+    """Encodes an image, audio or file part by its content or its address, and an unknown part by its whole JSON."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(source)} | str(source)}:
             return b"i", _hash_sha256(_encode_utf8(source))
@@ -154,7 +158,7 @@ def _build_part_item(part: object) -> CanonicalItem:
 
 
 def _extract_tool_calls(body: dict[str, Any]) -> list[Any]:
-    """Tool calls in order; a deprecated `function_call` is one call."""
+    """Returns the tool calls in order. A deprecated `function_call` counts as one call."""
     if "tool_calls" not in body and "function_call" not in body:
         return []
     calls = body.get("tool_calls")
@@ -178,20 +182,21 @@ def _encode_name(name: object) -> bytes:
 
 
 def _build_arguments_item(arguments: object) -> CanonicalItem:
-    """Parsed arguments. None at all and an empty object are the same: clients turn one into the other."""
+    """Encodes parsed arguments. Missing arguments and an empty object are the same, because clients turn one into the
+    other."""
     if isinstance(arguments, str):
         return _build_result_item(arguments) or (b"j", b"{}")
     return b"j", _encode_json({} if arguments is None else arguments)
 
 
 def _build_text_item(text: str) -> CanonicalItem | None:
-    """LF line ends, NFC, no outer white space; None where nothing is left."""
+    """Encodes a text with LF line ends, in NFC, without outer white space. Returns None for an empty text."""
     cleaned = _normalize_text(text)
     return (b"t", cleaned.encode("utf-8", "surrogatepass")) if cleaned else None
 
 
 def _build_text_item_without_thinking(text: str) -> CanonicalItem | None:
-    """Text after its leading `<think>…</think>` blocks; an unclosed block stays."""
+    """Encodes a text without its leading `<think>…</think>` blocks. A block without an end stays."""
     while (rest := text.lstrip()).startswith("<think>"):
         end = rest.find("</think>")
         if end < 0:
@@ -201,8 +206,8 @@ def _build_text_item_without_thinking(text: str) -> CanonicalItem | None:
 
 
 def _build_result_item(text: str) -> CanonicalItem | None:
-    """Canonical JSON where the text is JSON, else the text. Parsed before cleaning: NFC would tell an escaped
-    character from the same one written out."""
+    """Encodes a text as canonical JSON if it is JSON, else as text. It is parsed before it is normalized: NFC would
+    make a difference between an escaped character and the same character written out."""
     dumped = _canonicalize_json_text(text.strip())
     return _build_text_item(text) if dumped is None else (b"j", dumped)
 
@@ -216,13 +221,14 @@ def _normalize_text(text: str) -> str:
 
 
 def _canonicalize_json_text(text: str) -> bytes | None:
-    """Canonical JSON of a JSON text; None if it is none, or nested too deeply. Integers are exact, and what only
-    Python's own parser takes (NaN, infinities, lone surrogates) is left to it."""
+    """Returns the canonical JSON of a JSON text, or None if the text is not JSON or is nested too deeply. Integers are
+    exact. Values that only Python's own parser accepts (NaN, infinities, lone surrogates) are parsed by it."""
     if text[:1] not in _JSON_STARTS:
         return None
     try:
         return _encode_canonical_json(orjson.loads(text), exact=False)
     except (orjson.JSONDecodeError, _NumberRounded):
+        # orjson is much faster but rounds long integers and refuses NaN; then the standard library parses again.
         pass
     try:
         return _encode_canonical_json(json.loads(text))
@@ -231,16 +237,17 @@ def _canonicalize_json_text(text: str) -> bytes | None:
 
 
 def _encode_json(value: object) -> bytes:
-    """Canonical JSON of a decoded value; of one nested too deeply only that it is."""
+    """Returns the canonical JSON of a decoded value. All values that are nested too deeply have the same encoding."""
     return _encode_canonical_json(value) or b"too deep"
 
 
 def _encode_canonical_json(value: object, *, exact: bool = True) -> bytes | None:
-    """JSON with sorted keys, no white space and numbers by value (as RFC 8785, but whole numbers are exact beyond
-    2^53); None if it is nested too deeply. Which serializer writes it depends on the value alone.
+    """Returns JSON with sorted keys, no white space, and numbers by value (as RFC 8785, but whole numbers are exact
+    beyond 2^53), or None if the value is nested too deeply. The choice of the serializer depends on the value alone, so
+    equal values have equal bytes.
 
     Raises:
-        _Rounded: not `exact`, and a number may have lost digits when it was parsed.
+        _NumberRounded: `exact` is False, and a number may have lost digits when it was parsed.
     """
     try:
         plain = _normalize_numbers(value, 0, exact)
@@ -253,19 +260,20 @@ def _encode_canonical_json(value: object, *, exact: bool = True) -> bytes | None
 
 
 class _NumberRounded(Exception):
-    pass
+    """A number may have lost digits when orjson parsed it."""
 
 
 class _NotFinite(float):
-    """NaN or an infinity: orjson would write null, and refuses this class."""
+    """NaN or an infinity. orjson would write null for a float, but refuses this subclass, so that the other serializer
+    writes it."""
 
 
 def _normalize_numbers(value: object, depth: int, exact: bool) -> object:
-    """The value with its whole floats as integers.
+    """Returns the value with whole floats as integers.
 
     Raises:
-        RecursionError: it is nested deeper than `MAX_JSON_DEPTH`.
-        _Rounded: see `_encode_canonical_json`.
+        RecursionError: the value is nested deeper than `MAX_JSON_DEPTH`.
+        _NumberRounded: see `_encode_canonical_json`.
     """
     if isinstance(value, float):
         return _normalize_number(value, exact)
@@ -282,7 +290,7 @@ def _normalize_numbers(value: object, depth: int, exact: bool) -> object:
 
 
 def _normalize_number(number: float, exact: bool) -> int | float:
-    """A whole float as the integer that JavaScript prints for it; others as they are."""
+    """Returns a whole float as the integer that JavaScript prints for it, and any other float as it is."""
     if not math.isfinite(number):
         return _NotFinite(number)
     if not exact and abs(number) >= LARGEST_PARSED_INTEGER:

@@ -1,7 +1,8 @@
-"""Which conversation a request means: the chain of links over its messages, and the ids that carry its root.
+"""Finds out which conversation a request continues: the chain of links over its messages, and the ids that contain its
+root.
 
-A link names a message and everything before it, for one tenant. Two chains run side by side: over every message, and
-(the skeleton) over user texts and final assistant texts only, since some clients drop tool traffic. Both are exact.
+A link names a message and everything before it, for one tenant. There are two chains: one over every message, and one
+(the skeleton) over user texts and final assistant texts only, because some clients drop tool traffic. Both are exact.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ __all__ = [
 ]
 
 ALGORITHM = "concertina-1-sha256"
-"""Part of every seed: another hash or another canonical form gets another name, and old links simply never match."""
+"""Part of every seed. Another hash or another canonical form gets another name here; then old links never match."""
 
 LINK_BYTES = 16
 ROOT_HEX_DIGITS = 16
 RANDOM_BYTES = 16
 PREFIX_DIGEST_COUNT = 16
 TENANT_CACHE_SIZE: Final = 4_096
-"""Of so many tenants the seeds are not worked out again."""
+"""The seeds of this many tenants are cached."""
 
 ID_PATTERN = "[A-Za-z0-9._:-]{1,128}"
 _VALID_ID = re.compile(ID_PATTERN)
@@ -63,35 +64,36 @@ def _encode_tenant(tenant: str) -> bytes:
 
 
 def compute_first_link(tenant: str) -> bytes:
-    """The link before a tenant's first message: 16 bytes."""
+    """Returns the link before a tenant's first message: 16 bytes."""
     return _hash_for_purpose("link", _encode_tenant(tenant))[:LINK_BYTES]
 
 
 def compute_next_link(link: bytes, part: bytes | None) -> bytes:
-    """The next link: the first 16 bytes of sha256(link ‖ part). Without a part (a message looked through) it stays."""
+    """Returns the next link: the first 16 bytes of sha256(link ‖ part). If `part` is None, the chain skips the message
+    and the link stays the same."""
     if part is None:
         return link
     return hashlib.sha256(link + part).digest()[:LINK_BYTES]
 
 
 class LinkPosition(msgspec.Struct, frozen=True):
-    """Where both chains stand after a message."""
+    """The position of both chains after a message."""
 
     link: bytes
     skeleton_link: bytes
     is_in_skeleton: bool
-    """Whether this message advanced the skeleton."""
+    """Whether this message is part of the skeleton."""
 
 
 @lru_cache(maxsize=TENANT_CACHE_SIZE)
 def compute_start_position(tenant: str) -> LinkPosition:
-    """Where both chains stand before a tenant's first message."""
+    """Returns the position of both chains before a tenant's first message."""
     skeleton = _hash_for_purpose("skeleton", _encode_tenant(tenant))[:LINK_BYTES]
     return LinkPosition(link=compute_first_link(tenant), skeleton_link=skeleton, is_in_skeleton=False)
 
 
 def iterate_link_positions(messages: Iterable[Message], start: LinkPosition) -> Iterator[LinkPosition]:
-    """The position after each message.
+    """Yields the position of both chains after each message.
 
     Raises:
         InvalidRequest: a message is not a JSON object.
@@ -110,39 +112,42 @@ def iterate_link_positions(messages: Iterable[Message], start: LinkPosition) -> 
 
 
 def compute_family_root(tenant: str, first_link: bytes) -> str:
-    """What all branches of one family share: 16 hex digits from the tenant and the first message's link."""
+    """Returns the root that all branches of one family share: 16 hex digits, computed from the tenant and the first
+    message's link."""
     return _hash_for_purpose("root", first_link + _encode_tenant(tenant)).hex()[:ROOT_HEX_DIGITS]
 
 
 def make_conversation_id(root: str, random: Callable[[int], bytes]) -> str:
-    """`conv_`, the root, 32 hex digits of randomness. `random(n)` gives n bytes, such as `secrets.token_bytes`."""
+    """Returns a new id: `conv_`, the root, 32 random hex digits. `random(n)` returns n bytes, as `secrets.token_bytes`
+    does."""
     return f"conv_{root}{random(RANDOM_BYTES).hex()}"
 
 
 def extract_family_root(conversation_id: str) -> str | None:
-    """The root in an id of ours; None for any other id."""
+    """Returns the root in an id of ours, or None for any other id."""
     ours = _CONVERSATION_ID.fullmatch(conversation_id)
     return ours[1] if ours else None
 
 
 def is_valid_conversation_id(text: str) -> bool:
-    """Whether a client may use this as a conversation id: 1 to 128 of letters, digits and `._:-`."""
+    """Returns whether a client may use the text as a conversation id: 1 to 128 characters of letters, digits and
+    `._:-`."""
     return _VALID_ID.fullmatch(text) is not None
 
 
 def compute_prefix_digests(
     raws: Sequence[bytes | memoryview], tenant: str, last: int = PREFIX_DIGEST_COUNT
 ) -> list[tuple[int, bytes]]:
-    """Digests of the raw prefixes that end at the last boundaries, shallowest first, in one pass of sha256.
+    """Returns digests of the history's last prefixes, the shortest first, in one pass of sha256.
 
     Args:
-        raws: JSON text of each log message as it came, instructions left out.
-        tenant: seeds the hash, so that tenants never meet.
-        last: how many prefixes; the longest is the whole.
+        raws: the JSON text of each message of the history as it came, without instructions.
+        tenant: seeds the hash, so that digests of two tenants never match.
+        last: how many prefixes. The longest prefix is the whole history.
 
     Returns:
-        (message count, 32-byte digest) of each: of all bytes, and of every message's length, so that no two splits of
-        the same bytes collide.
+        (message count, 32-byte digest) of each prefix. The digest covers all bytes and the length of every message, so
+        that no two splits of the same bytes have the same digest.
     """
     settled = max(0, len(raws) - last)
     said, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
@@ -159,7 +164,8 @@ def compute_prefix_digests(
 def compute_interval_prefix_digests(
     raws: Sequence[bytes | memoryview], tenant: str, every: int
 ) -> list[tuple[int, bytes]]:
-    """Digests as `compute_prefix_digests` gives them, of the prefixes of each so many messages."""
+    """Returns digests as `compute_prefix_digests` does, of the prefixes whose message count is a multiple of
+    `every`."""
     said, lengths = _make_prefix_hash(tenant).copy(), hashlib.sha256()
     digests = []
     for count in range(every, len(raws) + 1, every):
@@ -172,12 +178,12 @@ def compute_interval_prefix_digests(
 
 @lru_cache(maxsize=TENANT_CACHE_SIZE)
 def _make_prefix_hash(tenant: str) -> Any:
-    """A sha256 that has taken in nothing but the tenant; to be copied."""
+    """Returns a sha256 that has hashed only the tenant. The caller must copy it."""
     return hashlib.sha256(_hash_for_purpose("prefix", _encode_tenant(tenant)))
 
 
 def compute_anchor_digest(tenant: str, kind: str, value: bytes) -> bytes:
-    """The name of an anchor: 16 bytes that tenants do not share.
+    """Returns the digest of an anchor: 16 bytes, different for each tenant.
 
     Args:
         kind: what `value` is, such as ``answer``, ``call`` or the name of a header.
@@ -186,9 +192,8 @@ def compute_anchor_digest(tenant: str, kind: str, value: bytes) -> bytes:
 
 
 class PrefixCache(Generic[Value]):
-    """What is known of raw prefixes seen lately, by `compute_prefix_digests`: a history that comes back byte for byte
-    is
-    recognised without decoding it. Bounded; the least recently used is forgotten first."""
+    """Remembers values for raw prefixes, by their digests (`compute_prefix_digests`), so that a history that comes back
+    byte for byte is recognised without decoding it. If the cache is full, the least recently used value is removed."""
 
     def __init__(self, max_entries: int = 10_000) -> None:
         self._values: OrderedDict[bytes, Value] = OrderedDict()
@@ -204,7 +209,7 @@ class PrefixCache(Generic[Value]):
             self._values.popitem(last=False)
 
     def find_longest_prefix(self, digests: Sequence[tuple[int, bytes]]) -> tuple[int, Value] | None:
-        """The deepest known prefix of these, as (message count, value)."""
+        """Returns the longest known prefix as (message count, value), or None."""
         for count, digest in reversed(digests):
             if digest in self._values:
                 self._values.move_to_end(digest)
@@ -212,5 +217,5 @@ class PrefixCache(Generic[Value]):
         return None
 
     def discard(self, digest: bytes) -> None:
-        """Drop a value that has turned out to be out of date."""
+        """Removes a value that is out of date."""
         self._values.pop(digest, None)

@@ -1,17 +1,17 @@
-"""How deep JSON may be nested before it is refused or taken as text. Nothing here recurses."""
+"""Limits how deeply JSON may be nested. No function here recurses, so the check itself cannot overflow the stack."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_JSON_DEPTH: Final = 200
-"""Below the limits of every parser and serializer that may meet it."""
+"""Below the limit of every parser and serializer that JSON of a client passes through."""
 TOO_DEEP_MESSAGE: Final = f"is nested too deeply: at most {MAX_JSON_DEPTH} levels."
-"""What is said of it, after its name."""
+"""The end of an error message; the name of the value comes before it."""
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether objects and arrays of a decoded value are nested deeper than `MAX_JSON_DEPTH`."""
+    """Returns whether the objects and arrays of a decoded value are nested deeper than `MAX_JSON_DEPTH`."""
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_JSON_DEPTH):
         level = [
@@ -26,5 +26,6 @@ def is_too_deep(value: object) -> bool:
 
 
 def may_be_too_deep(raw: bytes) -> bool:
-    """Whether a JSON text has brackets enough for that: most are known not to be too deep without a look inside."""
+    """Returns whether a JSON text has enough opening brackets to be too deep. For most texts this is false, and no
+    further check is needed."""
     return raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH

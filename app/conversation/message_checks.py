@@ -1,4 +1,4 @@
-"""What a message must be before it is stored. Only shapes are judged; the provider judges the rest."""
+"""Checks the shape of a message before it is stored. The provider checks everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOOL_ROLES: Final = ("tool", "function")
 INSTRUCTION_ROLES: Final = ("system", "developer")
 
 MessageFault = tuple[str, str, str]
-"""The field and the complaint, to be read after the message's name, and a code."""
+"""The field, the complaint (to be read after the message's position), and the error code."""
 _TOO_DEEP_FAULT: Final[MessageFault] = "", f" {TOO_DEEP_MESSAGE}", "invalid_value"
 
 
@@ -25,22 +25,22 @@ def check_messages(
     may_begin_with_result: bool,
     format_position: Callable[[int], str] = "messages[{}]".format,
 ) -> None:
-    """Check new messages of a request, or of a file.
+    """Checks the new messages of a request, or the messages of a file.
 
     Args:
         messages: in order.
-        first_index: position of the first of them in the request's `messages`.
+        first_index: the index of the first of them in the request's `messages`.
         may_begin_with_result: whether the message before them is an assistant message with tool calls, or a tool
-        result, so that
-            a tool result may follow.
-        format_position: the name of the place with this index, for errors.
+            result. Then the first message may be a tool result.
+        format_position: returns the name of the message with an index, for errors.
 
     Raises:
-        InvalidRequest: naming the message and the field.
+        InvalidRequest: names the message and the field.
     """
     before: Message | None = None
     for index, message in enumerate(messages, start=first_index):
         body = message.body
+        # The count of brackets is cheap and clears most messages without a walk through the decoded body.
         fault = _TOO_DEEP_FAULT if may_be_too_deep(message.raw) and is_too_deep(body) else _find_fault(body)
         if fault is None and body["role"] in TOOL_ROLES:
             may_follow = may_begin_with_result if before is None else may_precede_tool_result(before)
@@ -53,13 +53,13 @@ def check_messages(
 
 
 def may_precede_tool_result(message: Message) -> bool:
-    """Whether tool results may follow this message."""
+    """Returns whether a tool result may follow this message."""
     role = message.body.get("role")
     return role in TOOL_ROLES or (role == "assistant" and bool(message.tool_calls))
 
 
 def _find_fault(body: Mapping[str, Any]) -> MessageFault | None:
-    """What is wrong with a message by itself."""
+    """Returns what is wrong with a message by itself."""
     role = body.get("role")
     if role not in MESSAGE_ROLES:
         return ".role", f".role must be one of {', '.join(MESSAGE_ROLES)}.", "invalid_value"

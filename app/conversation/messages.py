@@ -1,7 +1,7 @@
-"""The nouns: a message as its client wrote it, its place in the log, a chunk, a conversation. Pure and immutable.
+"""The values that all rooms share: messages, log messages, summaries, conversations. They are pure and immutable.
 
-Sequence numbers count log messages from 0; ranges are half-open, `[from_seq, to_seq)`. Token numbers are raw counts
-(uncalibrated) in the conversation's encoding. Links are 16 bytes (`conversation.identity`).
+Sequence numbers (`seq`) count log messages from 0; ranges are half-open, `[from_seq, to_seq)`. Token numbers are raw
+counts (not calibrated) in the conversation's encoding. Links have 16 bytes (`conversation.identity`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from app.errors import InvalidRequest
 
 HistoryMode = Literal["unknown", "append", "resend"]
 SummaryKind = Literal["model", "mechanical", "edited", "part"]
-"""`part`: read by the checkpoints of a long log in place of its messages, shown in no view."""
+"""`part`: a part summary. The checkpoints of a long log read it in the place of its messages; no view shows it."""
 
 
 COUNTER_NAME_SEPARATOR: Final = "+"
-"""In the name of a token counter, between its encoding and the rule for its images."""
+"""Stands in the name of a token counter between its encoding and the rule for its images."""
 IMAGE_RULE_STATE_KEY: Final = "image_rule"
-"""`Conversation.state`: the rule by which images are counted, where that is not the default."""
+"""A key of `Conversation.state`: the rule by which images are counted, if it is not the default."""
 
 
 class Message:
-    """A chat message: the JSON text exactly as it came (`raw`), decoded when somebody first looks inside.
+    """A chat message: its JSON text exactly as it came (`raw`), decoded when its body is first read.
 
-    A long resent history holds thousands of messages of which only the newest are ever read, so decoding is lazy.
+    A long resent history has thousands of messages, and only the newest are ever read.
     """
 
     __slots__ = ("_body", "raw")
@@ -41,10 +41,10 @@ class Message:
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Message:
-        """A message of our own making.
+        """Returns a message that the gateway makes itself.
 
         Raises:
-            InvalidRequest: it was made of something that is nested too deeply to be written as JSON.
+            InvalidRequest: the body contains something that is nested too deeply to be written as JSON.
         """
         try:
             return cls(orjson.dumps(body), body)
@@ -58,7 +58,7 @@ class Message:
         """The decoded message.
 
         Raises:
-            InvalidRequest: it is not a JSON object.
+            InvalidRequest: the text is not a JSON object.
         """
         if self._body is None:
             try:
@@ -76,12 +76,12 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All text of the message: a string content, or its text and refusal parts joined."""
+        """All text of the message: a string content, or its text and refusal parts, joined."""
         return extract_text(self.body.get("content"))
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Tool calls in order; a deprecated `function_call` counts as one call."""
+        """The tool calls in order. A deprecated `function_call` counts as one call."""
         body = self.body
         if "tool_calls" not in body and "function_call" not in body:
             return []
@@ -102,14 +102,14 @@ class Message:
 
 
 def count_message_bytes(messages: Sequence[Message]) -> int:
-    """Bytes of the JSON text of messages."""
+    """Returns how many bytes the JSON texts of the messages have."""
     if len(messages) == 1:
         return len(messages[0].raw)
     return sum([len(message.raw) for message in messages])
 
 
 def extract_text(content: object) -> str:
-    """The text of a message content: the string itself, or its text and refusal parts joined."""
+    """Returns the text of a message's content: the string itself, or its text and refusal parts, joined."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -126,52 +126,55 @@ def extract_text(content: object) -> str:
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A message in its place in a conversation's log."""
+    """A message in a conversation's log."""
 
     seq: int
     message: Message
     link: bytes
     skeleton: bytes
-    """The running skeleton link after this message."""
+    """The skeleton's link after this message."""
     in_skeleton: bool
-    """Whether this message advanced the skeleton (a user text or a final assistant text)."""
+    """Whether this message is part of the skeleton (a user's text or an assistant's final text)."""
     tokens: int
     tokens_total: int
     """Tokens of the log through this message."""
     answered: bool
-    """Whether a history that reaches this message is recognised by it: this message or one before it is an answer that
-    this gateway gave, or an assistant's message deep enough in the log not to be a greeting."""
+    """Whether a history that reaches this message is recognised by it: this message or an earlier one is an answer that
+    this gateway gave, or an assistant message so late in the log that it is no greeting (docs/decisions/0006)."""
     incomplete: bool = False
-    """The answer broke off: the client or the upstream hung up."""
+    """Whether the answer broke off because the client or the upstream closed the connection."""
     created_at: datetime | None = None
     meta: Mapping[str, Any] | None = None
-    """Facts about an answer of ours: completion id, model, finish reason, usage, and what the model saw."""
+    """Facts about an answer of ours: completion id, model, finish reason, usage, and the view that the model saw."""
 
 
 class ClientVersion(msgspec.Struct, frozen=True):
-    """What a client shows in the place of a log message, from one of its turns on. The log keeps the original."""
+    """The messages that a client shows in the place of a log message, beginning with one of its turns. The log keeps
+    the original."""
 
     seq: int
-    """The log message in whose place it stands."""
+    """The first log message that is replaced."""
     since_seq: int
-    """The first new message of the turn from which on the client shows it so."""
+    """The first new message of the turn that brought this version."""
     to_seq: int
-    """It stands for the log messages `[seq, to_seq)`: one, or the range that a summary of the client's own covers."""
+    """The version replaces the log messages `[seq, to_seq)`: one message, or the range that the client's own summary
+    covers."""
     bodies: tuple[bytes, ...] | None
-    """JSON text of each message that the client shows there: none where it left the message out, several where it put
-    messages in front; None where it shows the original again."""
+    """The JSON texts that the client shows there: empty if the client left the message out, several if it put messages
+    before it, None if it shows the original again."""
     tokens_delta: int
-    """Tokens of `bodies` less those of the original message `seq`."""
+    """Tokens of `bodies` minus the tokens of the original message `seq`."""
 
 
 class AnswerAnchor(msgspec.Struct, frozen=True):
-    """A name by which a conversation is found whose client rewrites its history (`identity.compute_anchor_digest`)."""
+    """A digest by which a conversation is found whose client rewrites its history
+    (`identity.compute_anchor_digest`)."""
 
     digest: bytes
     root: str
     conversation_id: str
     seq: int
-    """The message that has the name; -1 where the whole conversation has it."""
+    """The message that the anchor names; -1 if it names the whole conversation."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -179,22 +182,22 @@ class Summary(msgspec.Struct, frozen=True):
 
     id: str
     conversation_id: str
-    """The conversation in which it was made; branches that share the range find it by its links."""
+    """The conversation in which the summary was made. Branches that share the range find the summary by its links."""
     from_seq: int
     to_seq: int
     from_link: bytes
-    """Link of the message before `from_seq`; the tenant's seed for 0."""
+    """The link of the message before `from_seq`; for 0, the tenant's first link."""
     to_link: bytes
-    """Link of message `to_seq - 1`."""
+    """The link of message `to_seq - 1`."""
     to_skeleton: bytes | None
-    """Running skeleton there, if that message is part of the skeleton."""
+    """The skeleton's link at that message, if the message is part of the skeleton."""
     text: str
     tokens: int
-    """Tokens of the section it takes in a view (`context.view.view_messages.section`)."""
+    """Tokens of the summary's section in a view (`context.view.view_messages`)."""
     tokens_total: int
-    """Tokens of the log through the last covered message."""
+    """Tokens of the log through the last message of the range."""
     anchor_seq: int | None
-    """The user message of the turn that the end falls into; None where the end is the end of a turn."""
+    """The user message of the turn in which the range ends; None if the range ends with a turn."""
     anchor_tokens: int
     through_turn: int
     """How many turns begin in the log before `to_seq`."""
@@ -203,76 +206,76 @@ class Summary(msgspec.Struct, frozen=True):
     prompt_version: str
     created_at: datetime
     folds: tuple[str, ...] = ()
-    """Ids of the chunks that this one stands for (a fold)."""
+    """The ids of the summaries that this one was folded from."""
     duration_ms: int = 0
     usage: Mapping[str, Any] | None = None
     revision: int = 1
-    """Counts the texts that this summary has had."""
+    """The number of this text, counted from 1. Each edit makes a new revision."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """What is known of a conversation without reading its log."""
+    """The facts of a conversation that are known without its log."""
 
     id: str
     root: str
     tenant: str
     head_seq: int
-    """The last message's seq; -1 while the log is empty."""
+    """The seq of the last message; -1 if the log is empty."""
     head_link: bytes
     head_skeleton: bytes
     head_tokens_total: int
     answered: bool
     encoding: str
-    """Name of the tokenizer encoding of its token counts."""
+    """The name of the tokenizer by which its tokens are counted."""
     lineage: tuple[tuple[str, int], ...] = ()
-    """Ancestors, oldest first: (conversation id, last shared seq). Its own messages follow."""
+    """The ancestors, oldest first: (conversation id, last shared seq). The conversation's own messages follow."""
     external_id: str | None = None
-    """The id the client gave it, if it is not one of ours."""
+    """The id that the client gave the conversation, if it is not one of ours."""
     mode: HistoryMode = "unknown"
     chunk_count: int = 0
-    """How many chunks its view is known to have; 0 saves looking."""
+    """How many summaries the conversation is known to have. 0 saves a read."""
     state: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Small facts that change with each answer: calibration sums per model, boundary of the last view per window."""
+    """Small facts that each answer replaces: calibration for each model, last view for each policy and window."""
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     created_at: datetime | None = None
     updated_at: datetime | None = None
     marks: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """What people said of its messages: which are pinned, which were deleted or erased. Unlike `state` it is not
-    replaced by an answer that was under way meanwhile."""
+    """What people say of messages: which are pinned, which were deleted or erased. Unlike `state`, marks are not
+    replaced by the answer of a turn that was under way."""
     indexed_before: int = 0
-    """Messages before this seq are findable by their words."""
+    """Messages before this seq are in the search index."""
 
     @property
     def counter_name(self) -> str:
-        """The name of its token counter (`context.count.token_counter.counter_name`). The image rule stands in `state`:
-        a replica of a release that knows no image rules reads `encoding`."""
+        """The name of the token counter (`context.count.token_counter.choose_counter_name`). The image rule is in
+        `state`, so that a replica of an earlier release, which knows no image rules, can still read `encoding`."""
         rule = self.state.get(IMAGE_RULE_STATE_KEY)
         return f"{self.encoding}{COUNTER_NAME_SEPARATOR}{rule}" if rule else self.encoding
 
     @property
     def redacted_seqs(self) -> tuple[int, ...]:
-        """Seqs of messages that were deleted or erased, ascending."""
+        """The seqs of messages that were deleted or erased, ascending."""
         return tuple(self.marks.get("redacted", ()))
 
     @property
     def lineage_with_self(self) -> tuple[tuple[str, int], ...]:
-        """The lineage with the conversation itself at the end: where each stretch of the log is kept."""
+        """The lineage with the conversation itself at the end: which conversation stores which part of the log."""
         return (*self.lineage, (self.id, self.head_seq))
 
 
 class StoredCompletion(msgspec.Struct, frozen=True):
-    """A completion that its client asked to store: where its answer stands, and what the log does not say."""
+    """A completion that its client asked to store: the place of its answer, and what the log does not have."""
 
     id: str
     tenant: str
     root: str
     conversation_id: str
     seq: int
-    """Of the answer; the log before it is what was asked."""
+    """The answer's seq. The log before it is the question."""
     model: str
     created_at: datetime
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Fields of the request that OpenAI's object repeats, such as `temperature` and `tools`."""
+    """Fields of the request that OpenAI's completion object has, such as `temperature` and `tools`."""
     instructions: tuple[str, ...] = ()
-    """JSON text of the leading system messages."""
+    """The JSON text of the leading system messages."""

@@ -1,8 +1,8 @@
-"""The words by which text is found: what is indexed of a message, and what a question asks for. Pure.
+"""The terms of the search index: which terms a message has, and which terms a question asks for. Pure.
 
-Lower case, lightly stemmed English; identifiers whole and in their parts; scripts that set no spaces between words as
-overlapping pairs of characters. All databases are given these terms and none tokenizes by itself, so that each finds
-the same. Every pass over the text is linear, and no term is longer than `MAX_TERM_CHARS`, whatever the text.
+Terms are lower case. English is lightly stemmed. Identifiers are indexed whole and in parts. Scripts without spaces
+between words are indexed as overlapping pairs of characters. No database tokenizes text itself: all get these terms, so
+that each finds the same. Every pass over a text is linear, and no term is longer than `MAX_TERM_CHARS`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ import orjson
 from app.conversation.messages import Message
 
 MAX_TERM_CHARS: Final = 64
-"""Longer words are known by their beginning: hashes differ there, and base64 is not worth more."""
+"""Of a longer word only the beginning is indexed. That is enough to tell hashes apart, and base64 is not worth more."""
 MAX_MESSAGE_CHARS: Final = 64 * 1024
-"""How much of a message is indexed."""
+"""How many characters of a message are indexed."""
 MAX_QUERY_TERMS: Final = 24
 
 _COMBINING_MARKS: Final = (
     "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
     "\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3"
 )
-"""Accents, points and vowel signs that belong to words though they are no letters."""
+"""Accents, points and vowel signs. They belong to words although they are no letters."""
 _WORD: Final = re.compile(rf"[\w{_COMBINING_MARKS}]++(?:[-./][\w{_COMBINING_MARKS}]++)*+")
 _ASCII_WORD: Final = re.compile(r"\w++(?:[-./]\w++)*+", re.ASCII)
-"""The same of plain text, found in two thirds of the time."""
+"""The same for ASCII text, which takes two thirds of the time."""
 _SEPARATORS: Final = re.compile(r"[-./_]+")
 _UNSPACED_SCRIPT: Final = re.compile(
     "([\u0e00-\u0e4f\u0e5a-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+)"
 )
-"""Runs of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which set no spaces, and of Korean, whose words change."""
+"""Runs of Thai, Lao, Burmese, Khmer, Japanese and Chinese, which have no spaces between words, and of Korean, whose
+words change their endings."""
 _CAMEL_CASE_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ACCENT: Final = re.compile(r"(?<=[a-zA-Z\u0370-\u04ff])[\u0300-\u036f]+")
 _CONTRACTION: Final = re.compile(r"['\u2019](?:s|d|m|t|ll|re|ve)\b", re.IGNORECASE)
@@ -55,16 +56,17 @@ COMMON_WORDS: Final = """
     until up us use very want was way we well were what when where which while who whom whose why will with would yes
     yet you your yours
 """
-"""Words of questions that say nothing of what is asked for, as they are written."""
+"""Words of questions that say nothing about the subject, before stemming."""
 
 
 def extract_terms(text: str) -> list[str]:
-    """The terms of a text, in order, as often as they occur."""
+    """Returns the terms of a text in order, with repetitions."""
     return list(chain.from_iterable(_extract_terms_by_word(text)))
 
 
 def extract_matching_terms(text: str, wanted_terms: AbstractSet[str]) -> tuple[list[str], int]:
-    """Those of a text's terms that are asked for, in order, as often as they occur; and how many it has altogether."""
+    """Returns the terms of a text that are wanted, in order and with repetitions, and how many terms the text has
+    altogether."""
     by_word = _extract_terms_by_word(text)
     return list(filter(wanted_terms.__contains__, chain.from_iterable(by_word))), sum(map(len, by_word))
 
@@ -72,6 +74,7 @@ def extract_matching_terms(text: str, wanted_terms: AbstractSet[str]) -> tuple[l
 def _extract_terms_by_word(text: str) -> list[tuple[str, ...]]:
     text = _normalize_spelling(text)
     words = (_ASCII_WORD if text.isascii() else _WORD).findall(text)
+    # Long words (base64, hashes) come once: in the cache they would evict common words and take much memory.
     if max(map(len, words), default=0) > MAX_TERM_CHARS:
         return [
             _split_word_cached(word) if len(word) <= MAX_TERM_CHARS else tuple(_split_word_into_terms(word))
@@ -81,9 +84,10 @@ def _extract_terms_by_word(text: str) -> list[tuple[str, ...]]:
 
 
 def extract_query_terms(text: str) -> list[str]:
-    """What a question asks for: its distinct terms without common words, at most `MAX_QUERY_TERMS`.
+    """Returns the different terms of a question without common words, at most `MAX_QUERY_TERMS`.
 
-    Of a long text its beginning and its end: what is asked stands there, and what is pasted between them.
+    Of a long text, terms from the beginning and from the end are taken: the question is usually there, and pasted text
+    is between them.
     """
     asked = list(dict.fromkeys(term for term in extract_terms(text) if term not in _COMMON_TERMS))
     if len(asked) <= MAX_QUERY_TERMS:
@@ -93,12 +97,13 @@ def extract_query_terms(text: str) -> list[str]:
 
 
 def extract_message_terms(message: Message) -> list[str]:
-    """The terms of a message: what it says, the tools it calls with their arguments; a result's text."""
+    """Returns the terms of a message: of its text, or a result's text, and of the tools that it calls with their
+    arguments."""
     return extract_terms(extract_searchable_text(message))
 
 
 def extract_searchable_text(message: Message) -> str:
-    """The beginning of all text of a message, at most `MAX_MESSAGE_CHARS`."""
+    """Returns the beginning of all text of a message, at most `MAX_MESSAGE_CHARS`."""
     texts = [message.text[:MAX_MESSAGE_CHARS]]
     for call in message.tool_calls:
         if isinstance(call, dict):
@@ -111,7 +116,7 @@ def extract_searchable_text(message: Message) -> str:
 
 
 def _extract_argument_text(arguments: object) -> str:
-    """Arguments with what JSON escapes in them read: a line break in a file's text parts words."""
+    """Returns the text of arguments without JSON's escapes: a line break in a file's text must separate words."""
     if not isinstance(arguments, str):
         return "" if arguments is None else " ".join(_iterate_json_leaves(arguments))
     try:
@@ -121,7 +126,8 @@ def _extract_argument_text(arguments: object) -> str:
 
 
 def _iterate_json_leaves(document: Any) -> Iterator[str]:
-    """Keys and values in order, however deep they are nested."""
+    """Yields keys and values in order, at any depth."""
+    # A list instead of recursion: arguments may be nested deeper than Python's stack allows.
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -135,7 +141,7 @@ def _iterate_json_leaves(document: Any) -> Iterator[str]:
 
 
 def _split_word_into_terms(word: str) -> Iterator[str]:
-    """A word whole if it has parts, and its parts."""
+    """Yields the whole word if it has several parts, then its parts."""
     parts = [part for part in _SEPARATORS.split(word) if part]
     if len(parts) > 1:
         yield word[:MAX_TERM_CHARS].lower()
@@ -176,13 +182,14 @@ def _split_unspaced_into_terms(part: str) -> Iterator[str]:
 
 
 def _stem_word_and_parts(word: str) -> tuple[str, ...]:
-    """A word and, of `camelCase` and `item42`, its parts."""
+    """Returns the stem of a word and, for words such as `camelCase` and `item42`, the stems of its parts."""
     humps = _CAMEL_CASE_PART.findall(word) if word.isascii() and not word.isdigit() else []
     return (stem_word(word.lower()), *(stem_word(hump.lower()) for hump in humps if len(humps) > 1))
 
 
 def stem_word(word: str) -> str:
-    """A lower-case English word without plural, -ing, -ed and a last e; other words as they are."""
+    """Returns a lower-case English word without plural, -ing, -ed and a last e. Other words are returned as they
+    are."""
     if len(word) < 4 or not (word.isascii() and word.isalpha()):
         return word
     word = _remove_plural(word)
@@ -207,7 +214,7 @@ def _remove_plural(word: str) -> str:
 
 
 def _remove_doubled_consonant(base: str) -> str:
-    """`runn` as `run`; `fall`, `miss` and `buzz` stay."""
+    """Returns `runn` as `run`. `fall`, `miss` and `buzz` stay."""
     doubled = len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz"
     return base[:-1] if doubled else base
 

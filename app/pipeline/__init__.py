@@ -1,1 +1,1 @@
-"""One chat completion, from the request to the stored turn. The only room that visits every other."""
+"""Answers one chat completion, from the request to the stored turn."""

@@ -1,4 +1,4 @@
-"""Work that outlives the request it began in, and is finished or cancelled before the process ends."""
+"""Tasks that outlive their request. They are finished or cancelled before the process ends."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ Result = TypeVar("Result")
 
 
 class BackgroundTasks:
-    """Owns tasks from their start to their end."""
+    """Owns background tasks from their start to their end."""
 
     def __init__(self) -> None:
         self._running_tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def running_count(self) -> int:
-        """How many there are."""
+        """How many tasks are running."""
         return len(self._running_tasks)
 
     def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Start work whose caller may go away."""
+        """Starts a task that goes on if its caller is cancelled."""
         task = asyncio.create_task(work)  # noqa: TID251 - owned until aclose
+        # asyncio keeps only weak references to tasks: without this one, the task could be garbage-collected while it
+        # runs.
         self._running_tasks.add(task)
         task.add_done_callback(self._running_tasks.discard)
         return task
 
     def ensure_future(self, work: asyncio.Future[Result] | Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
-        """Work whose caller may go away: a future comes to its end by itself, a coroutine is given a task."""
+        """Returns a future for work that goes on if its caller is cancelled. A future is returned as it is; a coroutine
+        is started as a task."""
         return work if isinstance(work, asyncio.Future) else self.spawn(work)
 
     async def run_shielded(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run work to its end even when the caller is cancelled meanwhile."""
+        """Runs work to its end in a task of its own. If the caller is cancelled, the cancellation is raised at once and
+        the work goes on."""
         return await asyncio.shield(self.spawn(work))
 
     async def run_shielded_to_end(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run work to its end; a caller that is cancelled meanwhile is so when it has ended."""
+        """Runs work to its end. If the caller is cancelled during the work, the cancellation is raised after the
+        work."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -45,7 +50,7 @@ class BackgroundTasks:
             raise
 
     async def aclose(self, timeout_seconds: float) -> None:
-        """Wait for what is running, then cancel what is left."""
+        """Waits for the running tasks, then cancels those that are left after `timeout_seconds`."""
         if self._running_tasks:
             _, late = await asyncio.wait(self._running_tasks, timeout=timeout_seconds)
             for task in late:
@@ -55,9 +60,10 @@ class BackgroundTasks:
 
 
 async def wait_until_done(future: asyncio.Future[Any]) -> None:
-    """Wait until work has ended, whatever came of it. Who waits may be cancelled; the work goes on."""
+    """Waits until work has ended, with whatever result. If the caller is cancelled, the work goes on."""
     if future.done():
         return
+    # A future of its own: awaiting the work itself would pass the caller's cancellation on to the work.
     waiter = asyncio.get_running_loop().create_future()
     future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
     await waiter

@@ -1,4 +1,5 @@
-"""What a client asked, as far as the gateway needs to know it. The rest of the body stays bytes."""
+"""A chat request, parsed as far as the gateway needs it. The rest of the body stays bytes, so that it reaches the
+provider unchanged."""
 
 from __future__ import annotations
 
@@ -20,29 +21,29 @@ from app.errors import InvalidRequest
 ContextMode = Literal["auto", "append", "resend", "stateless"]
 EventStyle = Literal["chunk", "named", "comment", "off"]
 RETRY_MAX_AGE_SECONDS: Final = 600.0
-"""An SDK has given up by then: its next attempt begins some ten minutes after the last at the latest."""
+"""How long after an attempt its retry may come. SDKs time out after ten minutes, so the next attempt begins by then."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. Nothing of one tenant is ever seen by another."""
+    """Who sent a request, and with which rights. No data of one tenant is shown to another."""
 
     tenant: str
     authorization: str | None = None
-    """The client's own credential in mode `open`. It travels on as a `ClientKey`, bound to one provider."""
+    """The client's own credential in mode `open`. It is sent upstream as a `ClientKey`, bound to one provider."""
     scopes: tuple[Scope, ...] = SCOPES
     default_policy: str | None = None
-    """The context policy of its requests that name none."""
+    """The context policy of requests that name none."""
     allowed_models: tuple[str, ...] = ()
-    """Names that it may ask for, with wildcards; none: all."""
+    """The names of models that the caller may ask for, with wildcards. Empty: all models."""
     api_key_id: str | None = None
-    """The API key of ours that it showed."""
+    """The id of the API key that authenticated the request."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
-    """A parsed body of `POST /v1/chat/completions` together with the headers that concern us.
+    """A parsed body of `POST /v1/chat/completions`, with the headers that the gateway reads.
 
-    `raw_fields` holds each top-level field's JSON text in the client's order; `raw_messages` the JSON text of each
-    message.
+    `raw_fields` has the JSON text of each top-level field in the client's order; `raw_messages` has the JSON text of
+    each message.
     """
 
     caller: Caller
@@ -57,39 +58,41 @@ class ChatRequest(msgspec.Struct, frozen=True):
     max_output_tokens: int | None = None
     store: bool = True
     stores_completion: bool = False
-    """It said `store: true`: its completion is to be found by its id."""
+    """Whether the body has `store: true`: the completion can be found by its id."""
     conversation_id: str | None = None
     is_chat_ui: bool = False
-    """The id came from a chat UI, which sends unrelated task calls under the same id."""
+    """Whether the conversation id is a chat UI's own. Chat UIs send unrelated calls (such as for a title) under the
+    same id."""
     is_retry: bool = False
-    """The client's SDK says that this is not its first attempt."""
+    """Whether the client's SDK says that this is not its first attempt."""
     first_attempt_at: datetime | None = None
-    """When its first attempt began, if this process knows it: an older answer in the log is none to it."""
+    """When the first attempt at this request began, if this process knows it. An older answer in the log does not
+    answer this request."""
     context_mode: ContextMode = "auto"
     policy: str | None = None
     summarize: SummarizeMode = "auto"
     through_seq: int | None = None
-    """With `summarize` = ``now``: the messages before this seq are what is summarized."""
+    """If `summarize` is ``now``: only the messages before this seq are summarized."""
     pin_indexes: tuple[int, ...] = ()
-    """Indexes into `messages` of what is to be shown word for word from now on."""
+    """Indexes into `messages` of the messages to pin."""
     recall: RecallMode | None = None
-    """Overrides the policy's."""
+    """Overrides the policy's `recall` mode."""
     summary_instructions: str | None = None
-    """What a compaction should pay attention to."""
+    """What a summary should pay attention to."""
     event_style: EventStyle = "chunk"
     forwarded_headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Request headers that travel on to the provider."""
+    """Request headers that are sent to the provider."""
     conversation_hints: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Ids that clients send for purposes of their own, by the name of the header or field: a session, a thread."""
+    """Ids that clients send for their own purposes (a session, a thread), by the name of the header or field."""
     idempotency_key: str | None = None
-    """The client's own name for this request and its repetitions."""
+    """The client's own name for this request and its retries."""
     on_answer: Callable[[Conversation | None], Awaitable[None]] | None = None
-    """Told of an answer that is whole, before its last byte is sent: the conversation that ends with it, if it is
-    stored."""
+    """Called when the answer is complete, before its last byte is sent. The argument is the conversation that ends with
+    the answer, or None if the answer is not stored."""
 
     @property
     def end_user(self) -> str | None:
-        """A digest of the application's name for its end user, where the request has one."""
+        """A digest of the application's name for its end user; None if the request names no end user."""
         if not any(field in self.raw_fields for field in END_USER_FIELDS):
             return None
         name = next(
@@ -98,23 +101,24 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return None if name is None else hashlib.sha256(f"{self.caller.tenant}\0{name}".encode()).hexdigest()[:32]
 
     def decode_field(self, name: str) -> Any:
-        """The decoded top-level field, None if absent.
+        """Returns a decoded top-level field, or None if the request does not have it.
 
         Raises:
-            InvalidRequest: as `decode_field`.
+            InvalidRequest: as the function `decode_field`.
         """
         return decode_field(self.raw_fields, name)
 
 
 END_USER_FIELDS: Final = ("safety_identifier", "user")
-"""OpenAI's names for the end user of an application, the newer first."""
+"""OpenAI's fields for the end user of an application. The newer one comes first and wins."""
 
 
 def decode_field(raw_fields: Mapping[str, bytes], name: str) -> Any:
-    """A top-level field of a request, None if absent.
+    """Returns a decoded top-level field of a request, or None if the request does not have it.
 
     Raises:
-        InvalidRequest: a number in it is too large for a double, or it is nested too deeply to be written again.
+        InvalidRequest: the field has a number that is too large for a double, or is nested too deeply to be encoded
+            again.
     """
     raw = raw_fields.get(name)
     if raw is None:

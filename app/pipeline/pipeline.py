@@ -1,4 +1,5 @@
-"""Answer one chat completion, told once from top to bottom: recall → plan → compact → ask → relay → remember."""
+"""Answers one chat completion: resolve → plan → compact → call the upstream → respond → store. This module is the only
+one that knows the order of the steps."""
 
 from __future__ import annotations
 
@@ -40,19 +41,19 @@ from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 5.0
-"""Between chunks without content while a compaction runs: the shortest client read timeout seen is 60 s."""
+"""Seconds between two heartbeat frames while a compaction runs. The shortest read timeout seen in a client is 60 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Time and ids, so that tests own them."""
+    """The sources of time and of ids. They are arguments, so that tests control them."""
 
     unix_seconds: Callable[[], float]
     new_completion_id: Callable[[], str]
 
 
 class Pipeline:
-    """The one verb of the gateway. Holds no state of its own between requests."""
+    """Answers chat completions. A pipeline keeps no state between requests."""
 
     def __init__(
         self,
@@ -82,13 +83,13 @@ class Pipeline:
         self._clocks = clocks
 
     async def answer(self, request: ChatRequest) -> Answer:
-        """Answer a chat completion.
+        """Answers a chat completion.
 
-        A stream is returned once the upstream has begun to answer, or once a compaction has really begun; whatever
-        fails before that is raised.
+        A streamed answer is returned when the upstream has begun to answer, or when a compaction has begun to run.
+        Every failure before that moment is raised, so that the client gets an HTTP status and not an error event.
 
         Raises:
-            GatewayError: as the tree in `errors` says.
+            GatewayError: any class of the tree in `app.errors`.
         """
         held_leases = HeldLeases()
         turn: Turn | None = None
@@ -100,7 +101,9 @@ class Pipeline:
                 if (span := current_span()).is_recording:
                     span.set_shared({CONVERSATION: turn.resolved_request.conversation.id})
             if turn.resolved_request.stored_answer is not None:
+                # A replayed answer adds nothing to the log, so the lease is released before the replay is rendered.
                 await held_leases.release()
+                # Reports the answer as complete to the request's attempt, as for a new answer.
                 if request.on_answer is not None:
                     await request.on_answer(turn.resolved_request.conversation)
                 return render_stored_answer(
@@ -109,11 +112,15 @@ class Pipeline:
             turn, view = await self._plan_first_view(turn)
             if view.plan.to_summarize and may_compact(turn):
                 compaction = self._turn_compactor.start_compaction(turn, view)
+                # Only a client that accepts progress events gets a stream before the answer. If the store can serve the
+                # summary at once, `wait_for_start` is false and the client gets a normal answer.
                 if request.stream and request.event_style != "off" and await compaction.wait_for_start():
                     return self._start_early_stream(turn, view, compaction, held_leases)
                 view = await compaction.wait_for_view()
             return await self._deliver_answer(turn, view, held_leases)
         except BaseException as error:
+            # BaseException, because a cancelled request must release its lease, too. Without the release, the next
+            # append to the conversation would wait until the lease expires.
             if isinstance(error, GatewayError) and turn is not None:
                 error.context_headers.update(self._build_error_headers(turn, view))
             await held_leases.release()
@@ -121,7 +128,8 @@ class Pipeline:
 
     @trace_span("plan")
     async def _plan_first_view(self, turn: Turn) -> tuple[Turn, View]:
-        """What to send as things stand; where the store went away, from what the client sent alone."""
+        """Plans the view with the summaries that exist now. If the store is unavailable, the view is built from the
+        client history alone, unless the request needs the store."""
         budget = self._view_builder.compute_budget(turn)
         check_request_pins(turn.request, turn.resolved_request, turn.policy, budget)
         try:
@@ -133,18 +141,21 @@ class Pipeline:
             return turn, await self._view_builder.build_view(turn, budget, summarize="never")
 
     def _build_error_headers(self, turn: Turn, view: View | None) -> dict[str, str]:
-        """What an error's headers can say of the context. A conversation that was still to begin is not named."""
+        """Returns the context headers of an error response: tokens, status and conversation id, as far as they are
+        known."""
         headers = {}
         if view is not None:
             context_report = build_context_report(turn, view)
             record_view_facts(turn.request, context_report)
             headers = context_report.build_headers(turn.request.request_id)
+        # The id of a conversation that this request was to create is withheld: its first write may not have happened,
+        # and the client would get "not found" for that id.
         if turn.resolved_request.is_stored and not turn.resolved_request.creates_conversation:
             return {**headers, "x-conversation-id": turn.resolved_request.conversation.id}
         return {name: value for name, value in headers.items() if name != "x-conversation-id"}
 
     async def _resolve_turn(self, request: ChatRequest, held_leases: HeldLeases) -> Turn:
-        """Everything there is to know before planning; nothing is written yet."""
+        """Finds everything that planning needs: model, policy, window, conversation and pins. Writes nothing."""
         model_context = await self._model_contexts.find_model_context(request)
         resolved_request = await self._pin_updater.apply_request_pins(
             request, await self._conversation_resolver.resolve(request, model_context.encoding, held_leases)
@@ -152,7 +163,8 @@ class Pipeline:
         return self._model_contexts.build_turn(request, model_context, resolved_request)
 
     async def measure_context(self, request: ChatRequest) -> dict[str, Any]:
-        """What a request would weigh, history as sent: tokens by our count, window and pressure. Nothing is stored."""
+        """Returns the tokens of a request with its history as sent, the model's window, and the pressure (tokens
+        divided by the limit). Tokens are our calibrated estimate. Stores nothing."""
         async with HeldLeases() as held_leases:
             turn = await self._resolve_turn(replace(request, context_mode="stateless"), held_leases)
         budget = self._view_builder.compute_budget(turn)
@@ -182,7 +194,7 @@ class Pipeline:
         held_leases: HeldLeases,
         context_report: ContextReport,
     ) -> AsyncGenerator[bytes, None]:
-        """Progress while the compaction runs, then the answer as if it had begun just now."""
+        """Streams progress events while the compaction runs, then the answer."""
         progress_stream = CompactionProgressStream(
             completion_id=self._clocks.new_completion_id(),
             created=int(self._clocks.unix_seconds()),
@@ -208,6 +220,8 @@ class Pipeline:
             yield progress_stream.render_end(event, build_context_report(turn, view).render_status_fields())
             upstream_answer, turn, view = await self._call_upstream(turn, view)
         except GatewayError as error:
+            # The response has begun, so the status code is sent already: the error becomes an error event at the end of
+            # the stream.
             await held_leases.release()
             record_error(error)
             drop_tracebacks(error)
@@ -226,7 +240,8 @@ class Pipeline:
                 yield frame
 
     async def _deliver_answer(self, turn: Turn, view: View, held_leases: HeldLeases) -> Answer:
-        """Ask the upstream; a stream begins once it has answered."""
+        """Calls the upstream and returns the answer. A streamed answer is returned when the upstream has begun to
+        answer."""
         upstream_answer, turn, view = await self._call_upstream(turn, view)
         if not turn.request.stream:
             return await self._response_delivery.deliver_whole(turn, view, upstream_answer, held_leases)
@@ -240,17 +255,27 @@ class Pipeline:
         )
 
     async def _call_upstream(self, turn: Turn, view: View) -> tuple[UpstreamAnswer, Turn, View]:
-        """Put the question to the upstream while the user's messages are stored."""
+        """Calls the upstream while the new messages of the request are written to the store.
+
+        Returns:
+            The upstream's answer, and the turn and the view that it belongs to.
+        """
         view = await self._quotation_builder.add_quotations(turn, view)
+        # After the quotations: only now is it known whether the view hides any message that a search could find.
         turn = self._search_tool_loop.remove_unneeded_tool(turn, view)
         if (span := current_span()).is_recording:
             span.set_shared({COMPACTED: bool(view.plan.summaries), STREAMED: turn.request.stream})
         request = turn.request
+        # Only a turn that nobody can observe before its answer is complete may delay its question (see `TurnWriter`).
         has_one_answer = not request.stream and turn.search_tool_state is None and request.on_answer is None
+        # The write starts before the call and is awaited after it: the time of the write is hidden behind the model's
+        # latency.
         question_write = self._turn_writer.start_question_write(turn.resolved_request, may_delay=has_one_answer)
         try:
             upstream_answer, turn, view = await self._search_tool_loop.call_upstream(turn, view, self._turn_compactor)
         except BaseException:
+            # Shielded: if the client has disconnected, this task is cancelled, and a question without an answer would
+            # stay in the log.
             await self._tasks.run_shielded(self._withdraw_question(question_write))
             raise
         try:
@@ -262,6 +287,8 @@ class Pipeline:
             await self._tasks.run_shielded(self._withdraw_question(question_write))
             raise
         except StoreUnavailable as error:
+            # The model has answered already. A request that does not need the store gets the answer, which is then not
+            # stored.
             if turn.resolved_request.needs_store:
                 await upstream_answer.reply.aclose()
                 raise
@@ -270,6 +297,8 @@ class Pipeline:
         except BaseException:
             await upstream_answer.reply.aclose()
             raise
+        # The search tool may have been added or removed after the question's write began. Then the written request has
+        # an outdated token count.
         if (instructions_tokens := turn.resolved_request.instructions_tokens) != resolved_request.instructions_tokens:
             resolved_request = replace(resolved_request, instructions_tokens=instructions_tokens)
         turn = replace(turn, resolved_request=resolved_request)
@@ -278,7 +307,7 @@ class Pipeline:
         return upstream_answer, turn, view
 
     async def _read_first_event(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """A stream with something to show: its model may search first, and may fail in that."""
+        """Waits until the stream has something to show. The model may run searches first, and these may fail."""
         try:
             return await self._search_tool_loop.start_stream(turn, upstream_answer)
         except BaseException:
@@ -286,11 +315,14 @@ class Pipeline:
             raise
 
     async def _withdraw_question(self, question_write: PendingWrite) -> None:
+        """Removes the request's new messages from the log, because the upstream gave no answer."""
         try:
             await self._turn_writer.remove_unanswered_question(
                 await self._turn_writer.finish_question_write(question_write)
             )
         except GatewayError as error:
+            # A failure here is logged, not raised: the client must see the upstream's error, not this one. The question
+            # that stays in the log is recognised when the client retries.
             drop_tracebacks(error)
             log.warning("an unanswered question could not be taken back: %s", error.message)
 

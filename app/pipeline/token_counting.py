@@ -1,4 +1,4 @@
-"""Token counts of whole messages, off the event loop when they are long."""
+"""Counts the tokens of messages. Long messages are counted in a thread."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ SCHEMA_FIELDS: Final = frozenset({"tools", "functions", "response_format"})
 
 
 class MessageCounter:
-    """Counts messages with the tokenizer of an encoding.
-
-    Instructions and tool schemas come again with every request of an application, so their counts are remembered.
-    """
+    """Counts messages with the tokenizer of an encoding. The counts of instructions and tool schemas are cached,
+    because an application sends the same ones with every request."""
 
     def __init__(self, find_counter: Callable[[str], TokenCounter]) -> None:
         self._find_token_counter = find_counter
@@ -29,17 +27,19 @@ class MessageCounter:
         return self._find_token_counter(encoding)
 
     async def count_messages(self, messages: Sequence[Message], encoding: str) -> list[int]:
-        """Tokens of each message."""
+        """Returns the raw tokens of each message."""
         count = self._find_token_counter(encoding).count_message
         if must_count_off_event_loop(count_message_bytes(messages)):
             return await asyncio.to_thread(lambda: [count(message.body) for message in messages])
         return [count(message.body) for message in messages]
 
     async def count_instructions(self, instructions: Sequence[Message], request: ChatRequest, encoding: str) -> int:
-        """Tokens of the leading system messages, the tool schemas and the fixed overhead of a request."""
+        """Returns the raw tokens of the leading system messages, the tool schemas and the fixed overhead of a
+        request."""
         fields = request.raw_fields
         if not instructions and SCHEMA_FIELDS.isdisjoint(fields):
             return PRIMING_TOKENS
+        # Sorted by name: the order of the fields in the body must not change the cache key.
         schemas = {name: bytes(fields[name]) for name in sorted(SCHEMA_FIELDS & fields.keys())}
         key = (encoding, *[message.raw for message in instructions], *schemas.items())
         cached_tokens = self._instructions_cache.get(key)

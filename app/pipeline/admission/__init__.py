@@ -1,1 +1,1 @@
-"""Which requests run, wait, or get the answer of an earlier request."""
+"""Decides whether a request runs, waits for a slot, or gets the answer of an earlier request."""

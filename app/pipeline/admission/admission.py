@@ -1,8 +1,8 @@
-"""Lets requests that ask a model begin, one by one where there are many: a bounded number at once, in total and of each
-tenant, and behind them a bounded line in which tenants take turns (`line`).
+"""Limits how many requests run in this process at once, in total and for each tenant. Further requests wait in a
+bounded fair queue, in which tenants take turns (docs/decisions/0026).
 
-What is bounded is this process; several have their bounds each. Calls for summaries are no requests of anybody's and
-have bounds of their own: `preparing.MOST_AT_ONCE`, and those of one request at once in `compaction`.
+The limits hold for one process; each process has its own. Summarizer calls are not requests of a client and have limits
+of their own, in `app.pipeline.compact.precompaction` and `app.compaction`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from app.observability.metric_families import ADMISSION_WAIT_SECONDS, ADMITTED, 
 from app.observability.metrics import NO_METRICS, Metrics
 
 DISCONNECT_POLL_SECONDS: Final = 0.25
-"""How often it is looked whether somebody in the line is still there."""
+"""How often a waiting request checks whether its client is still connected."""
 RETRY_AFTER_BOUNDS_SECONDS: Final = (1, 60)
-"""Bounds of what a refused client is told to wait. With more than 60 some SDKs do not come back at all."""
+"""The least and the most seconds of a `Retry-After` header. Some SDKs do not retry at all if it is more than 60."""
 
 
 class Admission:
-    """The places of one process.
+    """The slots of one process.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     __slots__ = ("_bounds", "_clock", "_last_wait_seconds", "_metrics", "_queue", "try_acquire_slot")
@@ -43,39 +43,39 @@ class Admission:
         self._queue = queue = FairQueue(bounds)
         self._last_wait_seconds = 0.0
         self.try_acquire_slot = queue.try_acquire_slot
-        """Take a place of a tenant's where there is one at once. Bound here, since every request comes by."""
+        """Takes a slot for a tenant if one is free. The method is bound here to save a call: every request uses it."""
         metrics.watch_gauge(ADMITTED, lambda: queue.running_count)
         metrics.watch_gauge(WAITING, lambda: queue.waiting_count)
 
     @property
     def running_count(self) -> int:
-        """Requests that have a place."""
+        """How many requests have a slot."""
         return self._queue.running_count
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for one."""
+        """How many requests wait for a slot."""
         return self._queue.waiting_count
 
     async def acquire_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
-        """Take a place, at once or in turn.
+        """Takes a slot, or waits for one.
 
         Raises:
-            GatewayError: as `wait`.
+            GatewayError: as `wait_for_slot`.
         """
         if not self.try_acquire_slot(tenant):
             await self.wait_for_slot(tenant, is_disconnected)
 
     async def wait_for_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> None:
-        """Take a place once it is the tenant's turn. To be called where `take` said no.
+        """Waits for a slot. To be called after `try_acquire_slot` returned False.
 
         Args:
-            is_disconnected: whether nobody waits for the answer any more.
+            is_disconnected: returns whether nobody waits for the answer any more.
 
         Raises:
-            RateLimitExceeded: the line is full or it took too long, and the tenant itself has all it may have.
-            Overloaded: likewise, because of everybody.
-            RequestAbandoned: its client has left.
+            RateLimitExceeded: the queue is full or the wait was too long, and the tenant has reached its own limit.
+            Overloaded: the queue is full or the wait was too long, and the gateway has reached its limit.
+            RequestAbandoned: the client has disconnected.
         """
         started_waiting_at = self._clock()
         queued_request = QueuedRequest(tenant, started_waiting_at, asyncio.get_running_loop().create_future())
@@ -87,6 +87,8 @@ class Admission:
         try:
             await self._wait_until_admitted(queued_request, is_disconnected)
         except BaseException:
+            # The request may have been given a slot in the moment in which its wait was cancelled or timed out. Then
+            # the slot must be given back, or it is lost for ever.
             if (
                 not self._queue.remove(queued_request)
                 and queued_request.admission_future.done()
@@ -98,17 +100,18 @@ class Admission:
         self._metrics.histogram_series(ADMISSION_WAIT_SECONDS).observe(self._last_wait_seconds)
 
     def release_slot(self, tenant: str) -> None:
-        """An answer is over, however it ended."""
+        """Gives a slot back, and admits the next request in the queue. To be called when the answer is over, however it
+        ended."""
         admitted = self._queue.release_slot(tenant)
         if admitted is not None:
             admitted.admission_future.set_result(None)
 
     @asynccontextmanager
     async def hold_slot(self, tenant: str, is_disconnected: Callable[[], bool]) -> AsyncIterator[None]:
-        """A place for as long as this is open.
+        """Holds a slot while the context is open.
 
         Raises:
-            GatewayError: as `wait`.
+            GatewayError: as `wait_for_slot`.
         """
         await self.acquire_slot(tenant, is_disconnected)
         try:
@@ -124,12 +127,15 @@ class Admission:
             await asyncio.wait(
                 {queued_request.admission_future}, timeout=min(DISCONNECT_POLL_SECONDS, remaining_seconds)
             )
+            # Nothing wakes this task when the client of a whole answer leaves (docs/decisions/0020), so the connection
+            # is polled.
             if is_disconnected():
                 raise RequestAbandoned("The client left before there was a place for its request.")
         queued_request.admission_future.result()
 
     def _make_refusal(self, tenant: str, reason: str) -> GatewayError:
-        """Told in both cases after how long it is worth while to come again: as long as others wait by now."""
+        """Builds the error for a request that gets no slot. Status 429 means that the tenant's own requests are in its
+        way, status 503 that the gateway is full."""
         is_tenant_full = self._queue.is_tenant_full(tenant)
         self._metrics.counter_series(REFUSALS, f"tenant_{reason}" if is_tenant_full else reason).add()
         max_wait_seconds = self._bounds.max_wait_seconds
@@ -152,7 +158,8 @@ class Admission:
         )
 
     def _compute_retry_after_seconds(self, tenant: str) -> int:
-        """As long as the tenant's oldest request has waited, or the last one did that came in."""
+        """Returns how long others wait at present: the longer of the wait of the tenant's oldest queued request and the
+        wait of the request that was admitted last."""
         oldest = self._queue.find_oldest(tenant)
         waited_seconds = self._clock() - oldest.queued_at if oldest is not None else 0.0
         minimum, maximum = RETRY_AFTER_BOUNDS_SECONDS
@@ -163,21 +170,22 @@ UNBOUNDED: Final = sys.maxsize
 
 
 class AdmissionBounds(msgspec.Struct, frozen=True):
-    """How many requests may run at once and how many may wait. 0 places: as many as come."""
+    """How many requests may run at once and how many may wait. 0 for `max_running` or `max_running_per_tenant` means no
+    limit."""
 
     max_running: int = 0
     max_running_per_tenant: int = 0
     max_waiting: int = 0
-    """All tenants together; 0: nobody waits."""
+    """For all tenants together; 0: no request waits."""
     max_wait_seconds: float = 0.0
 
 
 class QueuedRequest:
-    """One request's place in the line.
+    """One request in the queue.
 
     Attributes:
-        queued_at: when it joined the line, in monotonic seconds.
-        admission_future: whatever its owner wants to be found by.
+        queued_at: when the request joined the queue, in monotonic seconds.
+        admission_future: ends when the request is admitted or refused. The queue itself does not use it.
     """
 
     __slots__ = ("admission_future", "is_waiting", "queued_at", "tenant")
@@ -193,10 +201,11 @@ _TenantQueue = OrderedDict[QueuedRequest, None]
 
 
 class FairQueue:
-    """The places and the line before them.
+    """Counts the slots in use, and queues requests so that tenants take turns.
 
     Attributes:
-        running, waiting: requests that have a place, and that wait for one.
+        running_count: requests that have a slot.
+        waiting_count: requests that wait for a slot.
     """
 
     __slots__ = (
@@ -216,14 +225,14 @@ class FairQueue:
         self._max_waiting = bounds.max_waiting
         self._running_by_tenant: dict[str, int] = {}
         self._ready_tenants: OrderedDict[str, _TenantQueue] = OrderedDict()
-        """Tenants that wait for anybody's place, in the order of their turns."""
+        """Tenants that wait for any slot to become free, in the order of their turns."""
         self._blocked_tenants: OrderedDict[str, _TenantQueue] = OrderedDict()
-        """Tenants that wait for a place of their own."""
+        """Tenants at their own limit. They wait until one of their own requests is over."""
         self.running_count = 0
         self.waiting_count = 0
 
     def try_acquire_slot(self, tenant: str) -> bool:
-        """Begin at once, where that is possible."""
+        """Takes a slot if one is free, and returns whether it did."""
         running = self._running_by_tenant.get(tenant, 0)
         if self.running_count >= self._max_running or running >= self._max_running_per_tenant:
             return False
@@ -232,19 +241,23 @@ class FairQueue:
         return True
 
     def is_tenant_full(self, tenant: str) -> bool:
-        """Whether what keeps a tenant waiting is its own doing."""
+        """Returns whether the tenant has reached its own limit."""
         return self._running_by_tenant.get(tenant, 0) >= self._max_running_per_tenant
 
     def enqueue(self, queued_request: QueuedRequest) -> QueuedRequest | None:
-        """Wait, behind the tenant's own requests. To be called where `take` said no.
+        """Adds a request behind the tenant's own requests. To be called after `try_acquire_slot` returned False.
 
         Returns:
-            Who is out of the line for it, being the ticket itself where it finds no room. A full line makes room for a
-            tenant that has fewer in it than another: the newest of whoever has most has to go.
+            The request that must leave the queue for this one, if the queue is full; or this request itself, if it
+            finds no room.
         """
         if self.waiting_count >= self._max_waiting:
+            # A full queue makes room for a tenant that has fewer requests in it than another one: the newest request of
+            # the longest queue leaves. Otherwise the tenant that fills the queue would lock out all others.
             own_queue = self._find_tenant_queue(queued_request.tenant)
             longest_queue = max((*self._ready_tenants.values(), *self._blocked_tenants.values()), key=len, default=None)
+            # With this request, the tenant's queue would be as long as the longest one: to exchange them would only let
+            # the two take turns in evicting each other.
             if longest_queue is None or len(longest_queue) <= (len(own_queue) if own_queue else 0) + 1:
                 queued_request.is_waiting = False
                 return queued_request
@@ -258,7 +271,8 @@ class FairQueue:
         return evicted
 
     def remove(self, queued_request: QueuedRequest) -> bool:
-        """Wait no longer. False where the ticket waits no more: it has a place, or had to go."""
+        """Removes a request from the queue. Returns False if it is not in the queue any more: it was admitted or
+        evicted."""
         if not queued_request.is_waiting:
             return False
         tenants = self._ready_tenants if queued_request.tenant in self._ready_tenants else self._blocked_tenants
@@ -266,10 +280,10 @@ class FairQueue:
         return True
 
     def release_slot(self, tenant: str) -> QueuedRequest | None:
-        """A request is over.
+        """Gives back a tenant's slot.
 
         Returns:
-            Whose turn it is: it has the place from now on.
+            The request that is admitted next; it holds the slot from now on.
         """
         running = self._running_by_tenant[tenant] - 1
         if running:
@@ -279,12 +293,13 @@ class FairQueue:
         self.running_count -= 1
         if not self.waiting_count:
             return None
+        # The tenant is below its own limit again, so it joins the end of the circle of tenants.
         if tenant in self._blocked_tenants:
             self._ready_tenants[tenant] = self._blocked_tenants.pop(tenant)
         return self._admit_next()
 
     def find_oldest(self, tenant: str) -> QueuedRequest | None:
-        """Of a tenant's requests that wait, the one that has waited longest."""
+        """Returns the tenant's request that has waited longest."""
         queue = self._find_tenant_queue(tenant)
         return next(iter(queue)) if queue else None
 
@@ -296,6 +311,8 @@ class FairQueue:
         self._remove_queued(self._ready_tenants, queued_request)
         self.try_acquire_slot(tenant)
         if tenant in self._ready_tenants:
+            # A tenant goes to the end of the circle after each admission. A tenant at its own limit leaves the circle,
+            # so that the first ready tenant can always run.
             if self.is_tenant_full(tenant):
                 self._blocked_tenants[tenant] = self._ready_tenants.pop(tenant)
             else:

@@ -1,4 +1,4 @@
-"""A stored answer given once more: to a retry of the request that it answers."""
+"""Gives a stored answer again, to a retry of the request that it answers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from app.pipeline.respond.stream_frames import DONE_FRAME
 from app.store.contract import Store
 
 REPLAY_HEADERS: Final = {"idempotent-replayed": "true"}
-"""Sent with an answer that was made for an earlier request, of which this one is the repetition."""
+"""Headers of an answer that was made for an earlier request."""
 REQUEST_DIGEST: Final = "request"
 """`LogMessage.meta` of an answer: the digest of the request that it answers."""
 
 
 class StoredAnswers:
-    """Finds the answer of a request in the log.
+    """Finds the stored answer to a request.
 
     Args:
-        now: the time of day.
+        now: returns the time of day.
     """
 
     def __init__(self, store: Store, *, now: Callable[[], datetime]) -> None:
@@ -38,9 +38,11 @@ class StoredAnswers:
     async def find_answer(
         self, conversation: Conversation, request: ChatRequest, client_history: ClientHistory
     ) -> LogMessage | None:
-        """The last message of a conversation, if it is the whole answer to this request and not too old, and the
-        request says that it is a repetition: by its count of retries, or by its key. A conversation that went on has
-        been heard: the same words are a new request then."""
+        """Returns the last message of a conversation, if it is the complete answer to this request; else None. Only a
+        retry gets a stored answer: a request with a retry count above 0 or with an idempotency key
+        (docs/decisions/0036)."""
+        # Only the head counts: if the conversation has gone on, its client has received the answer, and the same words
+        # are a new request.
         seq = conversation.head_seq
         is_retry = request.is_retry or request.idempotency_key is not None
         if not is_retry or seq < 0 or seq in conversation.marks.get(REDACTED, ()):
@@ -50,12 +52,14 @@ class StoredAnswers:
         if entry.incomplete or entry.created_at is None or REQUEST_DIGEST not in meta:
             return None
         oldest_allowed = request.first_attempt_at or self._now() - timedelta(seconds=RETRY_MAX_AGE_SECONDS)
+        # An answer older than the request's first attempt was made for another request with the same words.
         if entry.created_at < oldest_allowed:
             return None
         return entry if meta[REQUEST_DIGEST] == await digest_request(request, client_history) else None
 
     async def replay_answer(self, request: ChatRequest, conversation_id: str) -> Answer | None:
-        """The answer to a request that a conversation ends with, in the form that is asked for now."""
+        """Returns the answer that a conversation ends with, if it answers this request, as a whole answer or as a
+        stream."""
         try:
             conversation = await self._store.find_conversation(
                 tenant=request.caller.tenant, conversation_id=conversation_id
@@ -65,13 +69,14 @@ class StoredAnswers:
             _, client_history = split_instructions(request)
             stored_answer = await self.find_answer(conversation, request, client_history)
         except StoreUnavailable as error:
+            # Without the store, the retry is answered anew instead of refused.
             drop_tracebacks(error)
             return None
         return None if stored_answer is None else render_stored_answer(stored_answer, conversation.id, request)
 
 
 def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatRequest) -> Answer:
-    """The answer that was stored as `entry`, in the form that is asked for now."""
+    """Renders a stored answer in the form that the request asks for: as a whole answer or as a stream."""
     meta = entry.meta or {}
     status = meta.get("context_status", "full")
     gateway_fields = {"context_status": status, "conversation_id": conversation_id}
@@ -91,10 +96,10 @@ def render_stored_answer(entry: LogMessage, conversation_id: str, request: ChatR
 
 
 def build_stored_completion(entry: LogMessage, model: str) -> dict[str, Any]:
-    """OpenAI's object of the completion that was stored as `entry`.
+    """Builds OpenAI's completion object of a stored answer.
 
     Args:
-        model: the name that was asked for, where the provider named none.
+        model: the name that the request has, used if the provider reported none.
     """
     meta = entry.meta or {}
     messages = [entry.message.body, *meta.get("alternatives", ())]

@@ -1,4 +1,5 @@
-"""`Idempotency-Key` among processes: whoever claims a key answers; the others wait and give that answer again."""
+"""`Idempotency-Key` across processes. The process that claims a key answers its request; the others wait and give the
+same answer again."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ from app.store.contract import IdempotencyKeyRecord, Store
 log = logging.getLogger(__name__)
 
 CLAIM_SECONDS: Final = 30.0
-"""How long a claim outlives its process, or the line from there to the store. A store that is away for less does not
-let a second process answer meanwhile."""
+"""How long a claim lasts after the last renewal, for example if its process has died or cannot reach the store. While
+the store is unavailable for less than this, no second process answers the request."""
 RENEW_SECONDS: Final = CLAIM_SECONDS / 3
+"""A third of `CLAIM_SECONDS`, so that one failed renewal does not end a claim."""
 RELEASE_BACKOFF_SECONDS: Final = (0.25, 2.0)
-"""The first and the longest pause between attempts to give up keys that nobody answers, once the store was away."""
+"""The first and the longest pause between attempts to release claims, after the store was unavailable."""
 KEY_RETENTION_SECONDS: Final = 24 * 3600.0
-"""How long the answer of a key is given again."""
+"""How long a key's answer is given again."""
 POLL_SECONDS: Final = (0.05, 0.25)
-"""Bounds of the pause between two looks at a key that another process has claimed."""
+"""The shortest and the longest pause between two reads of a key that another process has claimed."""
 
 
 def make_key_reused_error() -> IdempotencyKeyReused:
@@ -48,7 +50,8 @@ def make_key_in_use_error() -> IdempotencyKeyInUse:
 
 
 class IdempotencyClaim:
-    """A key that this process answers. Renewed until it is settled or given up."""
+    """A key whose request this process answers. The claim is renewed until the answer is recorded or the claim is
+    released."""
 
     def __init__(
         self, idempotency_keys: IdempotencyKeys, request: ChatRequest, request_digest: bytes, holder: str
@@ -63,22 +66,23 @@ class IdempotencyClaim:
         self.is_open = True
 
     async def record_answer(self, conversation: Conversation) -> bool:
-        """The request was answered: the answer is the last message of the conversation. Whether that is noted."""
+        """Records that the key's answer is the last message of the conversation. Returns whether the store has recorded
+        it."""
         return await self._idempotency_keys.record_answer(self, conversation)
 
     async def release(self) -> None:
-        """The request got no answer, unless it was settled: the next may claim its key."""
+        """Releases the key, so that another request may claim it. Does nothing if an answer was recorded."""
         await self._idempotency_keys.release_claim(self)
 
 
 class IdempotencyKeys:
-    """Claims keys in the store and looks for the answers of those that are settled.
+    """Claims keys in the store, and finds the answers of keys that have one.
 
     Args:
-        new_holder: names a claim among all that share the store.
-        wait_seconds: how long a request waits for one that runs elsewhere.
-        random: uniform in [0, 1).
-        clock: monotonic seconds.
+        new_holder: returns a name for a claim, unique among all processes that share the store.
+        wait_seconds: how long a request waits for the request with the same key in another process.
+        random: returns a number in [0, 1), evenly distributed.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -100,19 +104,19 @@ class IdempotencyKeys:
         self._sleep = sleep
         self._random = random
         self._unreleased_claims: dict[IdempotencyClaim, float] = {}
-        """Claims that are to be given up, and when each will have ended by itself."""
+        """Claims that could not be released, each with the time at which it ends by itself."""
         self._release_task: asyncio.Task[None] | None = None
 
     async def claim_key(self, request: ChatRequest) -> IdempotencyClaim | Answer | None:
-        """Claim a request's key, once nobody else has it.
+        """Claims a request's key, or waits until the process that has it is done.
 
         Returns:
-            The claim; or the stored answer, in the form that is asked for now; or None where there is nothing to be
-            claimed: the store is away, or the answer was erased.
+            The claim; or the stored answer, in the form that the request asks for; or None if the request is to be
+            answered without a claim: the store is unavailable, or the answer was erased.
 
         Raises:
-            IdempotencyKeyReused: it was sent with another request.
-            IdempotencyKeyInUse: the request with that key still runs elsewhere.
+            IdempotencyKeyReused: the key was sent with another request.
+            IdempotencyKeyInUse: the request with that key still runs in another process.
         """
         claim = IdempotencyClaim(self, request, await digest_body(request), self._new_holder())
         deadline = self._clock() + self._max_wait_seconds
@@ -121,9 +125,12 @@ class IdempotencyKeys:
                 request_key = await self._claim_in_store(claim)
             except StoreUnavailable as error:
                 log.warning("an idempotency key could not be claimed: %s", error.message)
-                self._schedule_release(claim)  # only the word of it may have been lost
+                # The store may have made the claim although its reply was lost.
+                self._schedule_release(claim)
                 return None
             except asyncio.CancelledError:
+                # The claim may have been made in the moment of the cancellation. Shielded, because this task is
+                # cancelled.
                 await self._tasks.run_shielded(self.release_claim(claim))
                 raise
             if request_key.state == "claimed":
@@ -135,6 +142,7 @@ class IdempotencyKeys:
                 return await self._replay_stored_answer(request, request_key)
             if self._clock() >= deadline:
                 raise make_key_in_use_error()
+            # Random pauses, so that several waiting processes do not read the store at the same moment.
             min_pause, max_pause = POLL_SECONDS
             await self._sleep(min_pause + (max_pause - min_pause) * self._random())
 
@@ -167,13 +175,14 @@ class IdempotencyKeys:
         await self._store.release_idempotency_key(tenant=claim.tenant, key=claim.idempotency_key, holder=claim.holder)
 
     def _schedule_release(self, claim: IdempotencyClaim) -> None:
-        """Give a claim up once the store is back, unless it has ended by then."""
+        """Releases a claim when the store is available again, unless the claim has ended by then."""
         self._unreleased_claims[claim] = self._clock() + CLAIM_SECONDS
         if self._release_task is None or self._release_task.done():
             self._release_task = self._tasks.spawn(self._retry_releases())
 
     async def _retry_releases(self) -> None:
-        """One at a time: a store that is away is asked once for all of them."""
+        """Releases the remaining claims, one at a time. If the store is still unavailable, the first failure ends the
+        round."""
         pause, max_pause = RELEASE_BACKOFF_SECONDS
         while self._unreleased_claims:
             await self._sleep(pause)
@@ -184,6 +193,7 @@ class IdempotencyKeys:
                         await self._release_in_store(claim)
                     except StoreUnavailable:
                         break
+                # The claim was released, or has ended by itself.
                 del self._unreleased_claims[claim]
 
     async def _claim_in_store(self, claim: IdempotencyClaim) -> IdempotencyKeyRecord:
@@ -197,10 +207,11 @@ class IdempotencyKeys:
         )
 
     async def _stop_renewal(self, claim: IdempotencyClaim) -> bool:
-        """Stop renewing; False if that was done before."""
+        """Stops the renewal of a claim. Returns False if it was stopped before."""
         was_open, claim.is_open = claim.is_open, False
         if claim.renewal_timer is not None:
             claim.renewal_timer.cancel()
+        # A renewal under way must end first: after the release, it would claim the key again.
         if claim.renewal_task is not None:
             await asyncio.wait({claim.renewal_task})
         return was_open
@@ -215,12 +226,13 @@ class IdempotencyKeys:
         try:
             await self._claim_in_store(claim)
         except StoreUnavailable as error:
+            # The claim may still be valid: the next renewal tries again.
             log.warning("an idempotency key could not be renewed: %s", error.message)
         if claim.is_open:
             self._schedule_renewal(claim)
 
     async def _replay_stored_answer(self, request: ChatRequest, request_key: IdempotencyKeyRecord) -> Answer | None:
-        """The answer that was given under a key, if it is still there."""
+        """Returns the answer that was given under a key, or None if it has been erased."""
         assert request_key.conversation_id is not None
         assert request_key.seq is not None
         conversation = await self._store.find_conversation(

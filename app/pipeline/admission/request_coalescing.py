@@ -1,9 +1,8 @@
-"""Who waits for which answer. A retry joins its first attempt, or gets its answer, instead of being answered twice.
+"""Gives a retry the answer of its first attempt, so that no request is answered twice.
 
-In one process attempts are known by what they ask for: those in flight, and for ten minutes how the newest of each
-request has ended. Answers that are stored are read from the log, by the digest of their request (`replay`). Among
-processes a client's `Idempotency-Key` is claimed in the store (`idempotency_keys`). docs/decisions/0036 says what a
-retry is.
+A process knows its attempts by what they ask for: those that run, and for ten minutes the outcome of the newest attempt
+at each request. Stored answers are found in the log by the digest of their request (`answer_replay`). Across processes,
+a client's `Idempotency-Key` is claimed in the store (`idempotency_keys`). docs/decisions/0036 defines a retry.
 """
 
 from __future__ import annotations
@@ -30,49 +29,53 @@ from app.pipeline.chat_request import RETRY_MAX_AGE_SECONDS, ChatRequest
 from app.pipeline.respond.answer import Answer
 
 MAX_UNDELIVERED_BYTES: Final = 64 * 1024 * 1024
+"""For the outcomes of attempts whose client did not receive the answer."""
 MAX_DELIVERED_BYTES: Final = 16 * 1024 * 1024
+"""For the outcomes of attempts whose answer was delivered."""
 MAX_OUTCOMES: Final = 1_000
+"""The most outcomes in each of the two caches."""
 MAX_FRAMES_BYTES: Final = 32 * 1024 * 1024
-"""Of all streams in flight, kept for who may yet join them."""
+"""For the frames of all running streams, which are kept for clients that may still join."""
 
 
 class ChatAnswerer(Protocol):
-    """What answers a request that is not a retry."""
+    """Answers a request that is not a retry. The pipeline implements it."""
 
     async def answer(self, request: ChatRequest) -> Answer: ...
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True):
-    """What the newest attempt at a request came to. With neither of the last two: to no answer that is known here."""
+    """How the newest attempt at a request ended. Without conversation and attempt: there is no answer that this process
+    knows."""
 
     first_attempt_at: datetime
-    """When the first of its attempts began. An older answer in the log is none to a retry of it."""
+    """When the first attempt at the request began. An older answer in the log does not answer a retry of it."""
     conversation_id: str | None = None
-    """The conversation that its answer is stored in."""
+    """The conversation in which the answer is stored."""
     attempt: SharedAttempt | None = None
-    """The attempt itself, if its answer is nowhere else."""
+    """The attempt itself, if its answer is stored nowhere else."""
 
 
 class OutcomeCache:
-    """A bounded memory of how attempts have ended, by the name of their request. The oldest is forgotten first.
+    """Remembers how attempts have ended, by their coalescing key. The oldest outcome is evicted first.
 
     Args:
-        clock: monotonic seconds.
-        max_bytes: of all of them together.
+        clock: returns monotonic seconds.
+        max_bytes: the most bytes of all outcomes together.
     """
 
     def __init__(self, clock: Callable[[], float], *, max_bytes: int) -> None:
         self._clock = clock
         self._max_bytes = max_bytes
         self._entries: dict[Hashable, tuple[AttemptOutcome, int, float]] = {}
-        """Each with its size and the second until which it is kept."""
+        """Each outcome with its size in bytes and the time until which it is kept."""
         self._size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def put(self, coalescing_key: Hashable, outcome: AttemptOutcome) -> None:
-        """Keep an outcome, in place of one of the same name; not if it is too large."""
+        """Stores an outcome, in the place of one with the same key. An outcome that is too large is not stored."""
         self.evict(coalescing_key)
         size_bytes = TAIL_BYTES + (outcome.attempt.size_bytes if outcome.attempt is not None else 0)
         if size_bytes > self._max_bytes:
@@ -84,31 +87,32 @@ class OutcomeCache:
             self.evict(next(iter(entries)))
 
     def get(self, coalescing_key: Hashable) -> AttemptOutcome | None:
-        """The outcome of this name, if its time is not over."""
+        """Returns the outcome of a key, unless it has expired."""
         if not self._entries:
             return None
         now = self._clock()
+        # All outcomes are kept for the same time, so the expired ones are the first.
         while self._entries and (oldest := next(iter(self._entries.items())))[1][2] <= now:
             self.evict(oldest[0])
         entry = self._entries.get(coalescing_key)
         return None if entry is None else entry[0]
 
     def evict(self, coalescing_key: Hashable) -> None:
-        """Forget the outcome of this name, if there is one."""
+        """Removes the outcome of a key, if there is one."""
         entry = self._entries.pop(coalescing_key, None)
         if entry is not None:
             self._size_bytes -= entry[1]
 
 
 class RequestCoalescing:
-    """The requests that are being answered, each with everybody who waits for it.
+    """The attempts that run at present, each with all clients that wait for its answer.
 
     Args:
-        stored_answers: finds the answers that are in the log.
-        clock: monotonic seconds.
-        now: the time of day.
-        admission: the places of those that ask for an answer; None: as many as come.
-        max_frames_bytes: how much of the streams in flight is kept for who may yet join them.
+        stored_answers: finds answers in the log.
+        clock: returns monotonic seconds.
+        now: returns the time of day.
+        admission: limits how many requests run at once; None: no limit.
+        max_frames_bytes: how many bytes of the frames of running streams are kept for clients that may still join.
     """
 
     def __init__(
@@ -133,18 +137,19 @@ class RequestCoalescing:
         self._frames_bytes = 0
         self._running_attempts: dict[Hashable, list[SharedAttempt]] = {}
         self._undelivered_outcomes = OutcomeCache(clock, max_bytes=MAX_UNDELIVERED_BYTES)
-        """Of attempts that failed, or whose client had left before the answer was there."""
+        """Outcomes of attempts that failed, or whose client had disconnected before the answer was complete."""
         self._delivered_outcomes = OutcomeCache(clock, max_bytes=MAX_DELIVERED_BYTES)
 
     async def join_attempt(self, request: ChatRequest, is_disconnected: Callable[[], bool]) -> AttemptWaiter:
-        """A place at the attempt that this request repeats, else at one of its own.
+        """Returns a waiter for the attempt that this request repeats, or for a new attempt.
 
         Args:
-            is_disconnected: whether the request's client is known to be gone; must not wait.
+            is_disconnected: returns whether the request's client is known to be gone; must not wait.
 
         Raises:
-            IdempotencyKeyReused: its key belongs to another request in this process.
-            IdempotencyKeyInUse: it cannot join the attempt of its key, whose first frames are gone.
+            IdempotencyKeyReused: the request's key belongs to another request in this process.
+            IdempotencyKeyInUse: the request cannot join the attempt with its key, because the attempt's first frames
+                are discarded.
         """
         coalescing_key = make_coalescing_key(request)
         running = self._running_attempts.get(coalescing_key)
@@ -160,9 +165,11 @@ class RequestCoalescing:
                 joined_attempt = self._take_cached_attempt(coalescing_key, outcome.attempt, request)
             elif outcome.conversation_id is not None:
                 replayed_answer = await self._stored_answers.replay_answer(request, outcome.conversation_id)
-                if (running := self._running_attempts.get(coalescing_key)) is not None:  # others have come meanwhile
+                # During the read, another request may have started an attempt.
+                if (running := self._running_attempts.get(coalescing_key)) is not None:
                     joined_attempt = self._find_joinable_attempt(running, request)
             if joined_attempt is None:
+                # A new attempt begins, so the outcome of the last one is no longer the newest.
                 self._undelivered_outcomes.evict(coalescing_key)
         if joined_attempt is not None:
             return AttemptWaiter(joined_attempt, request, is_disconnected, starts_attempt=False)
@@ -173,13 +180,15 @@ class RequestCoalescing:
             self._running_attempts[coalescing_key] = [attempt]
         else:
             running.append(attempt)
+            # Of two equal attempts at once, nobody can tell later which one a retry repeats.
             for other in running:
                 other.is_only_attempt = False
         return AttemptWaiter(attempt, request, is_disconnected, starts_attempt=True)
 
     def _find_joinable_attempt(self, attempts: list[SharedAttempt], request: ChatRequest) -> SharedAttempt | None:
-        """The attempt in flight that this request repeats: its key says so, or its client's count of retries, or that
-        nobody waits for that attempt any more."""
+        """Returns the running attempt that this request repeats. There must be evidence that it does: the same
+        idempotency key, a retry count above 0, or that all clients of the attempt are gone. Without evidence, two equal
+        requests are two (for example two samples of one prompt)."""
         joinable = [attempt for attempt in attempts if attempt.can_be_joined]
         if not joinable:
             if (
@@ -187,27 +196,32 @@ class RequestCoalescing:
                 and not request.store
                 and any(one.has_discarded_frames for one in attempts)
             ):
-                raise make_key_in_use_error()  # what is stored is waited for in the store
+                # A request that is stored is not refused: it waits for the key's answer in the store.
+                raise make_key_in_use_error()
             return None
         same_requests = [one for one in joinable if are_same_request(one.request, request)]
         if request.idempotency_key is not None and not same_requests:
             raise make_key_reused_error()
+        # An attempt whose clients are all gone is taken first: this request most likely repeats one that hung up.
         abandoned = [one for one in same_requests if one.is_abandoned]
         if abandoned:
             return abandoned[0]
         if same_requests and (request.is_retry or request.idempotency_key is not None):
+            # Several attempts may be meant; retries are spread over them evenly.
             return min(same_requests, key=lambda one: len(one.waiters))
         return None
 
     def _find_outcome(self, coalescing_key: Hashable, request: ChatRequest) -> AttemptOutcome | None:
-        """How the newest attempt ended, if its client did not get its answer: as far as we know, or as a retry says."""
+        """Returns how the newest attempt ended, if its client did not get the answer: either this process knows it, or
+        the request says that it is a retry."""
         outcome = self._undelivered_outcomes.get(coalescing_key)
         return self._delivered_outcomes.get(coalescing_key) if outcome is None and request.is_retry else outcome
 
     def _take_cached_attempt(
         self, coalescing_key: Hashable, attempt: SharedAttempt, request: ChatRequest
     ) -> SharedAttempt | None:
-        """The attempt whose answer is kept here, if this request repeats it; once, unless a key leads to it."""
+        """Returns the attempt whose answer is only in memory, if this request repeats it. The answer is given once, or
+        several times if a key leads to it."""
         if not are_same_request(attempt.request, request):
             if request.idempotency_key is not None:
                 raise make_key_reused_error()
@@ -217,10 +231,12 @@ class RequestCoalescing:
         return attempt
 
     async def run_attempt(self, attempt: SharedAttempt) -> Answer:
-        """Answer an attempt's request."""
+        """Answers an attempt's request."""
         request = attempt.request
         if attempt.replayed_answer is not None:
             return attempt.replayed_answer
+        # Without a stream and a key, `SharedAttempt.start` sees itself when the answer is complete. Without
+        # `on_answer`, the pipeline may store question and answer in one write.
         if request.idempotency_key is None and not request.stream:
             return await self._answer_when_admitted(attempt, request)
         if request.idempotency_key is not None and request.store:
@@ -233,7 +249,8 @@ class RequestCoalescing:
         return await self._answer_when_admitted(attempt, replace(request, on_answer=attempt.record_answer))
 
     async def _answer_when_admitted(self, attempt: SharedAttempt, request: ChatRequest) -> Answer:
-        """Once there is a place for it. The attempt has one, however many wait for what it brings."""
+        """Answers the request when the fair queue admits it. One attempt takes one slot, however many clients wait for
+        it."""
         tenant = request.caller.tenant
         if not self._admission.try_acquire_slot(tenant):
             await self._admission.wait_for_slot(tenant, lambda: attempt.is_abandoned)
@@ -241,7 +258,7 @@ class RequestCoalescing:
         return await self._pipeline.answer(request)
 
     def finish_attempt(self, attempt: SharedAttempt) -> None:
-        """Nothing more comes of an attempt."""
+        """Removes an attempt that has ended from the running ones, and gives its slot back."""
         if attempt.has_slot:
             attempt.has_slot = False
             self._admission.release_slot(attempt.request.caller.tenant)
@@ -253,27 +270,30 @@ class RequestCoalescing:
             self._undelivered_outcomes.put(attempt.coalescing_key, AttemptOutcome(attempt.first_attempt_at))
 
     async def release_claim(self, claim: IdempotencyClaim) -> None:
-        """Let the next claim a key, unless it was settled; whoever is cancelled meanwhile."""
+        """Releases a claim that has no recorded answer, even if the caller is cancelled meanwhile."""
         await self._tasks.run_shielded(claim.release())
 
     def reserve_frame_bytes(self, more_bytes: int) -> bool:
-        """Whether there is room for more frames among those of all attempts; it is taken then."""
+        """Reserves bytes for the frames of an attempt. Returns False if all attempts together have reached the
+        limit."""
         if self._frames_bytes + more_bytes > self._max_frames_bytes:
             return False
         self._frames_bytes += more_bytes
         return True
 
     def cache_outcome(self, attempt: SharedAttempt) -> None:
-        """Nobody is at an attempt any more: note where its answer is, for who asks again."""
+        """Records where an attempt's answer is, for a later retry. To be called when the attempt's last client has
+        left."""
         attempt.claim = None
         self._frames_bytes -= attempt.reserved_frame_bytes
         attempt.reserved_frame_bytes = 0
-        if not attempt.is_complete or attempt.is_recorded_by_key:  # the store knows the answer of a key
+        # The store knows the answer of a recorded key, and `finish_attempt` has recorded the failure of an attempt.
+        if not attempt.is_complete or attempt.is_recorded_by_key:
             return
         if attempt.is_only_in_memory or not attempt.is_delivered:
             self._undelivered_outcomes.put(attempt.coalescing_key, _build_outcome(attempt))
         else:
-            # Of two at once nobody knows which is repeated.
+            # After two equal attempts at once, a retry is a request of its own: nobody knows which one it repeats.
             self._delivered_outcomes.put(
                 attempt.coalescing_key,
                 _build_outcome(attempt) if attempt.is_only_attempt else AttemptOutcome(self._now()),

@@ -1,4 +1,4 @@
-"""When two requests are the same one."""
+"""Decides when two requests are the same: by their bodies, and by the options that are not in the body."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from app.pipeline.chat_request import ChatRequest
 from app.pipeline.resolve.resent_history import ClientHistory
 
 TAIL_BYTES: Final = 4096
-"""How much of a body's end tells requests apart before whole bodies are compared: the newest words stand there."""
+"""How many bytes of a body's end are part of the coalescing key. The newest words stand there, so the end tells nearly
+all requests apart before whole bodies are compared."""
 MIN_THREAD_BYTES: Final = 1_000_000
-"""Longer bodies are hashed off the event loop."""
+"""Longer bodies are hashed in a thread."""
 DISTINGUISHING_HEADERS: Final = ("openai-organization", "openai-project", "openai-beta")
 _NO_HEADER_VALUES: Final = (None,) * len(DISTINGUISHING_HEADERS)
 
 
 def request_options(request: ChatRequest) -> tuple[Any, ...]:
-    """What two requests with the same body may still differ in."""
+    """Returns the options in which two requests with the same body can differ."""
     headers = (
         tuple(map(request.forwarded_headers.get, DISTINGUISHING_HEADERS))
         if request.forwarded_headers
@@ -38,8 +39,10 @@ def request_options(request: ChatRequest) -> tuple[Any, ...]:
 
 
 def make_coalescing_key(request: ChatRequest) -> Hashable:
-    """What a request is looked for by: its client's key for it, or what tells nearly all bodies apart."""
+    """Returns the key under which a request is looked up: the client's idempotency key, or values that tell nearly all
+    bodies apart."""
     tenant = request.caller.tenant
+    # Without the body: a reused key with another body must be found, so that it can be refused.
     if request.idempotency_key is not None:
         return tenant, request.idempotency_key
     body = request.body
@@ -47,28 +50,30 @@ def make_coalescing_key(request: ChatRequest) -> Hashable:
 
 
 def are_same_request(one: ChatRequest, other: ChatRequest) -> bool:
-    """Whether two requests of the same name are one and the same."""
+    """Returns whether two requests with the same coalescing key are the same request."""
     return one.body == other.body and request_options(one) == request_options(other)
 
 
 async def digest_request(request: ChatRequest, client_history: ClientHistory) -> str:
-    """32 hex digits that name a request of one tenant, its key included; they are stored with its answer.
+    """Returns 32 hex digits that name a request of one tenant, its idempotency key included. They are stored with its
+    answer.
 
-    A digest of the messages, which was made in order to recognise a long history, stands for them: a second pass over
-    two megabytes would cost 3 ms.
+    If a digest of the messages exists already, because a long history was looked up by it, this digest stands for the
+    messages. Hashing two megabytes again would take 3 ms.
     """
     options, digest = (*request_options(request), request.idempotency_key), client_history.history_digest
     if digest is None:
         return (await _hash_body(msgspec.json.encode(options), request.body)).hex()[:32]
     instructions = request.raw_messages[: len(request.raw_messages) - len(client_history.raw_messages)]
     fields = {name: raw for name, raw in request.raw_fields.items() if name != "messages"}
+    # The sizes make the joined parts unambiguous: no two splits of the same bytes give one digest.
     sizes = [*map(len, instructions), *map(len, fields.values())]
     head = msgspec.json.encode((options, [*fields], sizes))
     return hashlib.sha256(b"".join((head, digest, *instructions, *fields.values()))).hexdigest()[:32]
 
 
 async def digest_body(request: ChatRequest) -> bytes:
-    """32 bytes that name what is asked for. They are stored with an idempotency key."""
+    """Returns 32 bytes that name the body and options of a request. They are stored with an idempotency key."""
     return await _hash_body(msgspec.json.encode(request_options(request)), request.body)
 
 

@@ -1,4 +1,4 @@
-"""One run of a request through the exchange, and the places of those who wait for what comes of it."""
+"""One run of a request through the pipeline, and the clients that wait for its answer."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from app.pipeline.admission.request_coalescing import RequestCoalescing
 
 FRAME_RESERVATION_BYTES: Final = 8192
-"""How much more an attempt asks for at a time to keep its frames in."""
+"""How many more bytes an attempt reserves at a time for its frames."""
 FRAME_OVERHEAD_BYTES: Final = 64
-"""What a frame takes beside its text."""
+"""Memory that a frame takes besides its bytes."""
 
 
 class AttemptWaiter:
-    """One client's place at an attempt."""
+    """One client that waits for an attempt's answer."""
 
     __slots__ = (
         "_attempt",
@@ -48,10 +48,11 @@ class AttemptWaiter:
         self._is_disconnected = is_disconnected
         self._starts_attempt = starts_attempt
         self.has_disconnected = self.is_cut_off = False
-        """Known to be gone, and no longer waited for; or alone, and no longer sent to since it did not read: what comes
-        of its stream is kept in the store only."""
+        """`has_disconnected`: the client is known to be gone, and its task ends. `is_cut_off`: the only client does not
+        read; the stream is finished for the store, and its frames are discarded."""
         self.task = asyncio.current_task() if request.stream else None
-        """What ends when its client hangs up: of whole answers none does."""
+        """The task to cancel when the client disconnects. Whole answers are finished anyway (docs/decisions/0007), so
+        they have none."""
         attempt.waiters.append(self)
 
     @property
@@ -59,10 +60,10 @@ class AttemptWaiter:
         return self.has_disconnected or self._is_disconnected()
 
     async def wait_for_answer(self) -> Answer:
-        """The attempt's answer. Whoever has the first seat asks for it.
+        """Returns the attempt's answer. The first waiter runs the attempt, the others wait for it.
 
         Raises:
-            GatewayError: as the exchange says; to everybody at the attempt.
+            GatewayError: as the pipeline raises it; all waiters get the same error.
         """
         attempt = self._attempt
         if self._starts_attempt:
@@ -73,22 +74,25 @@ class AttemptWaiter:
         assert answer is not None
         headers = answer.headers
         if not self._starts_attempt or attempt.replayed_answer is not None:
+            # The answer has the headers of another request: this client gets its own request id, and learns that it got
+            # a replay.
             headers = {**headers, "x-request-id": self._request.request_id, **REPLAY_HEADERS}
         if isinstance(answer, StreamedAnswer):
             return StreamedAnswer(headers, attempt.stream_frames(self))
         return answer if headers is answer.headers else replace(answer, headers=headers)
 
     def record_delivery(self) -> None:
-        """A whole answer is about to be sent: note whether there is anybody to receive it."""
+        """Records whether the client is still connected, right before a whole answer is sent."""
         self._attempt.record_delivery(self, is_delivered=not self._is_disconnected())
 
     def disconnect(self) -> None:
-        """The client is gone. Ends its task, unless that is what brings others their answer."""
+        """Records that the client is gone, and ends its task unless other clients need it."""
         self._attempt.disconnect_waiter(self)
 
     def cut_off_slow_client(self) -> None:
-        """The client does not read what it is sent. The answer is finished for the store, unless others wait for it and
-        see to that."""
+        """Stops sending to a client that does not read. The answer is finished for the store: nobody has said that it
+        is not wanted, and it is paid for."""
+        # Other clients see to it that the stream is finished.
         if any(other is not self and not other.has_disconnected for other in self._attempt.waiters):
             self.disconnect()
         else:
@@ -96,22 +100,23 @@ class AttemptWaiter:
 
 
 class SharedAttempt:
-    """One run of a request through the exchange.
+    """One run of a request through the pipeline.
 
-    It has no task of its own: who needs the next piece of a stream fetches it, and the others read what has come. So a
-    slow client holds up nobody, and one alone costs hardly more than the list of what it was sent. Where all attempts
-    together have no room for that list, whoever is there gets the rest, and nobody joins any more.
+    An attempt has no task of its own: the waiter that needs the next frame fetches it, and the others read the frames
+    that have come. So a slow client delays no other, and an attempt with one client costs hardly more than the list of
+    its frames. If all attempts together have no room for that list, the frames that have been sent are discarded, and
+    no further client can join.
 
     Attributes:
-        first_attempt_at: when it began, or the first of those that it repeats.
-        reserved_frame_bytes: room that its frames have among those of all attempts.
-        has_discarded_frames: its first frames are no longer there.
-        has_slot: it is among the requests that may ask a model.
-        is_only_attempt: no other attempt at the very same ran beside it.
-        replayed_answer: the answer, if it was given before.
-        is_complete: the answer is whole, and here.
-        is_recorded_by_key: its client's key leads to it in the store.
-        is_delivered: somebody was there to receive it.
+        first_attempt_at: when this attempt, or the first one that it repeats, began.
+        reserved_frame_bytes: bytes reserved for its frames.
+        has_discarded_frames: whether its first frames have been discarded.
+        has_slot: whether it holds a slot of the admission.
+        is_only_attempt: whether no attempt at the same request ran at the same time.
+        replayed_answer: the answer, if it was made for an earlier request.
+        is_complete: whether the answer is complete.
+        is_recorded_by_key: whether the store leads from the client's key to the answer.
+        is_delivered: whether a client was connected to receive the answer.
     """
 
     __slots__ = (
@@ -167,7 +172,8 @@ class SharedAttempt:
 
     @property
     def can_be_joined(self) -> bool:
-        """A stream that everybody has left is being closed; a whole answer is finished all the same."""
+        """Whether another client can wait for this attempt. A stream that all clients have left is being closed and
+        cannot be joined; a whole answer is finished anyway."""
         if self._has_ended or self.has_discarded_frames:
             return False
         return not (
@@ -180,7 +186,7 @@ class SharedAttempt:
 
     @property
     def is_only_in_memory(self) -> bool:
-        """Its client's key is to lead to it, and in the store it does not."""
+        """Whether the request has an idempotency key and the store does not lead from the key to the answer."""
         return self.request.idempotency_key is not None and not self.is_recorded_by_key
 
     @property
@@ -189,16 +195,19 @@ class SharedAttempt:
         return len(self.request.body) + len(body) + sum(map(len, self._frames))
 
     async def start(self, waiter: AttemptWaiter) -> None:
-        """Ask for the answer; of a stream, until it has begun: only then does closing it clean up behind it."""
+        """Runs the attempt: until the whole answer, or until the first frame of a stream."""
         self._fetching_waiter = waiter
         try:
             answer = await self._coalescing.run_attempt(self)
             if isinstance(answer, StreamedAnswer):
                 self._upstream_frames = answer.frames
+                # An async generator that has not begun runs no `finally` when it is closed: leases and connections
+                # would stay open.
                 self._frames.append(await anext(answer.frames))
             else:
                 self.is_complete = True
         except BaseException as error:
+            # BaseException: whatever ends this run, the other waiters must learn that it has ended.
             self.waiters.remove(waiter)
             await self._finish(error)
             raise
@@ -211,7 +220,7 @@ class SharedAttempt:
             self._fetching_waiter = None
 
     async def wait_until_started(self, waiter: AttemptWaiter) -> None:
-        """Wait for the answer that another asks for."""
+        """Waits for the answer that another waiter requests."""
         try:
             while self.answer is None:
                 if self._failure is not None:
@@ -222,13 +231,13 @@ class SharedAttempt:
             raise
 
     async def record_answer(self, conversation: Conversation | None) -> None:
-        """The answer is whole, and if it is stored, is the last message of this conversation."""
+        """Records that the answer is complete. If it is stored, it is the last message of `conversation`."""
         self.is_complete = True
         if conversation is not None and self.claim is not None:
             self.is_recorded_by_key = await self.claim.record_answer(conversation)
 
     async def stream_frames(self, waiter: AttemptWaiter) -> AsyncGenerator[bytes, None]:
-        """All frames of a stream, those that came before this seat was taken included."""
+        """Yields all frames of a stream to one waiter, those that came before the waiter joined included."""
         frames, sent_count, size_bytes = self._frames, 0, 0
         try:
             while not waiter.has_disconnected:
@@ -240,6 +249,8 @@ class SharedAttempt:
                     yield render_error_frames(failure)
                     return
                 elif self._has_ended:
+                    # An error after the complete answer has cut the stream off before its end marker, which clients
+                    # wait for.
                     if self.is_complete and not frames[-1].endswith(DONE_FRAME):
                         yield DONE_FRAME
                     return
@@ -247,7 +258,8 @@ class SharedAttempt:
                     await self._wait_for_change()
                     continue
                 else:
-                    # Here rather than in a method: each piece of each stream comes by.
+                    # Nobody fetches, so this waiter fetches the next frame. The code is not a method of its own,
+                    # because it runs for each frame of each stream.
                     self._fetching_waiter = waiter
                     try:
                         frame = await anext(self._upstream_frames)  # type: ignore[arg-type]  # has not ended
@@ -264,6 +276,7 @@ class SharedAttempt:
                 yield frame
                 sent_count += 1
                 size_bytes += len(frame) + FRAME_OVERHEAD_BYTES
+                # Frames that have been sent are discarded as soon as they cannot be kept for clients that may join.
                 if waiter.is_cut_off or (size_bytes > self.reserved_frame_bytes and not self._reserve_frame_bytes()):
                     sent_count = self._discard_sent_frames(sent_count)
         finally:
@@ -272,15 +285,19 @@ class SharedAttempt:
             await self._remove_waiter(waiter)
 
     def _reserve_frame_bytes(self) -> bool:
-        """Whether more frames may be kept, for who may yet join."""
+        """Returns whether more frames may be kept for clients that may still join."""
         if self.has_discarded_frames or not self._coalescing.reserve_frame_bytes(FRAME_RESERVATION_BYTES):
             return False
         self.reserved_frame_bytes += FRAME_RESERVATION_BYTES
         return True
 
     def _discard_sent_frames(self, sent_count: int) -> int:
-        """Let go of what was sent, if there is nobody who has not got it; how many of the frames there are were sent
-        then. The last one stays: it tells how the stream ended."""
+        """Discards the frames that have been sent, if every waiter has got them. The last frame stays, because it shows
+        how the stream ended.
+
+        Returns:
+            How many of the remaining frames have been sent.
+        """
         if len(self.waiters) > 1 or sent_count < len(self._frames):
             return sent_count
         self.has_discarded_frames = True
@@ -294,14 +311,15 @@ class SharedAttempt:
             self._coalescing.cache_outcome(self)
 
     def disconnect_waiter(self, waiter: AttemptWaiter) -> None:
-        """Let a client's task end; if others are there and it fetches for them, when it has fetched."""
+        """Ends the task of a client that is gone. If the task is fetching the next frame for other clients, it ends
+        after the fetch."""
         waiter.has_disconnected = True
         for leaving in self._find_waiters_to_cancel(waiter):
             if leaving.task is not None:
                 leaving.task.cancel()
 
     def _find_waiters_to_cancel(self, waiter: AttemptWaiter) -> list[AttemptWaiter]:
-        """Whose tasks end now that the client of `waiter` is gone."""
+        """Returns the waiters whose tasks must end, now that the client of `waiter` is gone."""
         if all(other.has_disconnected for other in self.waiters):
             return self.waiters
         return [] if self._fetching_waiter is waiter else [waiter]
@@ -310,6 +328,7 @@ class SharedAttempt:
         self.waiters.remove(waiter)
         if self.waiters:
             return
+        # The last client has left: closing the stream ends the upstream call, and `_finish` runs even if closing fails.
         try:
             if self._upstream_frames is not None:
                 await self._upstream_frames.aclose()
@@ -318,10 +337,12 @@ class SharedAttempt:
         self._coalescing.cache_outcome(self)
 
     async def _finish(self, error: BaseException | None = None) -> None:
-        """Nothing more comes: all is there, or this error."""
+        """Records the end of the attempt, and wakes its waiters."""
         if self._has_ended:
             return
         self._has_ended = True
+        # An error after a complete answer does not concern the clients. The cancellation of one client's task is not
+        # shown to the others as such, but as an error of ours.
         if error is not None and not (self.is_complete and self.answer is not None):
             self._failure = error if isinstance(error, Exception) else _make_attempt_ended_error()
         self._upstream_frames = None
@@ -331,7 +352,8 @@ class SharedAttempt:
             await self._coalescing.release_claim(self.claim)
 
     def _wake_waiters(self) -> None:
-        """The next may fetch, and whoever waits has something to see."""
+        """Wakes the waiting clients: a new frame is there, or the attempt has ended. Any waiter may fetch the next
+        frame."""
         self._fetching_waiter = None
         if self._change_futures:
             futures, self._change_futures = self._change_futures, []

@@ -1,1 +1,1 @@
-"""Which conversation a request means, and what of the request is new."""
+"""Finds the conversation of a request, and what of the request is new."""

@@ -1,7 +1,8 @@
-"""Names under which conversations are found whose clients rewrite what they resend: answers, ids that were issued with
-them, and ids that clients send for purposes of their own.
+"""Anchors: digests by which a conversation is found although its client rewrites its history. An anchor is made of an
+answer, of ids that were issued with an answer, or of an id that the client sends for its own purposes.
 
-They are written after the answer, those of many turns together; one that is lost costs a recognition, nothing else.
+Anchors are written after the answer, in batches of many turns. A lost anchor only means that a rewritten history is not
+recognised.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from app.store.contract import Store
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.05
+"""Seconds from the first waiting anchor to the write of the batch (docs/decisions/0037)."""
 MAX_UNWRITTEN_ANCHORS: Final = 10_000
-"""Anchors that are kept back while the store is away; more are dropped."""
+"""Anchors that wait in memory while the store is unavailable. Further anchors are dropped."""
 WHOLE_CONVERSATION_SEQ: Final = -1
-"""`Anchor.seq` of one that names no message."""
+"""`AnswerAnchor.seq` of an anchor that names a conversation and no message."""
 
 
 def digest_answer(tenant: str, answer: AlignmentElement) -> list[bytes]:
-    """The digests under which an answer is found: its beginning, so that it is found when its client kept less of it,
-    and the ids of its calls. None of a short answer, which others have got, too."""
+    """Returns the digests by which an answer is found: one for its first characters, so that an answer that the client
+    cut short is found, too, and one for each id of its tool calls. A short answer gets no digest of its text, because
+    other conversations have the same short answer."""
     found = [
         compute_anchor_digest(tenant, "call", call_id.encode("utf-8", "replace"))
         for call_id in answer.call_ids
@@ -44,19 +47,21 @@ def digest_answer(tenant: str, answer: AlignmentElement) -> list[bytes]:
 def digest_question_and_answer(
     tenant: str, question: AlignmentElement | None, answer: AlignmentElement
 ) -> bytes | None:
-    """The digest under which an answer is found that is too short to be found alone: that of question and answer."""
+    """Returns the digest of a question together with its answer, if the answer is too short for an anchor of its own;
+    else None."""
     if question is None or question.kind != "user" or answer.call_ids or len(answer.text) >= MIN_PREFIX_CHARACTERS:
         return None
     return compute_anchor_digest(tenant, "exchange", question.digest + answer.digest)
 
 
 def digest_choice(tenant: str, position: LinkPosition) -> bytes:
-    """The digest under which a choice is found that was not taken up, however short: by its place in the chain."""
+    """Returns the digest of a choice that the client did not take up. The digest names the choice's position in the
+    chain of links, so it works for short answers, too."""
     return compute_anchor_digest(tenant, "choice", position.link)
 
 
 def digest_conversation_hints(tenant: str, conversation_hints: Mapping[str, str]) -> list[bytes]:
-    """The digests of ids that a client sends for its own purposes, by the name of the field or header."""
+    """Returns the digests of ids that a client sends for its own purposes, by the name of the field or header."""
     return [
         compute_anchor_digest(tenant, name, value.encode("utf-8", "replace"))
         for name, value in conversation_hints.items()
@@ -64,14 +69,14 @@ def digest_conversation_hints(tenant: str, conversation_hints: Mapping[str, str]
 
 
 class AnswerAnchors:
-    """Keeps anchors, a batch at a time, and finds them. One for each process."""
+    """Writes anchors in batches, and finds them. There is one instance for each process."""
 
     def __init__(self, store: Store, tasks: BackgroundTasks) -> None:
         self._store = store
         self._tasks = tasks
         self._unwritten: list[AnswerAnchor] = []
         self._being_written: list[AnswerAnchor] = []
-        """On their way into the store."""
+        """Anchors whose write has begun. `find_anchors` must see them until the store has them."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = True
 
@@ -83,10 +88,11 @@ class AnswerAnchors:
         choice_positions: Iterable[LinkPosition] = (),
         question: AlignmentElement | None = None,
     ) -> None:
-        """Make a conversation findable by the answer at its head, in each of its choices, and by its client's hints.
+        """Adds anchors to a conversation for the answer at its head, for each of the answer's choices, and for the
+        client's conversation hints.
 
         Args:
-            choice_positions: where the chain would stand after each choice but the first.
+            choice_positions: the position of the chain after each choice but the first.
             question: the message that was answered.
         """
         tenant, root_and_id = conversation.tenant, (conversation.root, conversation.id)
@@ -105,10 +111,10 @@ class AnswerAnchors:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._start_flush)
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
-        """The anchors with these digests, the most recent first.
+        """Returns the anchors with these digests, the most recent first.
 
         Raises:
-            StoreUnavailable: they cannot be read.
+            StoreUnavailable: the store cannot be read.
         """
         if not digests:
             return []
@@ -117,7 +123,7 @@ class AnswerAnchors:
         return [*unwritten, *await self._store.find_anchors(digests)]
 
     async def flush(self) -> None:
-        """Write what waits."""
+        """Writes the waiting anchors."""
         self._being_written += self._unwritten
         self._unwritten = []
         if not self._being_written:
@@ -126,11 +132,13 @@ class AnswerAnchors:
         try:
             await self._store.add_anchors(written)
         except GatewayError as error:
+            # A failed batch is dropped, not retried: the turn is stored already, and only the recognition of a
+            # rewritten history is lost.
             log.warning("names of answers could not be kept: %s", error.message)
         del self._being_written[: len(written)]
 
     async def aclose(self) -> None:
-        """Write what waits, and no more from then on."""
+        """Writes the waiting anchors. Later anchors are ignored."""
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()

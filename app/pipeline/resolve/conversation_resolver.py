@@ -1,8 +1,9 @@
-"""Which conversation does a request mean, and what of it is new? Decides between continuing, branching and beginning.
+"""Finds a request's conversation and what of the request is new, and decides whether the request continues the
+conversation, branches from it, or begins a new one.
 
-A resend carries its history and is recognised by its chain of links, or, where its client has rewritten it, by the
-answers in it and an alignment with the log. An append names a conversation and carries new messages only. A chat UI's
-title call under a known id is answered without the store.
+A resend brings its history. It is recognised by the chain of links or, if the client rewrites its history, by our
+answers in it and an alignment with the log. An append names a conversation and brings new messages only. A chat UI's
+title call, which uses the id of a known chat, is answered without the store.
 """
 
 from __future__ import annotations
@@ -58,14 +59,15 @@ from app.store.contract import Store
 from app.store.leases import LeaseKeeper
 
 MAX_CANDIDATES: Final = 6
-"""Conversations that one rewritten history is aligned with at most."""
+"""The most conversations that one rewritten history is aligned with."""
 FOREIGN_ANSWERS_FROM_SEQ: Final = 7
-"""From here on an assistant's message that is no answer of ours makes a log recognisable too: a client that reshapes
-each answer would otherwise begin a conversation with every turn. Greetings that everyone shares are over by then."""
+"""From this seq on, an assistant message that is not our answer makes a log recognisable, too. Otherwise a client that
+reshapes each answer would begin a new conversation with every turn. Greetings that all users share are over by then
+(docs/decisions/0006)."""
 
 
 class ConversationResolver:
-    """Finds a request's conversation. One indexed query for a resend; the lease and one read for an append."""
+    """Finds a request's conversation. A resend costs one indexed query; an append costs a lease and one read."""
 
     def __init__(
         self,
@@ -96,17 +98,17 @@ class ConversationResolver:
 
     @trace_span("recall")
     async def resolve(self, request: ChatRequest, encoding: str, held_leases: AsyncExitStack) -> ResolvedRequest:
-        """Place a request.
+        """Finds the conversation of a request, and what of the request is new.
 
         Args:
-            encoding: of token counts, if a conversation is to begin.
-            held_leases: holds an append's lease until the turn is over.
+            encoding: the tokenizer's name for a new conversation.
+            held_leases: takes the lease of an append, and holds it until the turn is over.
 
         Raises:
             InvalidRequest: a new message is malformed.
-            ConversationNotFound: an id of ours that does not exist.
-            ConversationBusy: the conversation's lease was not to be had in time.
-            StoreUnavailable: and the request needs the store.
+            ConversationNotFound: the request names an id of ours that does not exist.
+            ConversationBusy: the conversation's lease was not free in time.
+            StoreUnavailable: the store is unavailable, and the request needs it.
         """
         instructions, client_history = split_instructions(request)
         if request.context_mode == "stateless":
@@ -121,12 +123,14 @@ class ConversationResolver:
                 else resolved_request
             )
         except StoreUnavailable:
+            # A request that may be an append does not bring its history: without the store, the model would answer
+            # without the conversation.
             if not self._serves_degraded or request.context_mode == "append" or _may_append(request, client_history):
                 raise
             return await self.resolve_without_store(request, encoding)
 
     async def resolve_without_store(self, request: ChatRequest, encoding: str) -> ResolvedRequest:
-        """A request that brings its history, to be answered while the store is away."""
+        """Resolves a request from its own history, while the store is unavailable."""
         instructions, client_history = split_instructions(request)
         return replace(await self._resolve_unstored(request, instructions, client_history, encoding), degraded=True)
 
@@ -143,6 +147,7 @@ class ConversationResolver:
             if request.conversation_id is None
             else await self._find_named_conversation(request.caller.tenant, request.conversation_id)
         )
+        # First of all: no later case may show one end user's conversation to another.
         if named_conversation is not None and has_other_end_user(request, named_conversation):
             return await self._resolve_for_other_end_user(
                 request, named_conversation, instructions, client_history, encoding
@@ -151,6 +156,8 @@ class ConversationResolver:
             return await self._resolve_append(
                 request, named_conversation, instructions, client_history, encoding, held_leases
             )
+        # Before the search for a resend: the tail of an agent's run contains answers and looks like a resent history.
+        # A request without an id, an answer, a hint or a known prefix is a first question. It needs no query.
         if named_conversation is not None and await self._is_resent_tail(request, named_conversation, client_history):
             return await self._resolve_append(
                 request, named_conversation, instructions, client_history, encoding, held_leases
@@ -164,12 +171,14 @@ class ConversationResolver:
             resolved_request = await self._resolve_resend(request, named_conversation, instructions, client_history)
             if resolved_request is not None:
                 return resolved_request
+        # The history matches nothing and has no answer. With an id of ours this is an append. With a client's own id it
+        # may be an unrelated call of a chat UI, which must not go into the chat's log.
         if named_conversation is not None and request.context_mode == "auto" and not client_history.has_answer:
             if _has_gateway_id(request):
                 return await self._resolve_append(
                     request, named_conversation, instructions, client_history, encoding, held_leases
                 )
-            if named_conversation.answered:  # a chat UI that wants a title sends its chat's id
+            if named_conversation.answered:  # a chat UI asks for a title under its chat's id
                 return await self._resolve_unstored(request, instructions, client_history, encoding)
         return await self._begin_conversation(request, instructions, client_history, encoding, named_conversation)
 
@@ -181,11 +190,11 @@ class ConversationResolver:
         client_history: ClientHistory,
         encoding: str,
     ) -> ResolvedRequest:
-        """A request whose id means a conversation of another end user: it goes on in one of its own, or begins one, and
-        the client's id moves there.
+        """Resolves a request whose id belongs to another end user's conversation. The request continues a conversation
+        of its own end user or begins one, and the client's id moves to that conversation.
 
         Raises:
-            ConversationNotFound: the id is one of ours, which cannot move.
+            ConversationNotFound: the id is one of ours. Such an id cannot move.
         """
         if _has_gateway_id(request):
             raise ConversationNotFound(
@@ -203,10 +212,8 @@ class ConversationResolver:
     async def _is_resent_tail(
         self, request: ChatRequest, named_conversation: Conversation, client_history: ClientHistory
     ) -> bool:
-        """Whether an appending client brings the newest part of the log again: an agent after a call of a tool.
-
-        A history that is all of the log is a resend.
-        """
+        """Returns whether an appending client sends the newest part of the log again, as an agent does after a tool
+        call. A history that is the whole log is a resend."""
         if (
             request.context_mode != "auto"
             or request.is_chat_ui
@@ -215,12 +222,15 @@ class ConversationResolver:
         ):
             return False
         count = await self._retry_detector.count_repeated_messages(named_conversation, client_history.messages)
+        # A history that repeats the whole log is a resend. One without a message after the repeated ones has nothing to
+        # append.
         if count:
             return count <= named_conversation.head_seq and count < len(client_history.messages)
+        # No message repeats. The request can still be a retry of an append whose answer is stored.
         return await self._stored_answers.find_answer(named_conversation, request, client_history) is not None
 
     async def _find_named_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        """The conversation of an id; None where a client's own id means none yet."""
+        """Returns the conversation of an id, or None if a client's own id points to none yet."""
         found = await self._store.find_conversation(tenant=tenant, conversation_id=conversation_id)
         if found is None and extract_family_root(conversation_id) is not None:
             raise ConversationNotFound(f"Conversation with id {conversation_id!r} not found.", param="conversation_id")
@@ -233,10 +243,11 @@ class ConversationResolver:
         instructions: tuple[Message, ...],
         client_history: ClientHistory,
     ) -> ResolvedRequest | None:
-        """The conversation that this history continues or branches from; None if there is none.
+        """Returns the request with the conversation that its history continues or branches from, or None if there is no
+        such conversation.
 
-        The client's bytes are looked for first, which costs no decoding; then the exact chain; then answers of ours,
-        and ids that came with them, wherever in the history they stand.
+        The cheapest search comes first: the client's bytes (no decoding), then the exact chain, then our answers and
+        the client's hints anywhere in the history.
         """
         remembered_prefix = self._prefix_memory.find_longest_prefix(client_history.raw_prefix_digests)
         branch_candidate: tuple[PrefixMatch, tuple[int, RememberedPrefix]] | None = None
@@ -247,6 +258,8 @@ class ConversationResolver:
                 request, named_conversation, remembered, rest, count
             )
             if prefix_match is not None:
+                # An ambiguous place may belong to several people's conversations: a new conversation is safe, a wrong
+                # one is a leak.
                 if named_conversation is None and await self._is_ambiguous_match(prefix_match, client_history):
                     return None
                 if prefix_match.is_head or client_history.is_rest_new(
@@ -255,10 +268,12 @@ class ConversationResolver:
                     return await self._continue_after_match(
                         request, prefix_match, instructions, client_history, remembered_prefix
                     )
+                # A branch is the last resort: the answer after this place may have come back in other words, and
+                # then the history continues its conversation.
                 branch_candidate = (
                     prefix_match,
                     remembered_prefix,
-                )  # unless the answer behind it came back in another version
+                )
         if named_conversation is None and not client_history.has_answer and not request.conversation_hints:
             return None
         client_history.aligned_prefix = self._history_aligner.find_aligned_prefix(client_history)
@@ -267,7 +282,8 @@ class ConversationResolver:
             prefix_match.index, is_named=named_conversation is not None
         )
         if prefix_match is None or not (is_end or (prefix_match.is_head and named_conversation is not None)):
-            # Behind the head of a conversation, answers may follow that another has.
+            # After the head of the matched conversation, the history may have answers of another conversation. So an
+            # unnamed match at a head is final only if everything after it is new.
             conversation_and_alignment = await self._find_rewritten_conversation(
                 request, named_conversation, prefix_match, client_history
             )
@@ -276,11 +292,15 @@ class ConversationResolver:
                     request, *conversation_and_alignment, instructions, client_history
                 )
         if prefix_match is not None and (is_end or prefix_match.is_head):
+            # Several families have stored this message, and the history goes on with old messages: no family is
+            # certain.
             is_doubtful = prefix_match.is_shared_message and not is_end
             if named_conversation is None and (
                 is_doubtful or await self._is_ambiguous_match(prefix_match, client_history)
             ):
                 return None
+            # Without rewritten messages, index and seq are the same and no alignment is needed. Otherwise the alignment
+            # finds what the client shows in the place of log messages.
             if prefix_match.is_aligned and not has_client_versions(prefix_match.stored_match.conversation):
                 return await self._continue_after_match(request, prefix_match, instructions, client_history, None)
             found = prefix_match.stored_match.conversation
@@ -292,18 +312,24 @@ class ConversationResolver:
         return await self._continue_after_match(request, prefix_match, instructions, client_history, remembered_prefix)
 
     async def _is_ambiguous_match(self, prefix_match: PrefixMatch, client_history: ClientHistory) -> bool:
-        """Whether a matched place says nothing of whose conversation it is: more than one ends there, or no answer was
-        given here before it (examples that an application puts before all its conversations). A history that tells the
-        answer to the only first question of this kind otherwise belongs to it."""
+        """Returns whether a matched place leaves it open whose conversation it is: several conversations end there, or
+        the gateway gave no answer before it (for example few-shot messages that an application puts before all its
+        conversations).
+
+        If only one conversation has this first question, a history that goes on with another version of the answer
+        belongs to that conversation.
+        """
         if prefix_match.stored_match.message.seq >= await self._count_first_request_messages(prefix_match):
             return prefix_match.is_shared_head
         messages_after = client_history.messages[prefix_match.index + 1 : -1]
         return prefix_match.is_shared_message or not messages_after or messages_after[0].role != "assistant"
 
     async def _count_first_request_messages(self, prefix_match: PrefixMatch) -> int:
-        """How many messages the first request of a matched conversation brought, as far as the matched place tells.
+        """Returns how many messages the first request of a matched conversation had, as far as the log up to the
+        matched place shows it.
 
-        Former code did not keep that number: then it is told from the log, whose answers of ours have ids.
+        Conversations of earlier versions do not store this number. Then it is read from the log: only our answers have
+        ids.
         """
         conversation, seq = prefix_match.stored_match.conversation, prefix_match.stored_match.message.seq
         stored_count: int | None = conversation.state.get(FIRST_REQUEST_MESSAGES)
@@ -319,9 +345,9 @@ class ConversationResolver:
         prefix_match: PrefixMatch | None,
         client_history: ClientHistory,
     ) -> tuple[Conversation, Alignment] | None:
-        """The conversation of a history that its client has rewritten, and how the two are aligned.
+        """Returns the conversation of a history that its client has rewritten, with their alignment.
 
-        Where several have as much in common with it, none is taken: a wrong one would be a leak.
+        If two conversations match equally well, none is returned: a wrong one would be a leak.
         """
         if named_conversation is not None:
             alignment = await self._history_aligner.align_history(named_conversation, client_history, is_named=True)
@@ -333,7 +359,7 @@ class ConversationResolver:
         async for conversation, is_hinted in self._find_candidates(request, prefix_match, client_history):
             alignment = await self._history_aligner.align_history(conversation, client_history, is_named=is_hinted)
             if alignment.last_seq < conversation.state.get(FIRST_REQUEST_MESSAGES, 0):
-                continue  # nothing that was answered here has come back
+                continue  # only messages of the first request match: no answer of ours has come back
             is_match = proves_same_conversation(alignment) or covers_whole_log(alignment)
             if is_match or (is_hinted and confirms_conversation_hint(alignment)):
                 same_count = sum(one.kind == "same" for one in alignment.message_alignments)
@@ -346,7 +372,8 @@ class ConversationResolver:
     async def _find_candidates(
         self, request: ChatRequest, prefix_match: PrefixMatch | None, client_history: ClientHistory
     ) -> AsyncIterator[tuple[Conversation, bool]]:
-        """Conversations that a history may belong to, and whether a client's own id for something names them."""
+        """Yields conversations that a history may belong to, each with whether the client's own id for something names
+        it."""
         tenant, seen_ids = request.caller.tenant, set()
         hint_digests = set(digest_conversation_hints(tenant, request.conversation_hints))
         anchors = await self._answer_anchors.find_anchors([*await client_history.build_anchor_digests(), *hint_digests])
@@ -354,6 +381,7 @@ class ConversationResolver:
         if prefix_match is not None:
             seen_ids.add(prefix_match.stored_match.conversation.id)
             yield prefix_match.stored_match.conversation, prefix_match.stored_match.conversation.id in hinted_ids
+        # Anchors of answers come before hints: sub-agents share a session id, but not their answers.
         anchored_ids = [
             anchor.conversation_id for anchor in sorted(anchors, key=lambda one: one.digest in hint_digests)
         ]
@@ -376,7 +404,8 @@ class ConversationResolver:
         instructions: tuple[Message, ...],
         client_history: ClientHistory,
     ) -> ResolvedRequest:
-        """Go on behind the last aligned message with what the client has added, and note what it has changed."""
+        """Continues after the last aligned message with the client's new messages, and records which messages the
+        client changed."""
         target = conversation
         has_no_new_messages = find_new_index(alignment) == len(client_history.raw_messages)
         stored_answer = (
@@ -384,6 +413,8 @@ class ConversationResolver:
             if has_no_new_messages
             else None
         )
+        # The history ends before the log's head, so a branch begins there. A retry whose stored answer is the head gets
+        # no branch.
         if not alignment.continues_log and stored_answer is None:
             (last,) = await self._store.read_log(conversation, alignment.last_seq, alignment.last_seq + 1)
             target = build_branch(conversation, last, make_conversation_id(conversation.root, self._random_bytes))
@@ -423,12 +454,12 @@ class ConversationResolver:
         stored_answer: LogMessage | None = None,
         remembered_prefix: tuple[int, RememberedPrefix] | None = None,
     ) -> ResolvedRequest:
-        """A request in its place at the end of a conversation, or of a branch that is to be created.
+        """Builds the result for a request at the end of a conversation, or of a branch that is to be created.
 
         Args:
             has_open_calls: whether the message before the new ones may be followed by tool results.
-            stored_answer: what answered the request before, where this is its repetition.
-            remembered_prefix: as `_continue` takes it.
+            stored_answer: the stored answer, if this request is a retry.
+            remembered_prefix: as for `_continue_after_match`.
         """
         new_messages = client_history.decode_messages(aligned_history.new_from_index)
         await _check_new_messages(
@@ -437,9 +468,9 @@ class ConversationResolver:
         log_seqs = aligned_history.log_seqs
         if log_seqs is not None:
             log_seqs = (*log_seqs, *range(target.head_seq + 1, target.head_seq + 1 + len(new_messages)))
-        mode = (
-            target.mode if _has_only_tool_results(new_messages) else "resend"
-        )  # an agent that appends brings its run along, too
+        # An agent that appends also sends its run again with each tool result, so tool results alone do not prove
+        # that the client resends its history.
+        mode = target.mode if _has_only_tool_results(new_messages) else "resend"
         conversation = target if target.mode == mode else replace(target, mode=mode)
         return ResolvedRequest(
             conversation=conversation,
@@ -471,11 +502,11 @@ class ConversationResolver:
         client_history: ClientHistory,
         remembered_prefix: tuple[int, RememberedPrefix] | None,
     ) -> ResolvedRequest:
-        """Go on after the matched message: on its conversation if that ends there, else on a branch. Where messages
-        were erased the stored log is shown, and not the client's copy of it.
+        """Continues after the matched message: on its conversation if that ends there, else on a branch. If messages
+        were erased, the stored log is shown and not the client's copy of it.
 
         Args:
-            remembered_prefix: so many messages of the history came byte for byte before.
+            remembered_prefix: how many messages of the history came before, byte for byte, and what is known of them.
         """
         conversation, last_message, new_from_index = (
             prefix_match.stored_match.conversation,
@@ -488,6 +519,7 @@ class ConversationResolver:
             if has_no_new_messages
             else None
         )
+        # A retry whose answer is stored matches one message before the head, and must not begin a branch.
         needs_branch = stored_answer is None and conversation.head_seq != last_message.seq
         target = (
             build_branch(conversation, last_message, make_conversation_id(conversation.root, self._random_bytes))
@@ -523,8 +555,12 @@ class ConversationResolver:
         encoding: str,
         held_leases: AsyncExitStack,
     ) -> ResolvedRequest:
+        """Resolves a request that brings new messages only. The lease is taken before the conversation is read, so that
+        two appends see each other's messages."""
         tenant = request.caller.tenant
         if named_conversation is None and request.conversation_id is not None:
+            # The client's own id points to nothing yet. The lease on the id makes two first requests take turns, and
+            # the second look finds the conversation that the other one began.
             root = compute_family_root(tenant, request.conversation_id.encode())
             await held_leases.enter_async_context(
                 self._leases.hold_lease(root, request.conversation_id, self._lease_wait_seconds)
@@ -535,7 +571,7 @@ class ConversationResolver:
             resolved_request = replace(new_request, is_append=True, needs_store=new_request.is_stored)
             if not resolved_request.is_stored:
                 return resolved_request
-            # Its ids lead to it as soon as its question is stored: who appends next has to wait for the answer.
+            # The next append finds the conversation as soon as its question is stored, and must wait for the answer.
             new_conversation = resolved_request.conversation
             lease = await held_leases.enter_async_context(
                 self._leases.hold_lease(new_conversation.root, new_conversation.id, self._lease_wait_seconds)
@@ -544,6 +580,7 @@ class ConversationResolver:
         lease = await held_leases.enter_async_context(
             self._leases.hold_lease(named_conversation.root, named_conversation.id, self._lease_wait_seconds)
         )
+        # Read again under the lease: another request may have appended while this one waited.
         conversation = await self._store.find_conversation(tenant=tenant, conversation_id=named_conversation.id)
         if conversation is None:
             raise ConversationNotFound(
@@ -552,6 +589,8 @@ class ConversationResolver:
         messages: Sequence[Message] = client_history.messages
         stored_answer = await self._stored_answers.find_answer(conversation, request, client_history)
         versions = await self._history_aligner.read_versions(conversation)
+        # In mode `append` the client has declared that all messages are new. In mode `auto` an agent may send its run
+        # again.
         if request.context_mode == "auto":
             messages = messages[await self._retry_detector.count_repeated_messages(conversation, messages) :]
         if stored_answer is not None or await self._retry_detector.is_unanswered_retry(conversation, messages):
@@ -588,8 +627,8 @@ class ConversationResolver:
         encoding: str,
         named_conversation: Conversation | None = None,
     ) -> ResolvedRequest:
-        """A new conversation whose log is all that the client sent; it takes over the id of the one
-        `named_conversation`."""
+        """Begins a conversation whose log is everything that the client sent. The new conversation takes over the
+        client's id from `named_conversation`."""
         tenant = request.caller.tenant
         positions, messages = await client_history.compute_positions(), client_history.messages
         await _check_new_messages(messages, first_index=len(instructions), has_open_calls=False)
@@ -623,7 +662,7 @@ class ConversationResolver:
     async def _resolve_unstored(
         self, request: ChatRequest, instructions: tuple[Message, ...], client_history: ClientHistory, encoding: str
     ) -> ResolvedRequest:
-        """A request that is answered without the store."""
+        """Resolves a request that is answered without the store."""
         resolved_request = await self._begin_conversation(request, instructions, client_history, encoding)
         return replace(
             resolved_request, is_stored=False, needs_store=False, assigns_external_id=False, history_digest=None
@@ -632,7 +671,7 @@ class ConversationResolver:
     async def _build_log_messages(
         self, conversation: Conversation, messages: Sequence[Message], positions: Sequence[LinkPosition] | None = None
     ) -> tuple[LogMessage, ...]:
-        """New messages in their places after the conversation's head."""
+        """Returns the new messages as log messages after the conversation's head."""
         entries = await build_log_entries(
             conversation,
             messages,
@@ -644,7 +683,8 @@ class ConversationResolver:
 
 
 async def _check_new_messages(messages: Sequence[Message], *, first_index: int, has_open_calls: bool) -> None:
-    """Check new messages (`check_messages`); off the event loop where there are many."""
+    """Checks new messages (`check_messages`). Long messages are checked in a thread, so that the event loop stays
+    free."""
     if count_message_bytes(messages) > LONG_HISTORY_BYTES:
         await asyncio.to_thread(check_messages, messages, first_index=first_index, may_begin_with_result=has_open_calls)
     else:
@@ -654,14 +694,15 @@ async def _check_new_messages(messages: Sequence[Message], *, first_index: int, 
 async def _check_missing_results(
     request: ChatRequest, client_history: ClientHistory, remembered_prefix: tuple[int, RememberedPrefix] | None = None
 ) -> bool:
-    """Whether tool calls of a history have no result.
+    """Returns whether tool calls of a history have no result.
 
     Args:
-        remembered_prefix: so many of its messages came byte for byte before.
+        remembered_prefix: the beginning of the history that came before, byte for byte; only the rest is checked.
     """
     if remembered_prefix is not None:
         count, remembered = remembered_prefix
         return remembered.has_missing_results or has_missing_results(client_history.raw_messages[count - 1 :])
+    # A search for the bytes is cheaper than decoding the messages, and most requests have no tool calls.
     if b'"tool_calls"' not in request.body:
         return False
     if client_history.is_long:
@@ -670,14 +711,16 @@ async def _check_missing_results(
 
 
 def _may_append(request: ChatRequest, client_history: ClientHistory) -> bool:
-    """A conversation is named and no history comes along. Chat UIs name it in unrelated calls too."""
+    """Returns whether the request names a conversation and brings no history. Chat UIs name their chat in unrelated
+    calls, too, so they never append."""
     return request.conversation_id is not None and not request.is_chat_ui and not client_history.has_answer
 
 
 def _is_append_request(
     request: ChatRequest, named_conversation: Conversation | None, client_history: ClientHistory
 ) -> bool:
-    """Without a mode header: an id whose client has not been seen to resend, and no history in the request."""
+    """Returns whether a request without a mode header is an append: its client names a conversation, has not been seen
+    to resend, and sends no history."""
     if request.conversation_id is None or request.context_mode != "auto" or not _may_append(request, client_history):
         return False
     return named_conversation is None or named_conversation.mode != "resend"
@@ -688,12 +731,12 @@ def _has_only_tool_results(messages: Sequence[Message]) -> bool:
 
 
 def _has_gateway_id(request: ChatRequest) -> bool:
-    """Whether the id is one of ours, which no chat UI sends along with unrelated calls."""
+    """Returns whether the conversation id is one of ours. Chat UIs send only ids of their own with unrelated calls."""
     return request.conversation_id is not None and extract_family_root(request.conversation_id) is not None
 
 
 def _must_assign_external_id(request: ChatRequest, conversation: Conversation) -> bool:
-    """Whether a client's own id has to be made to mean this conversation."""
+    """Returns whether the client's own id must be pointed to this conversation."""
     requested_id = request.conversation_id
     return (
         requested_id is not None

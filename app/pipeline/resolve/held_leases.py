@@ -1,4 +1,4 @@
-"""What a turn holds until it is over: an append's leases, and mostly nothing."""
+"""The leases that a turn holds until it is over. Only an append holds leases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ Entered = TypeVar("Entered")
 
 
 class HeldLeases(AsyncExitStack):
-    """A stack of contexts that knows whether there is anything in it, since to unwind an empty one costs as well."""
+    """A stack of lease contexts that knows whether it is empty. Most turns hold no lease, and unwinding an empty
+    `AsyncExitStack` costs time, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,12 +21,13 @@ class HeldLeases(AsyncExitStack):
         return await super().enter_async_context(cm)
 
     def transfer(self) -> HeldLeases:
-        """All of it, for whoever lets go of it from now on."""
+        """Moves all leases to a new stack, whose owner releases them."""
         transferred = self.pop_all()
         transferred.is_empty, self.is_empty = self.is_empty, True
         return transferred
 
     async def release(self) -> None:
         if not self.is_empty:
+            # Set before the await, so that a second call during the release does nothing.
             self.is_empty = True
             await self.aclose()

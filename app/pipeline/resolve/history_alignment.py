@@ -1,8 +1,8 @@
-"""Client histories that are not the stored log message for message: aligned with it, and what the client changed.
+"""Aligns a client history with a log whose messages the client has changed, and finds these changes.
 
-A process remembers what alignment needs of the logs that were aligned last, and how far the last history of each was
-aligned: a client that rewrites its history with every turn costs a comparison of what is new or changed since, and no
-reading. Without that memory (after a restart, on another replica) the log is read once, and all of it compared.
+A process remembers what alignment needs of the logs that it aligned last, and how far the last history of each was
+aligned. So a client that rewrites its history with every turn costs a comparison of the new part, and no read. Without
+that memory (after a restart, on another replica) the log is read once and compared as a whole (docs/decisions/0037).
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store
 
 MAX_REMEMBERED_MESSAGES: Final = 200_000
-"""Of all remembered logs together; with its place in the history, one takes some 400 bytes."""
+"""Messages of all remembered logs together. One message takes some 400 bytes, its place in the history included."""
 VERSION_BYTES_PER_MESSAGE: Final = 400
-"""So many bytes of a client's versions count for a message."""
+"""How many bytes of a client's versions count as one message in `MAX_REMEMBERED_MESSAGES`."""
 MIN_THREAD_MESSAGES: Final = 64
-"""Longer histories are aligned off the event loop."""
+"""Longer histories are aligned in a thread."""
 ALIGNED_MARKS: Final = ("same", "rewritten")
 
 
 class AlignedHistory(msgspec.Struct, frozen=True):
-    """A client history in its place beside a log."""
+    """A client history after its alignment with a log."""
 
     new_from_index: int
     """The index of the first message that the log does not have."""
     log_seqs: tuple[int, ...] | None
-    """For each message before the new ones its log message, -1 where it has none; None where they are the same."""
+    """For each message before the new ones, the seq of its log message, or -1 if it has none. None if index and seq are
+    the same."""
     client_versions: ClientVersions
-    """What the client shows in the place of log messages, with this request."""
+    """The texts that the client shows in the place of log messages, this request's included."""
     new_versions: tuple[ClientVersion, ...]
-    """Those of them that are new."""
+    """Those of `client_versions` that come with this request."""
 
 
 _AlignedPrefixes = Mapping[bytes, AlignedPrefix]
-"""Of a history, in order, each by the landmark that it stands before."""
+"""The aligned prefixes of a history, in order, each by the landmark after it."""
 
 
 class _LastAlignment(msgspec.Struct, frozen=True):
-    """An alignment, and how far it need not be made again."""
+    """The last alignment of a log, and the prefixes whose alignment can be used again."""
 
     alignment: Alignment | None = None
     aligned_prefixes: _AlignedPrefixes = MappingProxyType({})
 
 
 class _RememberedLog(msgspec.Struct):
-    """What is remembered of a log, and of the messages that its client last sent, by the digest of their text."""
+    """What is remembered of a log, and of the messages that its client sent last."""
 
     head_seq: int
     newest_message: Message | None
@@ -78,36 +79,37 @@ class _RememberedLog(msgspec.Struct):
     redacted_seqs: tuple[int, ...]
     elements: list[AlignmentElement]
     joined_prefills: dict[bytes, int]
-    """By the digest of an answer joined with its prefill: the answer's place in the log."""
+    """By the digest of an answer joined with its prefill: the answer's seq."""
     sent_elements: dict[bytes, AlignmentElement]
+    """The elements of the messages that the client sent last, by the sha256 of their bytes."""
     first_seqs: dict[Hashable, int]
-    """As `alignment.record_first_seqs` gives them."""
+    """As `alignment.record_first_seqs` fills it."""
     last_alignment: _LastAlignment
     """The history that was aligned last."""
     versions: ClientVersions | None = None
-    """What the client shows through `versions_seq`, as it is stored; None where that is not known."""
+    """The client's versions through `versions_seq`, as they are stored; None if they are not known."""
     versions_seq: int = -1
     versions_bytes: int = 0
     last_shown: tuple[ClientVersions, _AlignedPrefixes] | None = None
-    """What the history shows that was placed last, and its checkpoints."""
+    """The versions and the aligned prefixes of the history that was aligned last."""
 
     @property
     def size_messages(self) -> int:
-        """How much is remembered, in messages."""
+        """The size of this memory, in messages."""
         return len(self.elements) + self.versions_bytes // VERSION_BYTES_PER_MESSAGE
 
     def find_versions(self, conversation: Conversation, rewrite_mark: int) -> ClientVersions | None:
-        """What the client shows, if nothing was stored or erased since that is not known here.
+        """Returns the client's versions, or None if something was stored or erased that this process does not know.
 
         Args:
-            rewrite_mark: `Conversation.state[REWRITTEN]`: one more than the seq from which on the last change holds.
+            rewrite_mark: `Conversation.state[REWRITE_MARK]`: one more than the seq from which the last change holds.
         """
         is_current = rewrite_mark <= self.versions_seq + 1 and self.versions_seq <= conversation.head_seq
         return self.versions if is_current and self.redacted_seqs == conversation.redacted_seqs else None
 
 
 class HistoryAligner:
-    """Aligns histories with logs. One for each process."""
+    """Aligns histories with logs. There is one instance for each process."""
 
     def __init__(self, store: Store, message_counter: MessageCounter) -> None:
         self._store = store
@@ -115,10 +117,10 @@ class HistoryAligner:
         self._remembered_logs: OrderedDict[str, _RememberedLog] = OrderedDict()
         self._remembered_messages = 0
         self._landmark_memory: PrefixCache[str] = PrefixCache()
-        """Conversations by the landmarks of histories that were aligned with them."""
+        """The conversations of aligned histories, by the histories' landmarks."""
 
     def find_aligned_prefix(self, client_history: ClientHistory) -> AlignedPrefix | None:
-        """How far the beginning of a history is known to be aligned, and with which conversation."""
+        """Returns the longest beginning of a history that is known to be aligned, with its conversation."""
         for landmark in reversed(client_history.landmarks) if self._landmark_memory else ():
             found = self._landmark_memory.find_longest_prefix([landmark])
             remembered_log = None if found is None else self._remembered_logs.get(found[1])
@@ -130,14 +132,15 @@ class HistoryAligner:
         return None
 
     async def read_versions(self, conversation: Conversation, *, until_seq: int | None = None) -> ClientVersions:
-        """What the client shows otherwise than it was said, as of its last turn.
+        """Returns what the client shows in the place of log messages, as of its last turn.
 
         Args:
-            until_seq: as `Store.versions`.
+            until_seq: as for `Store.read_client_versions`.
         """
         rewrite_mark = conversation.state.get(REWRITE_MARK)
         if not rewrite_mark:
             return NO_VERSIONS
+        # The memory knows the newest versions only; earlier ones are read from the store.
         remembered_log = None if until_seq is not None else self._remembered_logs.get(conversation.id)
         if (
             remembered_log is not None
@@ -148,7 +151,8 @@ class HistoryAligner:
         return ClientVersions.from_stored(stored, conversation.redacted_seqs)
 
     def remember_versions(self, conversation: Conversation, versions: ClientVersions) -> None:
-        """Remember what the client shows through the head of a conversation, now that this is stored."""
+        """Remembers what the client shows through the head of a conversation. Called after these versions are
+        stored."""
         remembered_log = self._remembered_logs.get(conversation.id)
         if remembered_log is not None and remembered_log.redacted_seqs == conversation.redacted_seqs:
             size = versions.size_bytes
@@ -160,10 +164,10 @@ class HistoryAligner:
     async def align_history(
         self, conversation: Conversation, client_history: ClientHistory, *, is_named: bool
     ) -> Alignment:
-        """Align a history with a conversation's log.
+        """Aligns a history with a conversation's log.
 
         Args:
-            is_named: the client named the conversation.
+            is_named: whether the client named the conversation.
 
         Raises:
             InvalidRequest: a message is not a JSON object.
@@ -190,6 +194,8 @@ class HistoryAligner:
                 if one.last_index <= aligned_prefix.last_index
             }
         if (
+            # Only an alignment that reaches the log's head is worth remembering. With a joined prefill, indexes in the
+            # history and in the alignment differ, so no prefix is remembered.
             alignment.continues_log
             and aligned_prefix is client_history.aligned_prefix
             and not remembered_log.joined_prefills
@@ -210,10 +216,10 @@ class HistoryAligner:
         *,
         is_named: bool,
     ) -> _AlignedPrefixes:
-        """Those for the landmarks behind the history's own checkpoint.
+        """Returns the aligned prefixes for the landmarks after the history's known aligned prefix.
 
         Args:
-            elements: from that checkpoint on.
+            elements: the history's elements from the last message of that prefix on.
         """
         previous, aligned_prefixes = client_history.aligned_prefix, dict[bytes, AlignedPrefix]()
         landmarks = client_history.landmarks
@@ -253,11 +259,12 @@ class HistoryAligner:
         raw_messages: Sequence[bytes],
         alignment: Alignment,
     ) -> AlignedHistory:
-        """What a history that was aligned changes of what its client has shown so far.
+        """Compares what an aligned history shows with what its client has shown before, and returns the difference as
+        new versions.
 
         Args:
-            conversation: whose log it was aligned with.
-            target: the same, or the branch that begins after the last aligned message.
+            conversation: the conversation whose log the history was aligned with.
+            target: the same conversation, or the branch that begins after the last aligned message.
 
         Raises:
             StoreUnavailable: the versions cannot be read.
@@ -278,6 +285,8 @@ class HistoryAligner:
         ):
             to_seq, bodies = shown_bodies.get(seq, (seq + 1, None))
             stored_version = stored_versions.get(seq)
+            # A changed message becomes a new version only once. A version over an erased message would store the erased
+            # text again.
             is_known = (
                 bodies is None
                 if stored_version is None
@@ -306,9 +315,10 @@ class HistoryAligner:
         return AlignedHistory(new_from_index, None if is_same_as_log else log_seqs, versions, tuple(new_versions))
 
     async def _read_log(self, conversation: Conversation) -> _RememberedLog:
-        """What alignment needs of a log: remembered, and read from where the memory ends."""
+        """Returns what alignment needs of a log: the remembered part, and the rest read from the store."""
         remembered_log = self._remembered_logs.get(conversation.id)
         head_seq = conversation.head_seq
+        # An erasure, or a head before the remembered one, means that the remembered texts may be gone from the log.
         is_outdated = remembered_log is not None and (
             remembered_log.redacted_seqs != conversation.redacted_seqs or remembered_log.head_seq > head_seq
         )
@@ -339,6 +349,7 @@ class HistoryAligner:
             previous.size_messages if previous is not None else 0
         )
         self._remembered_logs[conversation_id] = remembered_log
+        # At least one log stays: a log above the limit is needed by the request under way.
         while self._remembered_messages > MAX_REMEMBERED_MESSAGES and len(self._remembered_logs) > 1:
             _, oldest = self._remembered_logs.popitem(last=False)
             self._remembered_messages -= oldest.size_messages
@@ -347,10 +358,11 @@ class HistoryAligner:
 def _find_log_prefix(
     remembered_log: _RememberedLog, client_history: ClientHistory, *, is_named: bool
 ) -> AlignedPrefix | None:
-    """How far a history is known to be aligned with this very log."""
+    """Returns the history's known aligned prefix, if it was aligned with this log."""
     aligned_prefix = client_history.aligned_prefix
     if aligned_prefix is None or aligned_prefix.is_named != is_named or remembered_log.joined_prefills:
         return None
+    # By identity: only a prefix that this log still remembers is valid for it.
     return (
         aligned_prefix
         if any(one is aligned_prefix for one in remembered_log.last_alignment.aligned_prefixes.values())
@@ -361,8 +373,9 @@ def _find_log_prefix(
 def _find_unchanged_prefix(
     remembered_log: _RememberedLog, alignment: Alignment, stored_versions: ClientVersions
 ) -> AlignedPrefix | None:
-    """The last message of a history through which the log is shown as its versions say: the history that was placed
-    last began the same, and nothing else has been stored since."""
+    """Returns the longest prefix of a history that shows the log exactly as the stored versions say; None if that is
+    not known. The prefix must be part of the history that was aligned last, and nothing else may have been stored
+    since."""
     if (
         remembered_log.last_shown is None
         or remembered_log.last_shown[0] is not stored_versions
@@ -384,7 +397,7 @@ def _align_from_prefix(
     *,
     is_named: bool,
 ) -> tuple[Alignment, list[AlignmentElement]]:
-    """The alignment of a history, and its elements from `aligned_prefix` on."""
+    """Returns the alignment of a history, and its elements from the end of `aligned_prefix` on."""
     if aligned_prefix is not None:
         elements = _read_elements(remembered_log, raw_messages[aligned_prefix.last_index :])
         alignment = align_after_head(
@@ -411,11 +424,11 @@ def _cut_parts_at_landmarks(
     *,
     is_named: bool,
 ) -> list[tuple[bytes, Alignment]]:
-    """Parts of an alignment that end before each of the landmarks, where there is such a part.
+    """Returns the part of an alignment that ends before each landmark, where such a part exists.
 
     Args:
-        aligned_prefix: the part before all of these ends here.
-        elements: from `aligned_prefix` on.
+        aligned_prefix: the first of these parts begins after this prefix.
+        elements: the history's elements from the last message of `aligned_prefix` on.
     """
     first = 0 if aligned_prefix is None else aligned_prefix.last_index
     last_part = None if aligned_prefix is None else aligned_prefix.alignment
@@ -445,7 +458,8 @@ def _cut_parts_at_landmarks(
 
 
 def _read_elements(remembered_log: _RememberedLog, raw_messages: Sequence[bytes]) -> list[AlignmentElement]:
-    """The elements of a history's messages; those of messages that were sent before are known."""
+    """Returns the elements of a history's messages. Elements of messages that were in the last history are not computed
+    again."""
     sent_elements = {}
     elements = []
     for raw in raw_messages:
@@ -468,8 +482,8 @@ def _align_whole(remembered_log: _RememberedLog, elements: Sequence[AlignmentEle
 def _align_joined_prefills(
     remembered_log: _RememberedLog, elements: Sequence[AlignmentElement], *, is_named: bool
 ) -> Alignment:
-    """Align a history in which answers are joined with their prefills: it is aligned as if they were apart, and a
-    joined message stands in the place of the answer."""
+    """Aligns a history in which the client has joined answers with their prefills. The two are aligned as separate
+    messages; then the joined message takes the answer's place, and the prefill counts as omitted."""
     split_elements: list[AlignmentElement] = []
     split_indexes: list[int] = []
     for element in elements:
@@ -498,10 +512,10 @@ def _align_joined_prefills(
 def _build_elements(
     entries: Sequence[LogMessage], previous_message: Message | None
 ) -> tuple[list[AlignmentElement], dict[bytes, int]]:
-    """The elements of log messages, and `_RememberedLog.joined` of them.
+    """Returns the elements of log messages, and their `_RememberedLog.joined_prefills`.
 
     Args:
-        previous_message: the message in front of the first.
+        previous_message: the message before the first entry.
     """
     elements: list[AlignmentElement] = []
     joined_prefills: dict[bytes, int] = {}
@@ -514,7 +528,7 @@ def _build_elements(
 
 
 def join_prefill(prefill: Message | None, answer: Message) -> Message | None:
-    """The message that a client makes of the beginning that it gave an answer, and of the answer; None without one."""
+    """Returns the message that a client makes of a prefill and the answer that continues it; None without a prefill."""
     if prefill is None or prefill.role != "assistant" or prefill.tool_calls or answer.role != "assistant":
         return None
     return Message.from_body({"role": "assistant", "content": prefill.text + answer.text})
@@ -530,8 +544,9 @@ def _build_element(entry: LogMessage) -> AlignmentElement:
 
 
 def find_new_index(alignment: Alignment) -> int:
-    """The index of the first message behind those that the log has. A note that stands there is logged as well."""
+    """Returns the index of the first message that the log does not have."""
     index = alignment.first_new_index
+    # A note after the last aligned message is new to the log, so the note is logged with the new messages.
     while (
         index
         and alignment.message_alignments[index - 1].kind == "note"
@@ -544,10 +559,11 @@ def find_new_index(alignment: Alignment) -> int:
 def _find_shown_bodies(
     alignment: Alignment, raw_messages: Sequence[bytes], unchanged_prefix: AlignedPrefix | None
 ) -> dict[int, tuple[int, tuple[bytes, ...]]]:
-    """What a history shows in the place of each log message that it changes: where that ends, and the bodies.
+    """Returns what a history shows in the place of each log message that it changes: the seq after the replaced range,
+    and the bodies.
 
     Args:
-        unchanged_prefix: look only at what is behind.
+        unchanged_prefix: only messages after this prefix are examined.
     """
     shown: dict[int, tuple[int, tuple[bytes, ...]]] = {}
     start, seq = (0, -1) if unchanged_prefix is None else (unchanged_prefix.last_index + 1, unchanged_prefix.last_seq)
@@ -562,6 +578,7 @@ def _find_shown_bodies(
             if one.kind == "rewritten" or one.seq in bodies_before:
                 shown[one.seq] = (one.seq + 1, (*bodies_before.pop(one.seq, ()), body))
         elif one.seq in ends:
+            # A note, or the client's own summary, at the beginning of an omitted range stands for the whole range.
             _, bodies = shown[one.seq]
             shown[one.seq] = (ends[one.seq], (*bodies, body))
         else:

@@ -1,4 +1,5 @@
-"""What there is to know of a request besides its place: policy, model, window, calibration. Nothing is written."""
+"""What planning needs of a request besides its conversation: policy, model, window and calibration. Nothing is
+written."""
 
 from __future__ import annotations
 
@@ -25,32 +26,32 @@ from app.upstream.routing.context_windows import ContextWindows
 from app.upstream.routing.router import Router
 
 ATTACHMENT_MARKERS: Final = (b'"image_url"', b'"input_audio"', b'"file"')
-"""One of these stands in the JSON of every message with an attachment (`tokens.ATTACHED`)."""
+"""The JSON of every message with an attachment contains one of these (`app.context.count`)."""
 MAX_MODEL_CONTEXTS: Final = 1_000
-"""Of so many pairs of policy and model it is remembered what they come to."""
+"""How many pairs of policy and model are cached."""
 
 
 class ModelContext(msgspec.Struct, frozen=True):
-    """Who is to answer a request, and under which policy."""
+    """The model that is to answer a request, and the policy to plan with."""
 
     policy: ContextPolicy
     target: RouteTarget
     window: ContextWindow
     summarizer_input_tokens: int
-    """How much of a log one summary call may read."""
+    """The most tokens of a log that one summarizer call can read."""
 
     model_key: str
     """`provider/model` of the first deployment."""
     encoding: str
-    """Of token counts, where a conversation is to begin."""
+    """The tokenizer's name for a new conversation."""
 
     def is_current(self, policy: ContextPolicy, target: RouteTarget, window: ContextWindow) -> bool:
-        """Whether these are what they were made of."""
+        """Returns whether this context was built from the same policy, route and window."""
         return self.policy is policy and self.target is target and self.window == window
 
 
 class ModelContexts:
-    """Finds policies, models and windows as they are configured, or known by now."""
+    """Finds the policy, the model and the window of requests."""
 
     def __init__(
         self,
@@ -71,10 +72,11 @@ class ModelContexts:
         self._calibration_slopes = calibration_slopes
         self._message_counter = message_counter
         self._model_contexts: dict[tuple[str, str], ModelContext] = {}
-        """By policy and model, what they came to last: most turns come to the same."""
+        """The last context of each policy and model. Most turns can use it again."""
 
     async def find_model_context(self, request: ChatRequest) -> ModelContext:
-        """
+        """Finds a request's policy, model and window.
+
         Raises:
             PolicyNotFound: there is no policy of that name.
             ModelNotFound: no provider has that model.
@@ -88,6 +90,7 @@ class ModelContexts:
         if (
             cached_context is not None
             and cached_context.is_current(policy, target, window)
+            # Another summarizer model has a window of its own, which may have changed since.
             and policy.summarizer.model == SAME_MODEL
         ):
             return cached_context
@@ -100,12 +103,13 @@ class ModelContexts:
             encoding=choose_counter_name(deployment.upstream_model, deployment.encoding),
         )
         if len(self._model_contexts) >= MAX_MODEL_CONTEXTS:
+            # The names of models come from clients, so the cache is bounded; to fill it again is cheap.
             self._model_contexts.clear()
         self._model_contexts[policy.name, request.model] = model_context
         return model_context
 
     def build_turn(self, request: ChatRequest, model_context: ModelContext, resolved_request: ResolvedRequest) -> Turn:
-        """A request in its place, ready to be planned."""
+        """Returns the turn of a resolved request, ready for planning."""
         model_key, conversation = model_context.model_key, resolved_request.conversation
         calibration = read_calibration(
             conversation.state, model_key, self._calibration_slopes.find_start_slope(model_key, conversation.tenant)
@@ -122,10 +126,10 @@ class ModelContexts:
         )
 
     def find_policy(self, request: ChatRequest) -> ContextPolicy:
-        """The policy that the request names, or its key's, or its model's, or the general one.
+        """Returns the policy that the request names, or else that of its API key, of its model, or the default.
 
         Raises:
-            PolicyNotFound: there is none of that name.
+            PolicyNotFound: there is no policy of that name.
         """
         model_policy = self._model_policies.get(request.model, self._default_policy)
         name = request.policy or request.caller.default_policy or model_policy
@@ -138,7 +142,7 @@ class ModelContexts:
         return policy
 
     def _find_new_attachments(self, resolved_request: ResolvedRequest) -> Iterator[AttachmentCost]:
-        """The new messages with images, audio or files."""
+        """Yields the cost of each new message with images, audio or files."""
         for entry in resolved_request.new_messages:
             if any(name in entry.message.raw for name in ATTACHMENT_MARKERS):
                 counter = self._message_counter.find_token_counter(resolved_request.conversation.counter_name)
@@ -156,33 +160,35 @@ class ModelContexts:
 
 
 MIN_EVIDENCE_TOKENS: Final = 500
-"""A conversation counts once so many tokens were compared."""
+"""A conversation's slope counts after this many tokens have been compared with the provider's reports."""
 MIN_TENANTS: Final = 3
-"""So many other tenants' slopes say something of a model; fewer may say something of what one tenant sends."""
+"""With this many tenants, their slopes say something about a model. Fewer may only say what one tenant sends."""
 MAX_CONVERSATIONS_PER_TENANT: Final = 9
-"""Of each tenant and model: those that learned last."""
+"""For each tenant and model, the slopes of this many conversations are remembered: those that learned last."""
 MAX_TENANTS_PER_MODEL: Final = 64
-"""Of each model: those that learned last."""
+"""For each model, the slopes of this many tenants are remembered: those that learned last."""
 MAX_MODELS: Final = 1_000
 MIN_SLOPE_DRIFT: Final = 0.02
-"""A tenant's median that moved by more than this is stored."""
+"""A tenant's median is stored when it differs from the stored one by more than this."""
 SLOPES_FACT: Final = "slopes"
-"""Of the facts of a model: the median of each tenant, by the digest of its name."""
+"""A key of the stored facts of a model: the median slope of each tenant, by the digest of the tenant's name."""
 STORED_SLOPE_KEY: Final = ""
-"""In the place of a conversation's id: what was stored for a tenant."""
+"""Stands in the place of a conversation's id for the slope that was stored for a tenant."""
 
 
 class CalibrationSlopes:
-    """Remembers the slopes of recent conversations by model and tenant. Offsets are never borrowed."""
+    """Remembers the slopes of recent conversations by model and tenant, as a start for new conversations. Offsets are
+    not shared: an offset depends on the instructions of one application."""
 
     def __init__(self) -> None:
         self._slopes: OrderedDict[str, OrderedDict[str, OrderedDict[str, float]]] = OrderedDict()
-        """By model, tenant (digest) and conversation."""
+        """By model, digest of the tenant, and conversation."""
         self._stored_slopes: dict[str, dict[str, float]] = {}
-        """What is stored, by model and tenant."""
+        """The stored slopes, by model and digest of the tenant."""
 
     def find_start_slope(self, model_key: str, tenant: str) -> float:
-        """The slope of a new conversation: the median of its own tenant's, or that of three other tenants' at least."""
+        """Returns the slope for a new conversation: the median of the tenant's own slopes; else the median over the
+        other tenants, if there are at least three; else 1."""
         tenants = self._slopes.get(model_key)
         if tenants is None:
             return 1.0
@@ -193,10 +199,15 @@ class CalibrationSlopes:
     def learn_slope(
         self, model_key: str, tenant: str, conversation_id: str, calibration: Calibration
     ) -> dict[str, Any] | None:
-        """Take note of what a conversation has learned. Gives facts to store, where they changed."""
+        """Records the slope that a conversation has learned.
+
+        Returns:
+            The facts to store for the model; None if they have not changed enough.
+        """
         if calibration.changed_estimated < MIN_EVIDENCE_TOKENS:
             return None
         tenant_slopes = self._open_tenant_slopes(model_key, _digest_tenant(tenant))
+        # A slope from this process's own traffic replaces the one that was read from the store.
         tenant_slopes.pop(STORED_SLOPE_KEY, None)
         tenant_slopes[conversation_id] = calibration.slope
         tenant_slopes.move_to_end(conversation_id)
@@ -211,14 +222,14 @@ class CalibrationSlopes:
         return {SLOPES_FACT: stored_slopes}
 
     def restore_slopes(self, model_key: str, facts: object) -> None:
-        """Read what was stored; anything else is passed over."""
+        """Takes over slopes from the stored facts of a model. Anything that is not a plausible slope is ignored."""
         for tenant, slope in facts.items() if isinstance(facts, Mapping) else ():
             if isinstance(slope, int | float) and LOWEST_SLOPE <= slope <= HIGHEST_SLOPE:
                 self._open_tenant_slopes(model_key, str(tenant))[STORED_SLOPE_KEY] = float(slope)
                 self._stored_slopes.setdefault(model_key, {})[str(tenant)] = float(slope)
 
     def _open_tenant_slopes(self, model_key: str, tenant: str) -> OrderedDict[str, float]:
-        """The slopes of a tenant, which becomes the one that learned last."""
+        """Returns the slopes of a tenant, and makes the tenant the one that learned last."""
         tenants = self._slopes.setdefault(model_key, OrderedDict())
         self._slopes.move_to_end(model_key)
         tenant_slopes = tenants.setdefault(tenant, OrderedDict())

@@ -1,4 +1,5 @@
-"""A resent history and how far the store knows it: by its chain of links, then by its skeleton, always exactly."""
+"""A resent client history, and the search for the stored messages that it begins with: by the chain of links, then by
+the skeleton. Both searches are exact."""
 
 from __future__ import annotations
 
@@ -27,58 +28,63 @@ from app.pipeline.resolve.resolved_request import REWRITE_MARK, has_other_end_us
 from app.store.contract import LinkMatch, Store
 
 ASSISTANT_MARKER: Final = b'"assistant"'
+"""The JSON of every assistant message contains these bytes."""
 ENOUGH_ANCHOR_DIGESTS: Final = 16
-"""By about so many names of the newest answers of a history its conversation is looked for."""
+"""A rewritten history is looked up by about this many digests of its newest answers."""
 MIN_FAST_PATH_MESSAGES: Final = 8
+"""Shorter histories are recognised as quickly by their links, so their bytes are not hashed."""
 LONG_HISTORY_BYTES: Final = 64 * 1024
-"""Histories above this are canonicalised off the event loop (about 1 ms)."""
+"""The links of longer histories are computed in a thread: 64 KiB take about 1 ms."""
 LANDMARK_MESSAGES: Final = 32
-"""The beginning of a history that was aligned is known again at each multiple of this, unless less than this follows:
-by what follows, the conversations are found that it may belong to."""
+"""The beginning of an aligned history is remembered after each multiple of this number of messages, unless fewer
+messages than this follow. The messages that follow are needed to find the conversations that the history may belong
+to."""
 
 
 class RememberedPrefix(msgspec.Struct, frozen=True):
-    """What the prefix memory keeps of a history that came byte for byte."""
+    """What the prefix cache remembers of a history that came before, byte for byte."""
 
     root: str
     position: LinkPosition
     log_seqs: tuple[int, ...] | None = None
-    """For each of its messages the log message in whose place it stands, where those are not the same."""
+    """For each message of the prefix, the seq of its log message; None if index and seq are the same."""
     rewrite_mark: int = 0
-    """`Conversation.state[REWRITTEN]` as it was then: whether the client has changed what it shows since."""
+    """`Conversation.state[REWRITE_MARK]` at that time. Another value now means that the client has changed messages
+    since."""
     has_missing_results: bool = False
-    """Whether tool calls in it have no result."""
+    """Whether tool calls in the prefix have no result."""
 
     @property
     def seq_shift(self) -> int:
-        """How far behind its index in the history the log message of the last one stands."""
+        """The seq of the last message's log message minus its index in the history."""
         return 0 if self.log_seqs is None else self.log_seqs[-1] - len(self.log_seqs) + 1
 
 
 class AlignedPrefix(msgspec.Struct, frozen=True):
-    """A message of a client history through which it was aligned, so that it need not be again."""
+    """The beginning of a client history whose alignment is known and need not be computed again."""
 
     last_index: int
-    """Its index."""
+    """The index of the prefix's last message."""
     position: LinkPosition
-    """Where the chains stand after it."""
+    """The position of the chains after the last message."""
     root: str
-    """Of the history's log."""
+    """The root of the history's log."""
     conversation_id: str
     is_named: bool
-    """Whether it was aligned so."""
+    """Whether the client named the conversation in the alignment."""
     own_alignment: Alignment
-    """The alignment through it (`alignment.close`); marks and omitted ranges only of what is behind `before`."""
+    """The alignment through the last message (`alignment.cut_alignment_head`), with the marks and omitted ranges after
+    `previous` only."""
     previous: AlignedPrefix | None
 
     @property
     def last_seq(self) -> int:
-        """The log message that it is."""
+        """The seq of the last message's log message."""
         return self.own_alignment.last_seq
 
     @property
     def alignment(self) -> Alignment:
-        """The alignment through it."""
+        """The alignment of the whole prefix."""
         parts, one = [self.own_alignment], self.previous
         while one is not None:
             parts.append(one.own_alignment)
@@ -90,10 +96,11 @@ class AlignedPrefix(msgspec.Struct, frozen=True):
 
 
 class ClientHistory:
-    """The log that a request brings, decoded and walked at most once.
+    """The messages of a request without its instructions. They are decoded and hashed at most once, and only when they
+    are needed.
 
     Args:
-        first_message: its first message, which has been looked at already.
+        first_message: the first message, which is decoded already.
     """
 
     def __init__(self, tenant: str, raw_messages: Sequence[bytes], first_message: Message) -> None:
@@ -108,7 +115,7 @@ class ClientHistory:
         self._prefix_digests: list[tuple[int, bytes]] | None = None
         self._landmarks: list[tuple[int, bytes]] | None = None
         self.aligned_prefix: AlignedPrefix | None = None
-        """Set where the beginning of the history is known to have been aligned."""
+        """Set if the beginning of the history is known to be aligned."""
 
     @property
     def messages(self) -> list[Message]:
@@ -120,14 +127,15 @@ class ClientHistory:
         return self._messages
 
     def decode_messages(self, from_index: int) -> list[Message]:
-        """The messages from an index on, without decoding those before."""
+        """Returns the messages from an index on. Earlier messages are not decoded."""
         if self._messages is None and from_index:
             return [Message(bytes(raw)) for raw in self.raw_messages[from_index:]]
         return self.messages[from_index:]
 
     @property
     def has_answer(self) -> bool:
-        """Whether an assistant message may be among these. The raw text is searched: a false yes costs one query."""
+        """Whether the history may contain an assistant message. The raw bytes are searched: a false yes costs one
+        query."""
         if self._has_answer is None:
             self._has_answer = ASSISTANT_MARKER in self._first_message.raw
             for raw in () if self._has_answer else self.raw_messages[1:]:
@@ -137,21 +145,25 @@ class ClientHistory:
         return self._has_answer
 
     def is_rest_new(self, index: int, *, is_named: bool) -> bool:
-        """Whether only what is new can follow a message: no answer, but for one at the end, which the model is to go
-        on from. Of a conversation that the client named, several user messages may be old, too: clients that summarize
-        keep their users' messages."""
+        """Returns whether all messages after an index can be new to the log: no assistant message follows, but for one
+        at the end, which is a prefill.
+
+        If the client named the conversation, at most one user message may follow: clients that summarize keep their
+        users' messages, so several may be old ones.
+        """
         rest = self.decode_messages(index + 1)
         user_count = sum(message.role == "user" for message in rest) if is_named else 0
         return user_count < 2 and not any(message.role == "assistant" for message in rest[:-1])
 
     async def build_anchor_digests(self) -> list[bytes]:
-        """The digests by which the newest answers of the history are found, the newest first."""
+        """Returns the digests by which the newest answers of the history are found, the newest first."""
         digests: list[bytes] = []
         (first, positions), messages = await self.compute_newest_positions(), self.messages
         for index in reversed(range(len(messages))):
             if messages[index].role != "assistant":
                 continue
             if index < first:
+                # The newest answers are in the known aligned prefix: the positions before its end are needed after all.
                 first, positions = 0, await self.compute_positions()
             answer = build_alignment_element(messages[index])
             question = build_alignment_element(messages[index - 1]) if index else None
@@ -164,7 +176,7 @@ class ClientHistory:
 
     @property
     def raw_prefix_digests(self) -> list[tuple[int, bytes]]:
-        """Of its raw prefixes, the whole last; none of a short history, which is recognised as quickly by its links."""
+        """Digests of the history's raw prefixes; the last one is of the whole history. Empty for a short history."""
         if self._prefix_digests is None:
             self._prefix_digests = (
                 compute_prefix_digests(self.raw_messages, self._tenant)
@@ -175,7 +187,8 @@ class ClientHistory:
 
     @property
     def landmarks(self) -> list[tuple[int, bytes]]:
-        """Digests of its prefixes of each so many messages, but for those that nearly all of it is in."""
+        """Digests of the history's prefixes at each multiple of `LANDMARK_MESSAGES`, without prefixes that nearly the
+        whole history is in."""
         if self._landmarks is None:
             raw_messages = self.raw_messages[: max(0, len(self.raw_messages) - LANDMARK_MESSAGES)]
             self._landmarks = compute_interval_prefix_digests(raw_messages, self._tenant, LANDMARK_MESSAGES)
@@ -183,18 +196,19 @@ class ClientHistory:
 
     @property
     def history_digest(self) -> bytes | None:
-        """Under which it is remembered whole, if it is long enough for that."""
+        """The digest under which the whole history is remembered; None if the history is short."""
         digests = self.raw_prefix_digests
         return digests[-1][1] if digests else None
 
     async def compute_positions(self) -> list[LinkPosition]:
-        """Where the chains stand after each message; off the event loop when that takes long."""
+        """Returns the position of the chains after each message. A long history is hashed in a thread."""
         if self._positions is None:
             self._positions = await self._compute_chain(self.messages, self.start_position)
         return self._positions
 
     async def compute_newest_positions(self) -> tuple[int, list[LinkPosition]]:
-        """The same from the checkpoint on, and the index of the first of these."""
+        """Returns the index of the known aligned prefix's last message, and the position of the chains after that
+        message and each later one."""
         aligned_prefix = self.aligned_prefix
         if aligned_prefix is None or self._positions is not None:
             return 0, await self.compute_positions()
@@ -212,20 +226,20 @@ class ClientHistory:
         return list(iterate_link_positions(messages, start))
 
     async def find_root(self) -> str:
-        """The root of its log."""
+        """Returns the root of the history's log."""
         if self.aligned_prefix is not None:
             return self.aligned_prefix.root
         return compute_log_root(self._tenant, self.start_position, await self.compute_positions())
 
     @property
     def is_long(self) -> bool:
-        """Whether work on each of its messages belongs off the event loop."""
+        """Whether work on every message must be done in a thread."""
         return count_message_bytes(self.messages) >= LONG_HISTORY_BYTES
 
 
 def split_instructions(request: ChatRequest) -> tuple[tuple[Message, ...], ClientHistory]:
-    """Leading system and developer messages, and the log after them, which is never empty: the last message belongs
-    to it whatever its role."""
+    """Splits a request into its instructions (the leading system and developer messages) and its client history. The
+    history is never empty: the last message belongs to it, whatever its role."""
     raw_messages, tenant = request.raw_messages, request.caller.tenant
     instructions: list[Message] = []
     for index, raw in enumerate(raw_messages):
@@ -237,16 +251,16 @@ def split_instructions(request: ChatRequest) -> tuple[tuple[Message, ...], Clien
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):
-    """How far into a request's log a stored message reaches: `stored_match` is its message `index`."""
+    """How far the stored messages reach into a client history: message `index` of the history is `stored_match`."""
 
     index: int
     stored_match: LinkMatch
     is_aligned: bool = False
-    """Whether each message of the history up to there is the log message of the same number."""
+    """Whether the index of each message up to there is its seq."""
     is_shared_head: bool = False
-    """Whether conversations of other families end with the very same log."""
+    """Whether conversations of several families end with this message after the same log."""
     is_shared_message: bool = False
-    """Whether conversations of other families have stored the same message after the same log."""
+    """Whether conversations of several families have this message after the same log."""
 
     @property
     def is_head(self) -> bool:
@@ -255,7 +269,7 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
 
 class PrefixSearch:
-    """Looks up how far a tenant's stored messages reach into a request's log."""
+    """Finds how far a tenant's stored messages reach into a client history."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -268,8 +282,8 @@ class PrefixSearch:
         rest: Sequence[Message],
         prefix_count: int,
     ) -> PrefixMatch | None:
-        """The deepest stored message behind `prefix_count` remembered ones; None where only the whole search can
-        tell."""
+        """Returns the last stored message that the history reaches after `prefix_count` remembered messages. Returns
+        None if only a search over the whole history can decide."""
         positions = [remembered_prefix.position, *iterate_link_positions(rest, remembered_prefix.position)]
         matches = await self._find_matches(
             request,
@@ -282,6 +296,8 @@ class PrefixSearch:
             [match for match in matches if not match.by_skeleton], positions, first_index=prefix_count - 1
         )
         by_skeleton = _find_deepest_by_skeleton([match for match in matches if match.by_skeleton], positions)
+        # In the next three cases the memory of the prefix is out of date: a message moved, the client changed messages
+        # meanwhile, or the skeleton reaches further than the links.
         if by_link is None or by_link.stored_match.message.seq != by_link.index + remembered_prefix.seq_shift:
             return None
         if by_link.stored_match.conversation.state.get(REWRITE_MARK, 0) != remembered_prefix.rewrite_mark:
@@ -293,12 +309,11 @@ class PrefixSearch:
     async def search_history(
         self, request: ChatRequest, named_conversation: Conversation | None, client_history: ClientHistory
     ) -> PrefixMatch | None:
-        """The deepest stored message that the chain, then the skeleton reaches.
+        """Returns the last stored message that the history reaches, by the chain of links, then by the skeleton.
 
         Args:
-            named_conversation: the conversation that the client says it is. It may have another root than its log: one
-            that was
-                begun before anything was said.
+            named_conversation: the conversation that the client names. Its root can differ from the root of its log, if
+                it was created before its first message.
         """
         first, positions = await client_history.compute_newest_positions()
         links = [position.link for position in positions]
@@ -320,12 +335,13 @@ class PrefixSearch:
         if by_skeleton is None or (by_link is not None and by_link.index >= by_skeleton.index):
             if by_link is None:
                 return None
-            # Behind a checkpoint an alignment is as cheap as to look whether each message has its own place.
+            # After a known aligned prefix, an alignment costs no more than checking that each index equals its seq.
             return (
                 _mark_shared(by_link, matches)
                 if first
                 else _mark_aligned(by_link, matches, positions, client_history.start_position)
             )
+        # The skeleton skips tool traffic. From the matched message on, the links may match again and reach further.
         rest = client_history.messages[by_skeleton.index + 1 :]
         if rest:
             matched_message = by_skeleton.stored_match.message
@@ -350,9 +366,12 @@ class PrefixSearch:
         skeletons: Sequence[bytes],
         named_conversation: Conversation | None,
     ) -> list[LinkMatch]:
-        """As `Store.find`, but for conversations of other end users: these say nothing of whose a place is. Where the
-        client named a conversation, only that one and its branches count: others may begin with the same words. Chat
-        UIs ask several models under one id, which means the last of these conversations: the others have none."""
+        """Returns the store's matches (`Store.find_link_matches`) without conversations of other end users.
+
+        If the client named a conversation, only that one and its branches count: other conversations may begin with the
+        same words. A chat UI asks several models under one id. The id points to the last of these conversations, and
+        the others have no id, so conversations without an id count for chat UIs, too.
+        """
         matches = await self._store.find_link_matches(
             tenant=request.caller.tenant,
             root=root,
@@ -369,13 +388,13 @@ class PrefixSearch:
 
 
 def _may_mean_conversation(request: ChatRequest, found: Conversation, named_conversation: Conversation) -> bool:
-    """Whether a client that named one conversation may mean another."""
+    """Returns whether a client that named one conversation may mean another."""
     is_same_family = found.lineage_with_self[0][0] == named_conversation.lineage_with_self[0][0]
     return is_same_family or (request.is_chat_ui and found.external_id is None)
 
 
 def compute_log_root(tenant: str, start_position: LinkPosition, positions: Sequence[LinkPosition]) -> str:
-    """The root of a log: by its first message that the chain does not look through."""
+    """Returns the root of a log: that of its first message that the chain does not skip."""
     for position in positions:
         if position.link != start_position.link:
             return compute_family_root(tenant, position.link)
@@ -388,9 +407,9 @@ def _mark_aligned(
     positions: Sequence[LinkPosition],
     start_position: LinkPosition,
 ) -> PrefixMatch:
-    """A reach by links, with what else is known of it."""
+    """Returns a match by links, with `is_aligned` and what other families have of the message."""
     links = [start_position.link, *(position.link for position in positions[: prefix_match.index + 1])]
-    # A message that the chain looks through may stand elsewhere in the log.
+    # The chain skips some messages: their link equals the one before. Such a message may have another place in the log.
     is_aligned = prefix_match.stored_match.message.seq == prefix_match.index and all(
         one != next_one for one, next_one in pairwise(links)
     )
@@ -398,7 +417,7 @@ def _mark_aligned(
 
 
 def _mark_shared(prefix_match: PrefixMatch, matches: Sequence[LinkMatch]) -> PrefixMatch:
-    """A reach, with what conversations of other families have of the matched message."""
+    """Returns a match with `is_shared_head` and `is_shared_message`."""
     match = prefix_match.stored_match
     equal_matches = [
         one
@@ -419,7 +438,7 @@ def _mark_shared(prefix_match: PrefixMatch, matches: Sequence[LinkMatch]) -> Pre
 def _find_deepest_matches(
     matches: Sequence[LinkMatch], positions: Sequence[LinkPosition], first_index: int
 ) -> tuple[PrefixMatch | None, PrefixMatch | None]:
-    """The deepest stored message by the chain of links, and by the skeleton."""
+    """Returns the last stored message that the history reaches by links, and the last by skeleton."""
     by_link = _find_deepest_by_link(
         [match for match in matches if not match.by_skeleton], positions, first_index=first_index
     )
@@ -430,10 +449,11 @@ def _find_deepest_matches(
 def _find_deepest_by_link(
     matches: Sequence[LinkMatch], positions: Sequence[LinkPosition], *, first_index: int
 ) -> PrefixMatch | None:
-    """The stored message furthest along the request's chain; `matches` lists equals in order of preference.
+    """Returns the stored message that is furthest along the request's chain. `matches` lists equal ones in order of
+    preference.
 
-    Messages that the chain looks through share their link with the one before. Where several of the request's have
-    it, the one at the stored message's own place is meant, so that those behind it count as new.
+    A message that the chain skips has the same link as the one before it. If several of the request's messages have the
+    link, the one whose index is the stored message's seq is taken, so that the messages after it count as new.
     """
     indexes_by_link: dict[bytes, list[int]] = {}
     for index, position in enumerate(positions, start=first_index):

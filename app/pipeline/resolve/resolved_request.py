@@ -1,4 +1,5 @@
-"""Where a request belongs: the conversation it means, and what it adds to its log."""
+"""The result of the resolver: a request's conversation, and what the request adds to its log. Also the keys of a
+conversation's state and marks, and how a branch inherits both."""
 
 from __future__ import annotations
 
@@ -20,71 +21,77 @@ from app.pipeline.view.view_state import LAST_VIEWS
 from app.store.contract import Lease, LogAppend
 
 UNANSWERED_MESSAGES, OPEN_TOOL_CALLS = "pending", "calls_open"
-"""`Conversation.state`: how many of the last messages have no answer yet; whether a tool result may come next."""
+"""`Conversation.state`: how many of the last messages have no answer yet; whether the next message may be a tool
+result."""
 PINS, REDACTED = "pins", "redacted"
-"""`Conversation.marks`: pinned rounds; the seqs of messages that were deleted or erased."""
+"""`Conversation.marks`: the pinned rounds; the seqs of messages that were deleted or erased."""
 REWRITE_MARK = "rewritten"
-"""`Conversation.state`: whether the client has ever shown a message otherwise than it was said."""
+"""`Conversation.state`: one more than the seq from which the client's last change holds. The key is missing if the
+client has never shown a message in other words than the log has."""
 END_USER = "end_user"
-"""`Conversation.state`: a digest of the application's name for the end user that the first request named."""
+"""`Conversation.state`: a digest of the end user's name, as the conversation's first request gave it."""
 FIRST_REQUEST_MESSAGES = "brought"
-"""`Conversation.state`: how many messages the first request brought. Nobody was answered here before them."""
+"""`Conversation.state`: how many messages the first request had. The gateway gave no answer before them."""
 STORED_INSTRUCTIONS = "instructions"
-"""`Conversation.state`: leading system messages that an appending client sent once."""
+"""`Conversation.state`: the leading system messages that an appending client sent once."""
 
 
 NO_CONVERSATION_HINTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ResolvedRequest(msgspec.Struct, frozen=True):
-    """A request in its place: the conversation as it stands, and what the request adds to it."""
+    """A request with its conversation, and what the request adds to the conversation's log."""
 
     conversation: Conversation
-    """As stored; the one to be created where `creates`. Its log ends where this request's new messages begin."""
+    """The stored conversation, or the one to create if `creates_conversation`. Its log ends where the request's new
+    messages begin."""
     creates_conversation: bool
     new_messages: tuple[LogMessage, ...]
     instructions: tuple[Message, ...]
     instructions_tokens: int
     client_messages: Sequence[bytes] | None
-    """The client history, instructions aside; None where it is not to be sent: the client sent only what is new, or
-    the log has messages that were erased."""
+    """The client history without instructions. None if the client history is not to be sent upstream: the client sent
+    new messages only, or messages of the log were erased."""
     has_missing_results: bool = False
-    """Whether tool calls in `client_log` have no result."""
+    """Whether tool calls in the client history have no result."""
     log_seqs: tuple[int, ...] | None = None
-    """For each message of `client_log` its log message, -1 where it has none; None where they are the same."""
+    """For each message of the client history, the seq of its log message, or -1 if it has none. None if message i of
+    the client history is message i of the log."""
     client_versions: ClientVersions = NO_VERSIONS
-    """What the client shows in the place of log messages."""
+    """The texts that the client shows in the place of log messages."""
     new_versions: tuple[ClientVersion, ...] = ()
-    """Those of them that this request brings."""
+    """Those of `client_versions` that come with this request."""
     is_stored: bool = True
     """Whether this turn is stored."""
     is_degraded: bool = False
     needs_store: bool = False
-    """Without the store the request is refused: an append, or any request where that is configured."""
+    """Whether the request is refused if the store is unavailable: an append, or every request if the settings say so.
+    """
     is_append: bool = False
     lease: Lease | None = None
     assigns_external_id: bool = False
-    """The client's own id is to mean this conversation once it is stored."""
+    """Whether the client's own id must point to this conversation once the turn is stored."""
     external_id: str | None = None
     """The client's own id."""
     is_first_request: bool = False
-    """The conversation began with this request."""
+    """Whether the conversation begins with this request."""
     stored_answer: LogMessage | None = None
-    """The stored answer, where the client's own retry asks again what was answered meanwhile."""
+    """The answer from the log, if this request is a retry that was answered meanwhile."""
     new_messages_tokens: int = 0
-    """Of the new messages, once they are stored."""
+    """Tokens of the new messages, set once they are stored."""
     last_new_message: Message | None = None
-    """The last of the new messages, once they are stored: an assistant's is a prefill, the beginning of the answer."""
+    """The last new message, set once it is stored. If it is an assistant message, it is a prefill: the beginning of the
+    answer."""
     changed_pins: Sequence[Mapping[str, Any]] | None = None
-    """The conversation's pinned rounds, where this request changes them."""
+    """The conversation's pinned rounds, if this request changes them."""
     conversation_hints: Mapping[str, str] = NO_CONVERSATION_HINTS
-    """The client's own ids for what the request belongs to."""
+    """Ids that the client sends for its own purposes, such as a session id."""
     request_digest: str | None = None
-    """Stored with the answer, for retries."""
+    """The digest of the request, which is stored with the answer so that a retry is recognised."""
     history_digest: bytes | None = None
-    """Digest under which the whole client log is remembered for the fast path."""
+    """The digest under which the prefix cache remembers the whole client history."""
     pending_write: PendingWrite | None = None
-    """Its question, where that is not stored yet and the answer's write takes it along."""
+    """The delayed write of the question, if the answer's write is to include it."""
 
     @property
     def is_aligned(self) -> bool:
@@ -97,29 +104,30 @@ class ResolvedRequest(msgspec.Struct, frozen=True):
 
     @property
     def log_tokens(self) -> int:
-        """Tokens of the log as the client shows it."""
+        """Tokens of the log, with the client's versions in the place of the messages."""
         total = self.new_messages[-1].tokens_total if self.new_messages else self.conversation.head_tokens_total
         return total + self.client_versions.tokens_delta
 
     @property
     def is_log_empty(self) -> bool:
-        """Nothing of its log is stored yet."""
+        """Whether nothing of the log is stored yet."""
         return self.conversation.head_seq < 0
 
 
 class PendingWrite(msgspec.Struct):
-    """Messages on their way into the store.
+    """Messages whose write has begun or is delayed.
 
     Attributes:
-        resolved_request: the place of whose request they are.
-        span_name: what the write is called in traces.
-        append: None where there are none to store.
-        write_future: ends by itself, whoever waits for it; None where there is nothing to store, or it has not begun.
-        is_delayed: it begins when somebody asks for it or its time is up, unless another write takes it along.
-        answer_forms: of the answer, where it is one, in each form in which it may come back.
-        choice_positions: where the chain would stand after each choice but the first.
+        resolved_request: the request that the messages belong to.
+        span_name: the name of the write in traces.
+        append: what to store; None if there is nothing to store.
+        write_future: ends when the write has ended, even if nobody waits. None if there is nothing to store, or the
+            write has not begun.
+        is_delayed: the write begins when its result is needed or its delay is over, unless another write includes it.
+        is_on_branch: the messages went to a new branch, because another request wrote to the conversation first.
+        answer_forms: the alignment elements of an answer, one for each form in which a client may send it back.
+        choice_positions: the position of the chain after each choice but the first.
         question: the message that the answer answers.
-        is_on_branch: they became a branch, because somebody else was first where they were to go.
     """
 
     resolved_request: ResolvedRequest
@@ -134,29 +142,31 @@ class PendingWrite(msgspec.Struct):
 
 
 def has_client_versions(conversation: Conversation) -> bool:
-    """Whether a client shows messages of a conversation otherwise than they were said."""
+    """Returns whether the client shows messages of a conversation in other words than the log has."""
     return bool(conversation.state.get(REWRITE_MARK))
 
 
 def build_end_user_state(request: ChatRequest) -> Mapping[str, Any]:
-    """What a new conversation keeps of the end user that its first request names: a digest, which tells nobody."""
+    """Returns the state of a new conversation for the end user of its first request: a digest, which does not reveal
+    the name."""
     end_user = request.end_user
     return {END_USER: end_user} if end_user is not None else {}
 
 
 def has_other_end_user(request: ChatRequest, conversation: Conversation) -> bool:
-    """Whether request and conversation both name an end user, and not the same."""
+    """Returns whether request and conversation name two different end users."""
     stored_end_user = conversation.state.get(END_USER)
+    # A request or a conversation without an end user matches every end user: most clients never send one.
     return stored_end_user is not None and request.end_user is not None and request.end_user != stored_end_user
 
 
 def mark_unstored(resolved_request: ResolvedRequest) -> ResolvedRequest:
-    """A turn that is answered without being stored, since the store is away."""
+    """Returns the request as one that is answered without being stored, because the store is unavailable."""
     return replace(resolved_request, is_stored=False, is_degraded=True, pending_write=None)
 
 
 def build_branch_state(state: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
-    """What of a conversation's state holds for a branch that shares its log through `last_seq`."""
+    """Returns the part of a conversation's state that is valid for a branch that shares its log through `last_seq`."""
     shared = {name: value for name, value in state.items() if name not in (UNANSWERED_MESSAGES, OPEN_TOOL_CALLS)}
     if LAST_VIEWS in shared:
         views = {key: msgspec.convert(stored, LastView) for key, stored in shared[LAST_VIEWS].items()}
@@ -169,7 +179,7 @@ def build_branch_state(state: Mapping[str, Any], last_seq: int) -> dict[str, Any
 
 
 def build_branch_marks(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any]:
-    """What of a conversation's marks holds for a branch that shares its log through `last_seq`."""
+    """Returns the part of a conversation's marks that is valid for a branch that shares its log through `last_seq`."""
     shared = dict(marks)
     if PINS in shared:
         shared[PINS] = [pin for pin in shared[PINS] if pin["to_seq"] <= last_seq + 1]
@@ -179,7 +189,7 @@ def build_branch_marks(marks: Mapping[str, Any], last_seq: int) -> dict[str, Any
 
 
 def build_branch_lineage(parent: Conversation, last_seq: int) -> tuple[tuple[str, int], ...]:
-    """The lineage of a branch that shares its parent's log through `last_seq`."""
+    """Returns the lineage of a branch that shares its parent's log through `last_seq`."""
     shared = []
     for conversation_id, upto_seq in parent.lineage_with_self:
         shared.append((conversation_id, min(upto_seq, last_seq)))

@@ -1,4 +1,4 @@
-"""Messages that their client sends once more: what of them is stored already."""
+"""Detects which of a request's messages an earlier attempt has stored already."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.store.contract import Store
 
 
 class RetryDetector:
-    """Recognises what an earlier attempt has stored, at the end of a conversation's log."""
+    """Compares a request's messages with the end of a conversation's log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def is_unanswered_retry(self, conversation: Conversation, messages: Sequence[Message]) -> bool:
-        """Whether the log ends with exactly these messages, stored by an attempt that got no answer."""
+        """Returns whether the log ends with exactly these messages, stored by an attempt that got no answer."""
         count = len(messages)
         if not count or int(conversation.state.get(UNANSWERED_MESSAGES, 0)) < count:
             return False
@@ -27,8 +27,12 @@ class RetryDetector:
         return _are_equal_messages(log_tail, messages)
 
     async def count_repeated_messages(self, conversation: Conversation, messages: Sequence[Message]) -> int:
-        """How many of these messages, an answer last among them, stand at the end of the log; behind them may stand
-        what an attempt stored that got no answer. Agents send all of a run after each call of a tool."""
+        """Returns how many of the first messages of a request, up to and including an assistant message, are the end of
+        the log.
+
+        Agents send all messages of a run again after each tool call. After the repeated messages, the log may have
+        messages that an attempt without an answer stored.
+        """
         unanswered_counts = {0, min(int(conversation.state.get(UNANSWERED_MESSAGES, 0)), len(messages))}
         answer_indexes = [index for index, message in enumerate(messages) if message.role == "assistant"]
         if not answer_indexes:
@@ -39,6 +43,7 @@ class RetryDetector:
             for entry in await self._store.read_log(conversation, first_seq, conversation.head_seq + 1)
         ]
         sent_bytes = [_canonical_bytes(message) for message in messages[: answer_indexes[-1] + 1]]
+        # The longest repetition counts, so the comparison begins with the last assistant message.
         for count in (index + 1 for index in reversed(answer_indexes)):
             for unanswered_count in unanswered_counts:
                 start = len(log_bytes) - unanswered_count - count
@@ -48,7 +53,8 @@ class RetryDetector:
 
 
 def _are_equal_messages(entries: Sequence[LogMessage], messages: Sequence[Message]) -> bool:
-    """By canonical form; by text where the chain looks through a message."""
+    """Compares messages by their canonical form. A message without a canonical form (the chain skips it) is compared by
+    its bytes."""
     return [_canonical_bytes(entry.message) for entry in entries] == [_canonical_bytes(message) for message in messages]
 
 

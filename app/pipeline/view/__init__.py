@@ -1,1 +1,1 @@
-"""The view that the model gets: plan, messages, pins and quotations."""
+"""Builds the view that the model gets: plan, messages, pins and quotations."""

@@ -1,4 +1,5 @@
-"""Messages that a client pins: always shown word for word, whole rounds at a time, and kept with the conversation."""
+"""Pins: messages that a client marks so that every view shows them word for word. A pin covers a whole round and is
+stored with the conversation."""
 
 from __future__ import annotations
 
@@ -21,27 +22,29 @@ from app.pipeline.token_counting import MessageCounter
 from app.store.contract import Store
 
 MAX_ROUND_MESSAGES: Final = 128
-"""How far back the call of a pinned result is looked for."""
+"""How many messages before a pinned tool result are searched for its call."""
 
 
 class PinUpdater:
-    """Finds what a request pins."""
+    """Adds the pins of a request to its conversation."""
 
     def __init__(self, *, store: Store, message_counter: MessageCounter) -> None:
         self._store = store
         self._message_counter = message_counter
 
     async def apply_request_pins(self, request: ChatRequest, resolved_request: ResolvedRequest) -> ResolvedRequest:
-        """The place with what the request pins among the conversation's pins. Indexes are those of `messages`.
+        """Returns the request with its pins added to the conversation's pins. A pin is given by an index into
+        `messages`.
 
         Raises:
-            InvalidRequest: there is no such message, or it is one whose place in the stored log is not known.
-            StoreUnavailable: the call of a pinned result cannot be read.
+            InvalidRequest: there is no such message, or its place in the log is not known.
+            StoreUnavailable: the call of a pinned tool result cannot be read.
         """
         if not request.pin_indexes and not resolved_request.conversation.marks.get(PINS):
             return resolved_request
         pins = {pin.from_seq: pin for pin in decode_pins(resolved_request.conversation.marks)}
         stored_pins = dict(pins)
+        # Before the request's own pins: a pinned tool call and its new results are one round.
         pins |= {pin.from_seq: pin for pin in await self._extend_pins_by_results(resolved_request, list(pins.values()))}
         for index in request.pin_indexes:
             seq = _find_seq(index, request, resolved_request)
@@ -59,7 +62,7 @@ class PinUpdater:
         )
 
     async def find_round(self, resolved_request: ResolvedRequest, seq: int) -> Pin:
-        """The round that a message is part of: a call with all its results, or the message alone."""
+        """Returns a pin for the round of a message: a tool call with all its results, or the message alone."""
         neighbors = await self._read_neighbors(resolved_request, seq)
         first = last = seq
         while neighbors[first].role in TOOL_RESULT_ROLES and first - 1 in neighbors:
@@ -71,7 +74,8 @@ class PinUpdater:
         return Pin(first, last + 1, tokens)
 
     async def _read_neighbors(self, resolved_request: ResolvedRequest, seq: int) -> dict[int, Message]:
-        """The messages of the log about a place, from the store where the client did not send them."""
+        """Returns the log messages around a seq, by seq. They are read from the store if the client did not send
+        them."""
         first = max(0, seq - MAX_ROUND_MESSAGES)
         end = min(resolved_request.next_seq, seq + MAX_ROUND_MESSAGES)
         if resolved_request.is_aligned and resolved_request.client_messages is not None:
@@ -87,7 +91,7 @@ class PinUpdater:
         }
 
     async def _extend_pins_by_results(self, resolved_request: ResolvedRequest, pins: Sequence[Pin]) -> list[Pin]:
-        """Pins of calls whose results come with this request."""
+        """Returns the pins of tool calls at the log's end, extended by the results that come with this request."""
         results = []
         for entry in resolved_request.new_messages:
             if entry.message.role not in TOOL_RESULT_ROLES:
@@ -104,16 +108,17 @@ class PinUpdater:
 
 
 def decode_pins(marks: Mapping[str, Any]) -> tuple[Pin, ...]:
-    """The pinned rounds of a conversation by its marks, in the order of its log."""
+    """Returns the pinned rounds in a conversation's marks, in the order of the log."""
     stored = marks.get(PINS)
     return msgspec.convert(stored, tuple[Pin, ...]) if stored else ()
 
 
 def select_fitting_pins(pins: Sequence[Pin], policy: ContextPolicy, budget: Budget) -> tuple[Pin, ...]:
-    """The newest pins within their share of the window, in the order of the log: a smaller model has room for fewer.
-    By our raw count: what was learned of a provider neither refuses nor drops a pin."""
+    """Returns the newest pins that fit the policy's share of the window, in the order of the log. A smaller model has
+    room for fewer pins."""
     if not pins:
         return ()
+    # In raw tokens: whether a pin fits must not change when the calibration learns.
     remaining_tokens = int(budget.window * policy.pin_ratio)
     fitting_pins: list[Pin] = []
     for pin in reversed(pins):
@@ -127,19 +132,20 @@ def select_fitting_pins(pins: Sequence[Pin], policy: ContextPolicy, budget: Budg
 def check_request_pins(
     request: ChatRequest, resolved_request: ResolvedRequest, policy: ContextPolicy, budget: Budget
 ) -> None:
-    """Refuse pins that would take more than their share.
+    """Refuses the pins of a request if all pins together exceed their share of the window.
 
     Raises:
-        InvalidRequest: they would.
+        InvalidRequest: the pins exceed their share.
     """
     if request.pin_indexes:
         check_pin_share(decode_pins(resolved_request.conversation.marks), policy, budget, param="context.pin")
 
 
 def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget, *, param: str) -> None:
-    """
+    """Refuses pins that exceed their share of the window.
+
     Raises:
-        InvalidRequest: these pins would take more than their share.
+        InvalidRequest: the pins exceed their share.
     """
     if select_fitting_pins(pins, policy, budget) == pins:
         return
@@ -156,7 +162,7 @@ def check_pin_share(pins: tuple[Pin, ...], policy: ContextPolicy, budget: Budget
 
 
 def _find_seq(index: int, request: ChatRequest, resolved_request: ResolvedRequest) -> int | None:
-    """Where in the log a message of the request stands; None for instructions, which are always shown."""
+    """Returns the seq of a message of the request. Returns None for instructions, which every view shows."""
     if index >= len(request.raw_messages):
         raise _make_pin_error(index, f"there are {len(request.raw_messages)} messages")
     if all(Message(bytes(raw)).role in INSTRUCTION_ROLES for raw in request.raw_messages[: index + 1]):

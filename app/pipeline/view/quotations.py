@@ -1,7 +1,8 @@
-"""Old messages that bear on the newest one, quoted next to it when part of the log is not shown.
+"""Quotations: old messages that the newest user message asks for, shown next to it when the view hides part of the log.
 
-What was quoted for an earlier message stays where it is until the boundary moves or there is no room: the next view
-begins with the bytes of this one. Each user message is searched for once, however many rounds its turn takes.
+A quotation for an earlier message stays in its place until the boundary moves or there is no room, so that the next
+view begins with the same bytes as this one. Each user message is searched for once, however many rounds its turn takes
+(docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from app.store.search.term_ranking import rank_search_hits
 log = logging.getLogger(__name__)
 
 MAX_CANDIDATES: Final = 32
-"""How many messages a search may bring up, besides those next to them."""
+"""The most messages that a search returns, without their neighbours."""
 MAX_QUESTION_CHARS: Final = 4_000
-"""Of the newest message, what is searched for: the end of a long one, where the question stands."""
+"""How many characters of the newest message are searched for. Of a longer message the end is used, where the question
+usually stands."""
 MAX_INDEXED_IN_TURN: Final = 256
-"""Messages that may be indexed on the way of a turn (about a millisecond for each); more are in the background."""
+"""The most messages that are indexed during a turn, at about one millisecond each. More messages are indexed in the
+background."""
 MIN_ROOM_SHARE: Final = 1 / 2
 MIN_ROOM_TOKENS: Final = 256
-"""With less than this left of the room, a new quotation takes the place of the old ones: what is asked now counts for
-more than that the prompt cache need not read again what follows them."""
+"""If less room than this is left, a new quotation replaces the old ones: the present question matters more than the
+prompt cache, which must read what follows the old quotations again."""
 
 
 class QuotationBuilder:
@@ -62,8 +65,10 @@ class QuotationBuilder:
         self._message_counter = message_counter
 
     async def add_quotations(self, turn: Turn, view: View) -> View:
-        """The view with what bears on its newest user message. Where the store is away, the view as it is."""
+        """Adds quotations for the newest user message to a view. If the store is unavailable, only the earlier
+        quotations are kept."""
         plan = view.plan
+        # Nothing to quote if the view shows the whole log.
         if (
             not plan.boundary_seq
             or not turn.resolved_request.is_stored
@@ -76,6 +81,7 @@ class QuotationBuilder:
             try:
                 quotations = await self._add_newest_quotation(turn, view, quotations, newest_user_message)
             except StoreUnavailable as error:
+                # An answer without quotations is better than none.
                 log.warning("old messages could not be searched: %s", error.message)
         prompt_tokens = plan.prompt_tokens + sum(one.tokens for one in quotations)
         plan = replace(plan, quotations=quotations, prompt_tokens=prompt_tokens)
@@ -86,10 +92,10 @@ class QuotationBuilder:
     async def _add_newest_quotation(
         self, turn: Turn, view: View, kept_quotations: tuple[Quotation, ...], newest_user_message: LogMessage
     ) -> tuple[Quotation, ...]:
-        """The quotations for the newest message beside those that are kept, or in their place where they leave little
-        room.
+        """Returns the quotations with one for the newest message added. If the earlier quotations leave little room,
+        the new one replaces them.
 
-        A message for which nothing is quoted is noted too, so that it is not searched for again.
+        If nothing is quoted for a message, an empty quotation is stored, so that the message is not searched for again.
         """
         room_tokens = _compute_room_tokens(turn, view)
         remaining_tokens = room_tokens - sum(one.tokens for one in kept_quotations)
@@ -104,6 +110,7 @@ class QuotationBuilder:
         if view.plan.anchor_seq is not None:
             shown_seqs.add(view.plan.anchor_seq)
         quoted_seqs = {passage.seq for one in kept_quotations for passage in one.passages if not passage.spans}
+        # In a thread: scoring the sentences of long candidates would block the event loop.
         new_quotation = await asyncio.to_thread(
             choose_quotation,
             question,
@@ -119,9 +126,11 @@ class QuotationBuilder:
     async def _find_candidates(
         self, resolved_request: ResolvedRequest, question: str, before_seq: int
     ) -> Sequence[SearchHit]:
-        """What a search brings up; where much is still to be indexed, what the client sent is looked through."""
+        """Searches the log for the question. If many messages are not indexed yet, the client's own messages are
+        searched instead."""
         conversation = resolved_request.conversation
         terms = extract_question_terms(question)
+        # Nothing is stored, so the index is empty: the search runs over the messages of the request.
         if resolved_request.is_log_empty:
             entries = [entry for entry in resolved_request.new_messages if entry.seq < before_seq]
             return await asyncio.to_thread(search_unstored_messages, entries, terms)
@@ -145,16 +154,17 @@ class QuotationBuilder:
 
 
 def _may_be_quoted(entry: LogMessage, turn: Turn, view: View) -> bool:
-    """Whether the policy allows it where the client leaves a message out. A note that it has taken back never comes
-    again."""
+    """Returns whether a message that the client leaves out may be quoted: the policy must allow it, and the message
+    must not be an instruction. An instruction that the client has taken back is never shown again."""
     if entry.seq not in view.outline.omitted_seqs:
         return True
     return turn.policy.restore == "quotes" and entry.message.role not in INSTRUCTION_ROLES
 
 
 def keep_last_quotations(view: View) -> tuple[Quotation, ...]:
-    """What the last view quoted, while it began at the same place. Where there is no room for it any more it goes, and
-    is not looked for again: a view that grows would quote less with every round."""
+    """Returns the quotations of the last view, if this view has the same boundary. If there is no room for them, empty
+    quotations stand in their places, so that they are not searched for again: otherwise a growing view would quote less
+    with every round."""
     plan, last_view = view.plan, view.outline.last_view
     if last_view.boundary != plan.boundary:
         return ()
@@ -166,7 +176,7 @@ def keep_last_quotations(view: View) -> tuple[Quotation, ...]:
 
 
 def find_newest_user_message(resolved_request: ResolvedRequest, view: View) -> LogMessage | None:
-    """The last user message, if it is known without asking the store."""
+    """Returns the last user message, if it is known without a read of the store."""
     known_messages = [*(view.outline.tail or ()), *resolved_request.new_messages]
     found = next((entry for entry in reversed(known_messages) if entry.message.role == "user"), None)
     if found is not None or not resolved_request.is_aligned or resolved_request.client_messages is None:
@@ -179,12 +189,12 @@ def find_newest_user_message(resolved_request: ResolvedRequest, view: View) -> L
 
 
 def _make_client_message(seq: int, raw: bytes) -> LogMessage:
-    """A message as the client sent it, with nothing known of it but its place."""
+    """Returns a message of the client as a log message of which only the seq is known."""
     return LogMessage(seq, Message(bytes(raw)), b"", b"", False, 0, 0, False)
 
 
 def search_unstored_messages(entries: Sequence[LogMessage], terms: Sequence[str]) -> list[SearchHit]:
-    """What a search would find in a log of which nothing is stored yet."""
+    """Returns what a search would find in messages that are not stored yet."""
     term_set = frozenset(terms)
     by_seq = {entry.seq: entry for entry in entries}
     terms_by_seq = {seq: term_set.intersection(extract_message_terms(entry.message)) for seq, entry in by_seq.items()}
@@ -192,32 +202,34 @@ def search_unstored_messages(entries: Sequence[LogMessage], terms: Sequence[str]
 
 
 def _compute_room_tokens(turn: Turn, view: View) -> int:
-    """The most that quotations may take: the policy's share of the window, and what the view leaves free."""
+    """Returns the most raw tokens that quotations may have: the policy's share of the window, but not more than the
+    view leaves free."""
     budget = view.budget
     allowed_tokens = budget.compute_raw_tokens(int(budget.window * turn.policy.recall_ratio))
     return max(0, min(allowed_tokens, budget.compute_raw_tokens(budget.limit) - view.plan.prompt_tokens))
 
 
 FIRST_BATCH_MESSAGES: Final = 64
-"""How many are read first; then as many as hold `BATCH_BYTES`, but never more than `MAX_BATCH_MESSAGES`."""
+"""How many messages the first batch has. Later batches have as many messages as fit `BATCH_BYTES`, at most
+`MAX_BATCH_MESSAGES`."""
 BATCH_BYTES: Final = 512 * 1024
 MAX_BATCH_MESSAGES: Final = 512
 MAX_REMEMBERED_CONVERSATIONS: Final = 10_000
 
 
 class MessageSearch:
-    """Searches conversations. One for each process."""
+    """Searches conversations for words, and keeps their index up to date. There is one instance for each process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._indexed_before: OrderedDict[str, int] = OrderedDict()
         self._index_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By conversation: who indexes the same one takes turns, so that none of it is done twice."""
+        """One lock for each conversation, so that no message is indexed twice at the same time."""
 
     async def find_messages(
         self, conversation: Conversation, query: str | Sequence[str], *, from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """Messages `[from_seq, before_seq)` that hold what is asked for, best first, then those beside them.
+        """Returns the messages `[from_seq, before_seq)` that match a query, best first, then their neighbours.
 
         Args:
             query: the text of a question, or terms (`conversation.search_terms`).
@@ -229,19 +241,22 @@ class MessageSearch:
         end = min(before_seq, conversation.head_seq + 1)
         if not terms or from_seq >= end:
             return []
+        # Messages are indexed when a search first needs them, not when they are stored: a turn without a search pays
+        # nothing.
         await self.index_messages(conversation, end)
         return await self._store.search_log(conversation, terms=terms, from_seq=from_seq, before_seq=end, limit=limit)
 
     async def index_messages(self, conversation: Conversation, before_seq: int) -> None:
-        """Index the messages before `before_seq` that are not indexed yet.
+        """Indexes the messages before `before_seq` that are not indexed yet.
 
         Raises:
-            StoreUnavailable: what was indexed until then is remembered, the rest is left for the next time.
+            StoreUnavailable: the batches so far are indexed, the rest is left for the next call.
         """
         await self.index_messages_until(conversation, before_seq, math.inf)
 
     async def index_messages_until(self, conversation: Conversation, before_seq: int, deadline: float) -> bool:
-        """The same until a moment of `time.monotonic`. Whether all were indexed by then, or nothing ever is."""
+        """Indexes messages as `index_messages` does, until `deadline` on the clock of `time.monotonic`. Returns whether
+        all messages are searchable."""
         if not self._store.is_fully_searchable:
             return True
         end = min(before_seq, conversation.head_seq + 1)
@@ -251,6 +266,7 @@ class MessageSearch:
             if time.monotonic() >= deadline:
                 return False
             async with lock:
+                # Read again under the lock: another task may have indexed this batch.
                 start = self.find_indexed_end(conversation)
                 stop = min(start + batch_size, end)
                 if start < stop:
@@ -261,7 +277,7 @@ class MessageSearch:
         return True
 
     def find_indexed_end(self, conversation: Conversation) -> int:
-        """The seq before which all messages are indexed, as far as this process knows."""
+        """Returns the seq before which all messages are indexed, as far as this process knows."""
         return max(conversation.indexed_before, self._indexed_before.get(conversation.id, 0))
 
     def _remember_indexed(self, conversation_id: str, before_seq: int) -> None:
@@ -271,6 +287,6 @@ class MessageSearch:
 
 
 def _compute_batch_size(entries: Sequence[LogMessage]) -> int:
-    """How many messages to read next if they are as long as these."""
+    """Returns how many messages to read next, if they are as long as these."""
     total_bytes = sum(len(entry.message.raw) for entry in entries)
     return max(1, min(MAX_BATCH_MESSAGES, BATCH_BYTES * len(entries) // max(1, total_bytes)))

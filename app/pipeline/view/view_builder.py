@@ -1,4 +1,5 @@
-"""From a recollection to the view that is sent: outline, plan, compaction, messages."""
+"""Builds the view of a turn: outline → plan → messages. The summaries that the plan uses exist already; compaction
+makes new ones elsewhere."""
 
 from __future__ import annotations
 
@@ -37,20 +38,20 @@ RawLogMessages = Mapping[int, bytes] | Sequence[bytes]
 UNTOUCHED_PLAN: Final = Plan(status="full", summaries=(), boundary=LOG_START, prompt_tokens=0, fits=True)
 NO_COMPACTION: Final[Mapping[str, Any]] = MappingProxyType({"ran": False})
 MAX_CACHED_BUDGETS: Final = 1_000
-"""Of so many budgets it is remembered what they come to."""
+"""How many budgets are cached."""
 MAX_READ_GAP_MESSAGES: Final = 2
-"""Messages this near to each other are read as one range, and those between them left aside."""
+"""Ranges with at most this many messages between them are read as one range, and the messages between are ignored."""
 CLIENT_TOOL_TYPES: Final = ("function", "custom")
-"""Types of tools whose calls come back to the client; a provider runs all others by itself."""
+"""Tools of these types are run by the client; all others by the provider."""
 PROVIDER_TOOL_FIELDS: Final = frozenset({"web_search_options", "search_parameters", "plugins"})
-"""Fields that let a provider search by itself: OpenAI, xAI, OpenRouter."""
+"""Fields that let a provider run a search itself: of OpenAI, xAI and OpenRouter."""
 LONG_TAIL_MESSAGES: Final = 1_000
 LONG_TAIL_TOKENS: Final = 32_768
-"""What is cut into rounds or shortened within a few milliseconds; longer tails are planned off the event loop."""
+"""A tail with more messages or tokens than this is planned in a thread. A shorter tail takes a few milliseconds."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One request with everything that was found out about it before planning."""
+    """A request with everything that is known of it before planning."""
 
     request: ChatRequest
     target: RouteTarget
@@ -60,7 +61,7 @@ class Turn(msgspec.Struct, frozen=True):
     summarizer_input_tokens: int
     resolved_request: ResolvedRequest
     search_tool_state: SearchToolOffer | None = None
-    """Where the model is offered the recall tool, which then is one of the request's tools."""
+    """Set if the request offers the search tool to the model."""
 
     @property
     def model_key(self) -> str:
@@ -68,12 +69,13 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def client_key(self) -> ClientKey | None:
-        """The client's own key, meant for the first provider of the model that the client asked for."""
+        """The client's own key, bound to the first provider of the model that the client asked for
+        (docs/decisions/0031)."""
         return bind_client_key(self.request.caller.authorization, self.target.deployments[0].provider)
 
     @property
     def instructions_tokens(self) -> int:
-        """The raw count to plan with: ours, and what the provider was seen to add to it."""
+        """The raw tokens of the instructions for planning: our count, and what the provider was seen to add to it."""
         calibration, own_count = self.calibration, self.resolved_request.instructions_tokens
         if not calibration.reports and not calibration.attachments:
             return own_count
@@ -81,13 +83,13 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def instructions_digest(self) -> str:
-        """Names the leading system messages and the tool schemas."""
+        """A digest of the leading system messages and the tool schemas."""
         fields = self.request.raw_fields
         schemas = {name: bytes(fields[name]) for name in SCHEMA_FIELDS & fields.keys()}
         return digest_instructions((bytes(message.raw) for message in self.resolved_request.instructions), schemas)
 
     def count_prompt(self, view: View) -> CountedPrompt:
-        """What is sent with a view, by our raw count."""
+        """Returns our raw count of the prompt that is sent with a view, for the calibration."""
         own_count = self.resolved_request.instructions_tokens
         return CountedPrompt(
             estimated_tokens=view.plan.prompt_tokens - view.outline.instructions_tokens + own_count,
@@ -99,31 +101,31 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is to be sent, and how it came about."""
+    """What is sent upstream, and how it was planned."""
 
     outline: Outline
     plan: Plan
     budget: Budget
     messages: Sequence[bytes] | None
-    """JSON text of each message; None for the client's own, untouched."""
+    """The JSON text of each message; None if the client's own messages are sent unchanged."""
     raw_log_messages: RawLogMessages | None = None
-    """JSON text of the log's messages that it shows, by seq, and perhaps of others."""
+    """The JSON text of the log messages that the view shows, by seq. It may have further messages."""
     compaction: Mapping[str, Any] = NO_COMPACTION
     is_overflow_recovered: bool = False
     warnings: tuple[str, ...] = ()
     provider_output_limit: int | None = None
-    """The longest answer beside this prompt, by what the provider said of its window."""
+    """The longest answer that fits beside this prompt, computed from the window that the provider reported."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Calibrated."""
+        """Calibrated tokens of the prompt."""
         return self.budget.calibrate_tokens(self.plan.prompt_tokens)
 
     def compute_output_limit(self, added_tokens: int = 0) -> int | None:
-        """The answer's limit to send in place of the client's; None where the client's stays.
+        """Returns the output limit to send in place of the client's; None if the client's is sent.
 
         Args:
-            added_tokens: raw count of messages behind the view.
+            added_tokens: raw tokens of messages after the view.
         """
         added_estimate = self.budget.calibrate_tokens(added_tokens)
         if self.provider_output_limit is None:
@@ -132,7 +134,7 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def uncompacted_tokens(self) -> int:
-        """What would be sent if every summary there is were used and nothing cut: calibrated."""
+        """Calibrated tokens of a prompt that uses all stored summaries and shortens nothing else."""
         outline = self.outline
         covered_tokens = outline.summaries[-1].tokens_total if outline.summaries else 0
         summary_tokens = sum(chunk.tokens for chunk in outline.summaries)
@@ -142,7 +144,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class ViewBuilder:
-    """Plans views. Reads from the store only what a view needs: chunks if there are any, and the log behind them."""
+    """Plans views and renders their messages. Reads from the store only what a view needs: summaries if there are any,
+    and the log after them."""
 
     def __init__(self, *, store: Store, message_counter: MessageCounter) -> None:
         self._store = store
@@ -151,14 +154,15 @@ class ViewBuilder:
         self._budget_cache: dict[tuple[str, int, bool, int | None, int | None], tuple[ContextPolicy, Budget]] = {}
 
     def compute_budget(self, turn: Turn, window: int | None = None, slope: float | None = None) -> Budget:
-        """The budget of a turn, or of the same turn with another window or calibration."""
+        """Returns the budget of a turn, or of the same turn with another window or slope."""
         if slope is None:
             slope = turn.calibration.slope
         budget = self._compute_uncalibrated_budget(turn, window)
         return budget if slope == budget.calibration_ratio else replace(budget, calibration_ratio=slope)
 
     def _compute_uncalibrated_budget(self, turn: Turn, provider_window: int | None) -> Budget:
-        """The budget of an uncalibrated turn: there are few, and most turns have one that was worked out before."""
+        """Returns the budget of a turn without its calibration. Such budgets are cached, because few different ones
+        exist."""
         policy, requested_output, max_input = turn.policy, turn.request.max_output_tokens, turn.window.max_input_tokens
         window, is_guess = (
             provider_window or turn.window.tokens,
@@ -170,7 +174,8 @@ class ViewBuilder:
             return cached[1]
         budget = compute_budget(policy, window=window, requested_output=requested_output)
         if is_guess:
-            budget = replace(budget, requested_output=0)  # the provider may have room for it
+            # The real window may be larger than the guess, so the requested output is left to the provider.
+            budget = replace(budget, requested_output=0)
         if max_input is not None and max_input < budget.limit:
             budget = replace(budget, limit=max_input, compaction_threshold=min(budget.compaction_threshold, max_input))
         if len(self._budget_cache) >= MAX_CACHED_BUDGETS:
@@ -186,14 +191,15 @@ class ViewBuilder:
         summarize: SummarizeMode,
         new_summaries: Sequence[Summary] = (),
     ) -> View:
-        """Plan a view and render it.
+        """Plans a view and renders its messages.
 
         Args:
-            new_summaries: chunks made for this request, whether or not the store could keep them.
+            new_summaries: summaries made for this request, whether or not the store could keep them.
 
         Raises:
-            ContextLengthExceeded: instructions and newest message alone do not fit, by the lowest count there may be.
-            StoreUnavailable: the log or its chunks are needed and cannot be read.
+            ContextLengthExceeded: the instructions and the newest message alone do not fit, even by the lowest possible
+                count.
+            StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request = turn.resolved_request
         view = _discount_cut_attachments(
@@ -201,9 +207,12 @@ class ViewBuilder:
         )
         plan = view.plan
         if not plan.fits:
+            # Our count may be too high. The request is refused only if it cannot fit by the lowest count; otherwise the
+            # provider decides.
             if LOWEST_SLOPE * turn.count_prompt(view).estimated_tokens > budget.window:
                 raise make_context_length_error(view)
             view = replace(view, warnings=(*view.warnings, _render_overflow_warning(view)))
+        # Nothing to render: the client's own bytes are sent, which keeps the provider's prompt cache valid.
         if (
             resolved_request.client_messages is not None
             and plan.shows_log_unchanged
@@ -214,6 +223,8 @@ class ViewBuilder:
         added_tokens = self._count_missing_result_tokens(resolved_request, rendered_view.messages or ())
         if not added_tokens:
             return rendered_view
+        # The stand-ins for missing tool results are known only after rendering. If the view does not fit with them, it
+        # is planned again with a limit that is lower by their tokens.
         if plan.fits and budget.calibrate_tokens(plan.prompt_tokens + added_tokens) > budget.limit:
             reduced_limit = budget.limit - budget.calibrate_tokens(added_tokens)
             reduced_budget = replace(
@@ -231,13 +242,13 @@ class ViewBuilder:
         return replace(rendered_view, plan=plan, budget=budget)
 
     def _count_missing_result_tokens(self, resolved_request: ResolvedRequest, messages: Sequence[bytes]) -> int:
-        """What the results take that stand for missing ones."""
+        """Returns the tokens of the messages that stand for missing tool results."""
         counter = self._message_counter.find_token_counter(resolved_request.conversation.counter_name)
         return sum(counter.count_message(Message(raw).body) for raw in messages if is_missing_result(raw))
 
     async def render_view(self, resolved_request: ResolvedRequest, view: View, plan: Plan) -> View:
-        """A view with its messages, by a plan that may quote more than its own; what it shows already is not read
-        again.
+        """Renders the messages of a view by a plan that may have more quotations than the view's own. Messages that the
+        view has read already are not read again.
 
         Raises:
             StoreUnavailable: the log cannot be read.
@@ -249,16 +260,18 @@ class ViewBuilder:
     async def plan_view(
         self, turn: Turn, budget: Budget, *, summarize: SummarizeMode, new_summaries: Sequence[Summary] = ()
     ) -> View:
-        """A view without its messages, whether or not it fits. Reads what is needed to decide, no more.
+        """Plans a view without rendering it, whether or not it fits. Reads only what the decision needs.
 
         Raises:
-            StoreUnavailable: the log or its chunks are needed and cannot be read.
+            StoreUnavailable: the log or its summaries are needed and cannot be read.
         """
         resolved_request, policy = turn.resolved_request, turn.policy
         is_over = (
             budget.calibrate_tokens(turn.instructions_tokens + resolved_request.log_tokens)
             > budget.compaction_threshold
         )
+        # Another replica may have stored summaries that `chunk_count` does not count yet. They are looked for only if
+        # the view needs them.
         may_have_summaries = resolved_request.conversation.chunk_count or (
             (is_over or summarize in {"now", "ahead"}) and resolved_request.is_stored
         )
@@ -275,6 +288,8 @@ class ViewBuilder:
                 else EMPTY_CHAIN
             )
         view = await self._plan_view_with_summaries(turn, budget, summarize, chain, omitted_seqs, is_over=is_over)
+        # The chain came from a cache. If the plan uses an outdated part of it, the chain is read again and the view is
+        # planned again.
         if chain.is_current(view.plan.summaries):
             return view
         chain = await self._summary_chains.read_chain(
@@ -296,11 +311,11 @@ class ViewBuilder:
         *,
         is_over: bool,
     ) -> View:
-        """A view without its messages, on the chunks that there are.
+        """Plans a view without rendering it, with the given summaries.
 
         Args:
             omitted_seqs: seqs of the messages that the client leaves out.
-            is_over: whether all of the log would be above the soft line.
+            is_over: whether the whole log is above the compaction threshold.
         """
         resolved_request, conversation = turn.resolved_request, turn.resolved_request.conversation
         versions = resolved_request.client_versions
@@ -309,6 +324,7 @@ class ViewBuilder:
             [one.seq for one in resolved_request.new_versions],
         )
         marks = conversation.marks
+        # Nothing is stored, so the request's own messages are the whole tail and no read is needed.
         at_start = resolved_request.is_log_empty and not chain.summaries and not last_view.boundary.to_seq
         outline = Outline(
             instructions_tokens=turn.instructions_tokens,
@@ -325,6 +341,8 @@ class ViewBuilder:
             omitted_seqs=omitted_seqs,
         )
         plan = await self._make_plan(turn, outline, budget, summarize, is_over=is_over)
+        # The first plan works with stored totals only. The tail is read only if the planner must look at single
+        # messages.
         if (tail_start := plan.needs_tail) is not None:
             tail = versions.project_entries(await self.read_log_tail(resolved_request, tail_start.to_seq))
             outline = replace(outline, tail=tail, tail_start=tail_start)
@@ -336,10 +354,10 @@ class ViewBuilder:
     async def _make_plan(
         self, turn: Turn, outline: Outline, budget: Budget, summarize: SummarizeMode, *, is_over: bool
     ) -> Plan:
-        """The plan; made in a thread where there is much to cut, or long text to shorten.
+        """Makes the plan, in a thread if there is much to cut or long text to shorten.
 
         Args:
-            is_over: whether all of the log would be above the soft line.
+            is_over: whether the whole log is above the compaction threshold.
         """
         if is_over and outline.tail is not None and _is_long_tail(outline):
             return await asyncio.to_thread(self._call_planner, turn, outline, budget, summarize)
@@ -359,7 +377,7 @@ class ViewBuilder:
     async def advance_past_answer(
         self, resolved_request: ResolvedRequest, conversation: Conversation
     ) -> ResolvedRequest:
-        """A place as the next request will find it, with the answer at the log's end.
+        """Returns the request as the next one will find the conversation: the answer is stored, and nothing is new.
 
         Raises:
             StoreUnavailable: the answer cannot be read.
@@ -384,8 +402,9 @@ class ViewBuilder:
         )
 
     async def build_cached_prefix(self, turn: Turn, view: View, summary_range: SummaryRange) -> tuple[list[bytes], int]:
-        """What the provider has seen last of a range: the messages of the view up to the range's end, in the same
-        bytes, and how many of them stand in the range. Empty where the view does not show it."""
+        """Returns the messages that the provider has read last, up to the end of a summary range, in the same bytes,
+        and how many of them are in the range. A summarizer call that begins with them hits the provider's cache. The
+        list is empty if the view does not show the range."""
         resolved_request, outline = turn.resolved_request, view.outline
         shown_from = outline.summaries[-1].to_seq if outline.summaries else 0
         if turn.policy.summarizer.form == "transcript":
@@ -393,7 +412,8 @@ class ViewBuilder:
         if not summary_range.folds and any(
             seq in resolved_request.client_versions for seq in range(summary_range.from_seq, summary_range.to_seq)
         ):
-            return [], 0  # summaries are made of the originals, which the provider has not seen
+            # Summaries are made of the originals, and the provider has seen the client's versions.
+            return [], 0
         if summary_range.folds:
             return self._build_fold_prefix(resolved_request, view, summary_range), 1
         if summary_range.style == "checkpoint":
@@ -404,6 +424,8 @@ class ViewBuilder:
                 await self.render_plan(resolved_request, cached_plan, summary_range.to_seq), at_end=True
             )
             return [bytes(raw) for raw in messages], len(messages) - len(resolved_request.instructions)
+        # An additive range that does not begin where the shown summaries end is not at the beginning of the verbatim
+        # messages.
         if summary_range.style == "additive" and summary_range.from_seq != shown_from:
             return [], 0
         boundary = build_boundary_after(outline.summaries[-1]) if outline.summaries else LOG_START
@@ -430,7 +452,7 @@ class ViewBuilder:
     def _build_fold_prefix(
         self, resolved_request: ResolvedRequest, view: View, summary_range: SummaryRange
     ) -> list[bytes]:
-        """The beginning of the view that shows the summaries to be folded and nothing after them."""
+        """Returns the beginning of the view through the message with the summaries to fold."""
         shown_summaries = view.plan.summaries[: len(summary_range.folds)]
         summary = build_summary_message(shown_summaries)
         if summary is None or tuple(chunk.id for chunk in shown_summaries) != summary_range.folds:
@@ -438,11 +460,11 @@ class ViewBuilder:
         return [*(message.raw for message in resolved_request.instructions), summary.raw]
 
     async def read_log_range(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        """Stored messages `[from_seq, to_seq)`."""
+        """Returns the stored messages `[from_seq, to_seq)`."""
         return await self._store.read_log(conversation, from_seq, to_seq)
 
     async def read_log_tail(self, resolved_request: ResolvedRequest, from_seq: int) -> list[LogMessage]:
-        """The log from a seq to its end: what is stored of it, then what is new."""
+        """Returns the log from a seq to its end: the stored messages, then the new ones."""
         head = resolved_request.conversation.head_seq
         stored = (
             [] if from_seq > head else await self._store.read_log(resolved_request.conversation, from_seq, head + 1)
@@ -450,16 +472,16 @@ class ViewBuilder:
         return [*stored, *(entry for entry in resolved_request.new_messages if entry.seq >= from_seq)]
 
     async def render_plan(self, resolved_request: ResolvedRequest, plan: Plan, next_seq: int) -> list[bytes]:
-        """The messages of a plan, in the client's own bytes where it sent them."""
+        """Returns the messages of a plan, in the client's own bytes if the client sent them."""
         return _render_messages(resolved_request, plan, await self._read_raw_messages(resolved_request, plan), next_seq)
 
     async def _read_raw_messages(
         self, resolved_request: ResolvedRequest, plan: Plan, known_messages: RawLogMessages | None = None
     ) -> RawLogMessages:
-        """JSON text of what a plan shows, by seq.
+        """Returns the JSON text of the log messages that a plan shows, by seq.
 
         Args:
-            known_messages: that of a view with the same boundary.
+            known_messages: the messages of a view with the same boundary.
         """
         if resolved_request.client_messages is not None and resolved_request.is_aligned:
             return resolved_request.client_messages
@@ -477,12 +499,14 @@ class ViewBuilder:
 
 
 def may_run_provider_tools(request: ChatRequest) -> bool:
-    """Whether the provider may run tools by itself (web search, file search) and count their results as prompt."""
+    """Returns whether the provider may run tools itself (web search, file search) and count their results as prompt
+    tokens."""
     fields = request.raw_fields
     if not PROVIDER_TOOL_FIELDS.isdisjoint(fields):
         return True
     tools = request.decode_field("tools") if "tools" in fields else None
     tool_objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    # A tool without a type is a function: some clients leave the type out.
     return any(tool.get("type", "function") not in CLIENT_TOOL_TYPES for tool in tool_objects)
 
 
@@ -501,19 +525,19 @@ def _render_messages(
 
 
 async def read_messages_before_boundary(store: Store, conversation: Conversation, plan: Plan) -> list[LogMessage]:
-    """The stored messages that a plan shows, or quotes, from before its boundary."""
+    """Returns the stored messages before a plan's boundary that the plan shows or quotes."""
     return await _read_messages(store, conversation, _find_anchor_pin_quote_seqs(plan), plan.boundary_seq)
 
 
 async def _read_messages(store: Store, conversation: Conversation, seqs: Set[int], before_seq: int) -> list[LogMessage]:
-    """Those of some messages that are stored, and what lies between two that are near to each other."""
+    """Returns the stored ones of the given messages, and messages between two of them that are near to each other."""
     end = min(before_seq, conversation.head_seq + 1)
     ranges = list(_merge_into_ranges(sorted(seq for seq in seqs if seq < end)))
     return await store.read_log_ranges(conversation, ranges) if ranges else []
 
 
 def _find_anchor_pin_quote_seqs(plan: Plan) -> set[int]:
-    """Places of the anchor, and of what is pinned or quoted, wherever in the log."""
+    """Returns the seqs of the plan's anchor message, pinned messages and quoted messages."""
     seqs = {seq for pin in plan.pins for seq in range(pin.from_seq, pin.to_seq)}
     seqs |= {passage.seq for quotation in plan.quotations for passage in quotation.passages}
     return seqs if plan.anchor_seq is None else seqs | {plan.anchor_seq}
@@ -525,7 +549,7 @@ def _build_pin_warnings(resolved_request: ResolvedRequest, outline: Outline) -> 
 
 
 def _merge_into_ranges(seqs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges `[from, to)` that hold these seqs, in order; what lies a few messages apart is read at once."""
+    """Yields ranges `[from, to)` that contain the given seqs, in order. Seqs a few messages apart share a range."""
     first = end = -MAX_READ_GAP_MESSAGES
     for seq in seqs:
         if seq - end > MAX_READ_GAP_MESSAGES:
@@ -543,15 +567,15 @@ def _is_long_tail(outline: Outline) -> bool:
 
 
 def _compute_summarizer_room(policy: ContextPolicy, budget: Budget) -> int:
-    """How much of a conversation its own model can read beside the instruction for a summary: raw tokens."""
+    """Returns how many raw tokens of a conversation its own model can read beside the instruction for a summary."""
     return budget.compute_raw_tokens(
         budget.window - compute_summary_token_limit(policy, budget.window) - INSTRUCTION_TOKENS
     )
 
 
 def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_tokens: int) -> Plan:
-    """How a checkpoint's reader gets the log: as it is, or, where that is too long, in the bytes of the last view, if
-    that left nothing out. These are in the provider's cache."""
+    """Returns the plan by which a checkpoint's summarizer reads the log: unchanged or, if that is too long, with the
+    edits of the last view, if that view left nothing out. The edited bytes are in the provider's cache."""
     last_view, tail, start = outline.last_view, outline.tail, (outline.tail_start or LOG_START).to_seq
     if (
         last_view.boundary.to_seq
@@ -569,7 +593,7 @@ def _plan_checkpoint_prefix(outline: Outline, summary_range: SummaryRange, room_
 
 
 def _discount_cut_attachments(turn: Turn, view: View) -> View:
-    """The view with its tokens estimated without the attachments that it no longer shows."""
+    """Returns the view with its tokens estimated without the attachments that it no longer shows."""
     reduced_calibration = turn.calibration.drop_attachments_before(view.plan.boundary_seq)
     if reduced_calibration is turn.calibration:
         return view
@@ -585,7 +609,7 @@ def _discount_cut_attachments(turn: Turn, view: View) -> View:
 
 
 def _render_overflow_warning(view: View) -> str:
-    """What to say of a prompt that does not fit by our estimate and is sent all the same."""
+    """Returns the warning for a prompt that does not fit by our estimate and is sent anyway."""
     prompt_tokens, budget = view.budget.calibrate_tokens(view.plan.prompt_tokens), view.budget
     return (
         f"By the gateway's estimate the instructions and the newest message take {prompt_tokens} "
@@ -595,7 +619,7 @@ def _render_overflow_warning(view: View) -> str:
 
 
 def make_context_length_error(view: View) -> ContextLengthExceeded:
-    """OpenAI's sentence, which clients look for, and the breakdown."""
+    """Builds the error with OpenAI's sentence, which clients search for, and a hint with the token counts."""
     plan, outline, budget = view.plan, view.outline, view.budget
     prompt_tokens = budget.calibrate_tokens(plan.prompt_tokens)
     instructions_tokens = budget.calibrate_tokens(outline.instructions_tokens)

@@ -1,4 +1,5 @@
-"""What the model saw for a stored answer: facts that are kept with it, and the view put together from them again."""
+"""What the model saw when it gave a stored answer: the facts that are stored with the answer, and the view restored
+from them."""
 
 from __future__ import annotations
 
@@ -21,34 +22,35 @@ from app.pipeline.view.view_builder import View, read_messages_before_boundary
 from app.store.contract import Store
 
 VIEW_FACTS = "view"
-"""Of a stored answer's `meta`: the facts of the view that it answers."""
+"""A key of a stored answer's `meta`: the facts of the view that the answer was given to."""
 REQUEST_FACTS = "asked"
-"""The same: the model that the request named, and the policy and the answer's limit, where it named one."""
+"""A key of a stored answer's `meta`: the model that the request named, and its policy and output limit if it named
+them."""
 MAX_OUTPUT_TOKENS = "max_output_tokens"
-"""Of what a request asked for: the limit of its answer."""
+"""A key of the request facts: the limit of the answer."""
 THRESHOLD, LOG_TOKENS = "threshold", "log_tokens"
-"""Of the facts of a view, both calibrated: the line that `context.compacts_above` tells since (older answers only), and
-what the whole history weighed, instructions and tools included."""
+"""Keys of the view facts, both in calibrated tokens. `THRESHOLD` is what `context.compacts_above` reports today (older
+answers only). `LOG_TOKENS` are the tokens of the whole history, instructions and tools included."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRecord:
-    """The view of an answer, from what is stored."""
+    """The view of a stored answer, restored from the store."""
 
     plan: Plan
     budget: Budget
     policy_name: str
     next_seq: int
-    """One past the last message of the log as it was then."""
+    """The length of the log when the answer was requested."""
     client_versions: ClientVersions
-    """What the client showed in the place of log messages then."""
+    """What the client showed in the place of log messages at that time."""
     is_exact: bool
-    """Whether the very bytes that were sent can be put together. They cannot where a client sent its history in another
-    form than before, or where a message or a summary was erased since."""
+    """Whether the restored messages are the bytes that were sent. They are not if the client sent its history in
+    another form than the log has, or if a message or a summary was erased since."""
 
 
 def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_tokens: int) -> dict[str, Any]:
-    """What has to be kept of a view so that it can be put together again.
+    """Returns the facts from which a view can be restored.
 
     Args:
         log_tokens: see `LOG_TOKENS`.
@@ -58,6 +60,7 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
         "next_seq": view.outline.next_seq,
         LOG_TOKENS: log_tokens,
     }
+    # The client's own messages were sent unchanged: the log alone restores them.
     if view.messages is None:
         return facts
     last_view = LastView(boundary=plan.boundary, edits=tuple(plan.edits.values()), quotations=plan.quotations)
@@ -73,7 +76,7 @@ def build_view_facts(view: View, resolved_request: ResolvedRequest, *, log_token
 
 
 def build_request_facts(request: ChatRequest) -> dict[str, Any]:
-    """What has to be kept of a request so that the next one can be expected to ask for the same."""
+    """Returns the facts of a request that the next request is expected to share."""
     facts: dict[str, Any] = {"model": request.model}
     if request.policy:
         facts["policy"] = request.policy
@@ -83,12 +86,13 @@ def build_request_facts(request: ChatRequest) -> dict[str, Any]:
 
 
 def read_request_facts(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the request of an answer asked for, by the answer's `meta`: `model`, and what else of `ASKED` it named."""
+    """Returns the model of an answer's request, and its other request facts, from the answer's `meta`."""
     return {"model": meta.get("model"), **meta.get(REQUEST_FACTS, {})}
 
 
 async def restore_view(store: Store, conversation: Conversation, answer: LogMessage) -> ViewRecord | None:
-    """The view that an answer was given to; None where nothing is known of it. Reads what it showed, no more.
+    """Restores the view that an answer was given to, or returns None if nothing is known of the view. Reads only what
+    the view showed.
 
     Raises:
         StoreUnavailable: the log cannot be read.
@@ -105,6 +109,7 @@ async def restore_view(store: Store, conversation: Conversation, answer: LogMess
         stored = await store.read_client_versions(conversation, until_seq=next_seq)
         versions = ClientVersions.from_stored(stored, conversation.redacted_seqs)
     is_exact = len(summaries) == len(facts.get("chunks", ()))
+    # A view without a digest was the client's own messages, which the log restores.
     if is_exact and "digest" in facts:
         is_exact = facts["digest"] == _digest_messages(
             await restore_messages(store, conversation, plan, next_seq, versions)
@@ -115,7 +120,7 @@ async def restore_view(store: Store, conversation: Conversation, answer: LogMess
 async def restore_messages(
     store: Store, conversation: Conversation, plan: Plan, next_seq: int, versions: ClientVersions
 ) -> list[bytes]:
-    """JSON text of what was sent after the instructions, as far as it is stored.
+    """Returns the JSON text of the messages that were sent after the instructions, as far as they are stored.
 
     Raises:
         StoreUnavailable: the log cannot be read.
@@ -130,7 +135,8 @@ async def restore_messages(
 
 
 async def _read_summaries(store: Store, conversation: Conversation, facts: Mapping[str, Any]) -> list[Summary]:
-    """The summaries that stood in a view, each with the text that it had; without those that are gone."""
+    """Returns the summaries of a view, each with the text that it had then. Summaries that were deleted are left
+    out."""
     summary_ids: Sequence[str] = facts.get("chunks", ())
     if not summary_ids:
         return []
@@ -172,7 +178,7 @@ def _restore_budget(context: Mapping[str, Any]) -> Budget:
 
 
 def _restore_slope(context: Mapping[str, Any]) -> float:
-    """The slope, or the ratio that was kept before there were slopes."""
+    """Returns the slope that is stored with an answer. Older answers have a ratio instead."""
     calibration = context.get("calibration") or {}
     return float(calibration.get("slope") or calibration.get("ratio") or 1.0)
 

@@ -1,4 +1,5 @@
-"""What would be sent for a stored conversation if it went on now. Reads what a turn would read; calls no model."""
+"""Plans the view that would be sent if a stored conversation went on now. Reads what a turn would read; calls no
+model."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from app.store.contract import Store
 
 @dataclass(frozen=True, slots=True)
 class ViewPreview:
-    """A plan for the log as it is stored."""
+    """The plan for a conversation's log as it is stored."""
 
     conversation: Conversation
     instructions: Sequence[Message]
-    """System messages that are stored; most clients send theirs with each request, and those are not known here."""
+    """The stored system messages. Most clients send theirs with each request, and these are not known here."""
     budget: Budget
     plan: Plan
     compacts_above: int
-    """A longer prompt is compacted, or shortened."""
+    """A prompt with more tokens than this is compacted or shortened."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -35,7 +36,7 @@ class ViewPreview:
 
 
 async def build_preview(view_builder: ViewBuilder, turn: Turn) -> ViewPreview:
-    """Plan a turn that adds nothing (`conversations.views.stored_turn`), whether or not the view fits.
+    """Plans a turn without new messages (`conversations.views.stored_turn`), whether or not the view fits.
 
     Raises:
         StoreUnavailable: the log or its summaries cannot be read.
@@ -50,6 +51,6 @@ async def build_preview(view_builder: ViewBuilder, turn: Turn) -> ViewPreview:
 async def read_message_fates(
     store: Store, conversation: Conversation, plan: Plan, from_seq: int, to_seq: int
 ) -> list[tuple[LogMessage, MessageFate]]:
-    """Log messages `[from_seq, to_seq)`, each with what a plan makes of it."""
+    """Returns the log messages `[from_seq, to_seq)`, each with its fate in a plan."""
     entries = await store.read_log(conversation, from_seq, to_seq)
     return list(zip(entries, compute_message_fates(entries, plan), strict=True))

@@ -1,4 +1,5 @@
-"""What earlier views left in a conversation's state: where they were cut, and what their tokens were counted as."""
+"""Reads and writes what earlier views left in a conversation's state: the last views, and the calibration of token
+counts."""
 
 from __future__ import annotations
 
@@ -12,32 +13,33 @@ from app.context.plan.outline import MAX_STORED_VIEWS, LastView
 from app.context.plan.policy import ContextPolicy
 
 CALIBRATIONS, LAST_VIEWS = "calibration", "views"
-"""`Conversation.state`: calibration per `provider/model`; the last view per policy and window."""
+"""`Conversation.state`: the calibration of each `provider/model`; the last view of each policy and window."""
 NO_LAST_VIEW: Final = LastView()
 
 
 def read_calibration(state: Mapping[str, Any], model_key: str, start_slope: float = 1.0) -> Calibration:
-    """The calibration of a conversation for a model.
+    """Returns the calibration of a conversation for a model.
 
     Args:
-        start_slope: of a conversation that the model has not answered yet.
+        start_slope: the slope to begin with, if the model has not answered in this conversation yet.
     """
     calibrations = state.get(CALIBRATIONS)
     return Calibration.from_dict(calibrations.get(model_key) if calibrations else None, start_slope=start_slope)
 
 
 def read_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int) -> LastView:
-    """What is kept of the last view that was made under a policy for a window."""
+    """Returns what is stored of the last view of a policy and window."""
     last_views = state.get(LAST_VIEWS)
     stored = last_views.get(_view_key(policy, window)) if last_views else None
     return NO_LAST_VIEW if stored is None else msgspec.convert(stored, LastView)
 
 
 def add_last_view(state: Mapping[str, Any], policy: ContextPolicy, window: int, view: LastView) -> Mapping[str, Any]:
-    """`Conversation.state["views"]` with one more; of too many the one that was not used for longest goes."""
+    """Returns `Conversation.state["views"]` with one more view. If there are too many, the view that was not used for
+    longest is removed."""
     key = _view_key(policy, window)
     stored_views: Mapping[str, Any] = state.get(LAST_VIEWS, {})
-    if view == NO_LAST_VIEW and key not in stored_views:  # which says as much
+    if view == NO_LAST_VIEW and key not in stored_views:  # a missing entry means the same
         return stored_views
     kept_views = {name: stored for name, stored in stored_views.items() if name != key}
     while len(kept_views) >= MAX_STORED_VIEWS:
