@@ -1,36 +1,36 @@
-"""Every error a caller can see. Rooms raise these; only `api.edge.error_responses` turns them into HTTP.
+"""Defines every error that a client can see. Only `api.edge.error_responses` turns these errors into HTTP.
 
 GatewayError
-├── InvalidRequest                 400  what the client sent cannot be used; `param` names the place
+├── InvalidRequest                 400  the request is malformed; `param` names the field
 │   ├── PolicyNotFound             400
-│   ├── IdempotencyKeyReused       422  the key came with another request before
-│   └── ContextLengthExceeded      400  instructions + newest message alone do not fit
+│   ├── IdempotencyKeyReused       422  the key was used before, with another request
+│   └── ContextLengthExceeded      400  instructions and newest message alone do not fit
 ├── InvalidApiKey                  401
-├── ClientKeyWithheld              401  a provider wants a key, and the client's is not meant for it
+├── ClientKeyWithheld              401  the provider needs a key, and must not get the client's
 ├── InsufficientPermissions        403
-├── HostNotAllowed                 403  the request came by a name that is not the gateway's
+├── HostNotAllowed                 403  the request's host name is not one of the gateway's
 ├── NotFound                       404
 │   ├── ConversationNotFound       404
 │   ├── ItemNotFound               404
 │   ├── SummaryNotFound            404
-│   ├── ViewNotFound               404  nothing is known of what the model saw
+│   ├── ViewNotFound               404  no facts about the answer's view are stored
 │   ├── CompletionNotFound         404
 │   └── ModelNotFound              404
 ├── MethodNotAllowed               405
 ├── ConversationBusy               409  another request holds the conversation's lease
-├── RevisionConflict               409  what was to be changed is another revision by now
-├── ModelRequired                  409  the conversation has no answer yet that would name a model
-├── IdempotencyKeyInUse            409  the request with this key is still being answered elsewhere
+├── RevisionConflict               409  the object to change has a newer revision
+├── ModelRequired                  409  no model is named, and the conversation has no answer that names one
+├── IdempotencyKeyInUse            409  another request with this key is still being answered
 ├── RequestTooLarge                413
-│   └── HeadTooLarge               431  of headers and address
+│   └── HeadTooLarge               431  the URL and headers are too long
 ├── RequestTimedOut                408  the request did not arrive in time
-├── RequestAbandoned               499  its client left while it waited; nobody is told
-├── RateLimitExceeded              429  the caller has as many requests running as it may
-├── Overloaded                     503  the gateway has
+├── RequestAbandoned               499  the client disconnected while the request waited; for log and metrics only
+├── RateLimitExceeded              429  the caller has reached its limit of running requests
+├── Overloaded                     503  the gateway has reached its limit of running requests
 ├── UpstreamUnavailable            502 / 503 / 504
 ├── UpstreamRefused                the upstream's own status and body, passed on
 ├── StoreUnavailable               503
-│   └── StoreUnreadable            500  what is stored is under a key that is not configured, or was altered
+│   └── StoreUnreadable            500  stored data was altered, or its encryption key is not configured
 └── InternalError                  500
 """
 
@@ -40,15 +40,18 @@ from collections.abc import Iterable, Mapping
 
 
 class GatewayError(Exception):
-    """An error with the OpenAI shape: HTTP status, `type`, `code`, `param`, and what to change.
+    """An error in OpenAI's form: HTTP status, `type`, `code`, `param`, and a message that says what to change.
 
     Args:
-        message: names the thing, what was expected and what to change; never message content, never a key.
+        message: names the thing, what was expected and what to change; never a message's content, never a key.
         param: the request field at fault, such as ``messages[3].content``.
-        hint: one more sentence on the remedy, appended to the message.
+        hint: a sentence about the remedy, appended to the message.
         retry_after_seconds: sent as ``Retry-After``.
 
-    `context_headers` are filled on the way out: what is known of the conversation and of the view by then.
+    Attributes:
+        context_headers: headers about the conversation and the view, which the pipeline adds before it raises the
+            error again.
+        retryable: the same request may succeed later.
     """
 
     status: int = 500
@@ -71,7 +74,7 @@ class GatewayError(Exception):
 
     @property
     def name(self) -> str:
-        """For counting: the code, or the type where there is none."""
+        """The error's name in metrics: its code, or its type if it has no code."""
         return self.code or self.type
 
     @property
@@ -79,7 +82,7 @@ class GatewayError(Exception):
         return str(self.args[0])
 
     def build_body(self) -> dict[str, object]:
-        """The OpenAI error body: ``{"error": {"message", "type", "param", "code"}}``."""
+        """Builds the OpenAI error body: ``{"error": {"message", "type", "param", "code"}}``."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -168,7 +171,8 @@ class MethodNotAllowed(GatewayError):
     def __init__(self, message: str, *, allowed: Iterable[str] = ()) -> None:
         """
         Args:
-            allowed: the methods that there are, sent as ``Allow``.
+            message: as of `GatewayError`.
+            allowed: the methods that the path has, sent as ``Allow``.
         """
         super().__init__(message)
         self.allowed = sorted(allowed)
@@ -219,7 +223,8 @@ class RequestTimedOut(GatewayError):
 
 
 class RequestAbandoned(GatewayError):
-    """Its client has left: for the log and the numbers alone. The status is nginx's for that."""
+    """The client disconnected while its request waited. Used in the log and metrics only; 499 is nginx's status for
+    this."""
 
     status = 499
     type = "invalid_request_error"
@@ -240,7 +245,7 @@ class Overloaded(GatewayError):
 
 
 class UpstreamUnavailable(GatewayError):
-    """The upstream could not be reached, did not answer in time, or answered nonsense: status 502, 503 or 504."""
+    """The upstream could not be reached, did not answer in time, or sent an invalid answer: status 502, 503 or 504."""
 
     status = 502
     type = "server_error"
@@ -260,7 +265,7 @@ class UpstreamUnavailable(GatewayError):
 
 
 class UpstreamRefused(GatewayError):
-    """The upstream's own error answer, which reaches the client with its status and body unchanged."""
+    """The upstream's own error. The client gets its status and body unchanged."""
 
     name = "upstream_refused"
 
@@ -279,7 +284,7 @@ class StoreUnavailable(GatewayError):
 
 
 class StoreUnreadable(StoreUnavailable):
-    """What is stored is encrypted with a key that is not configured, or was altered: trying again does not help."""
+    """Stored data was altered, or is encrypted with a key that is not configured. A retry does not help."""
 
     status = 500
     code = "store_unreadable"
@@ -291,11 +296,11 @@ class InternalError(GatewayError):
 
 
 def drop_tracebacks(error: BaseException) -> None:
-    """Drop the traceback of an error, and the errors that led to it with theirs.
+    """Drops the tracebacks of an error and of the errors that led to it.
 
-    A traceback keeps the frames that the error passed, and each frame its variables: the request with its whole body.
-    Whatever keeps an error beside a request is then part of a reference cycle, which only the garbage collector frees.
-    To be called by whoever answers an error or keeps one.
+    A traceback keeps the frames that the error passed, and each frame keeps its variables: the request with its whole
+    body. An object that refers to both an error and a request is then part of a reference cycle, which only the garbage
+    collector frees (decision 29). Code that answers or keeps an error must call this function.
     """
     remaining = [error]
     while remaining:

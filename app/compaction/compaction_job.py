@@ -1,4 +1,4 @@
-"""What a compaction is asked and what it gives back."""
+"""Describes the input and the result of a compaction: jobs, sources of summaries, results."""
 
 from __future__ import annotations
 
@@ -18,51 +18,53 @@ CompactionOutcome = Literal["found", "made", "mechanical", "none"]
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """Ranges of one conversation that are to become chunks."""
+    """Ranges of one conversation to be summarized, with everything that the work needs."""
 
     tenant: str
     root: str
     conversation_id: str
     log_tail: LogTail
-    """Covers every range that is no fold: the log after the last active chunk; for checkpoints all of it, un-masked;
-    for a rolling summary what follows its base."""
+    """Covers every range that is not a fold: the log after the last active summary; for checkpoints the whole log
+    without
+    masks; for a rolling summary the log after its base."""
     start_link: bytes
-    """Link of the message before the tail; the tenant's seed when it begins at 0."""
+    """Link of the message before the tail; the tenant's seed if the tail begins at 0."""
     ranges: Sequence[SummaryRange]
     policy: ContextPolicy
     window: int
-    """Context window of the model that the chunks are made for: bounds their size."""
+    """Context window in tokens of the model that will see the summaries; limits their size."""
     model: str
-    """The model that the request asks for."""
+    """The model that the request names."""
     encoding: str
     """Name of the encoding that tokens are counted in."""
     available_summaries: Sequence[Summary] = ()
-    """Has at least the chunks that ranges name, to fold or as their base."""
+    """Contains at least the summaries that the ranges name, to be folded or as their base."""
     client_key: ClientKey | None = None
     focus: str | None = None
-    """What the summaries should pay attention to."""
+    """What the summaries should pay attention to, in the client's words."""
     wait_seconds: float = 30.0
-    """How long to wait for somebody else who is making the same chunk."""
+    """How long to wait for another process that makes the same summary."""
     view_prefixes: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
-    """By a range's `to_seq`: the JSON text of the messages of the last view up to there. A provider that has seen them
-    reads them from its cache. A range without one is told as a transcript."""
+    """By a range's `to_seq`: the JSON text of the last view's messages up to the end of the range. The provider has
+    them
+    in its cache. A range without a prefix is summarized from a transcript."""
     prefix_message_counts: Mapping[int, int] = field(default_factory=dict)
-    """By a range's `to_seq`: how many of the last messages of its prefix stand in the range, quotations among them."""
+    """By a range's `to_seq`: how many of its prefix's last messages belong to the range, quotations included."""
     conversation: Conversation | None = None
-    """As it stood before the tail was read; None: nothing of it is stored."""
+    """The conversation as it was before the tail was read; None if it is not stored."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
-    """The request's other top-level fields, as sent: tools are bound as they were, or the cache is missed."""
+    """The request's other top-level fields, as sent: with other tools the provider's cache would miss."""
 
 
 def build_lease_key(from_link: bytes, *, is_fold: bool) -> str:
-    """The key of the lease under which summaries are made that begin behind a message."""
+    """Builds the key of the lease for summaries that begin after the message with this link."""
     range_prefix, fold_prefix = SUMMARY_LEASE_PREFIXES
     return f"{fold_prefix if is_fold else range_prefix}{from_link.hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class SummarySource:
-    """A range with everything that its chunk must remember of its ends."""
+    """A range with the material for its summary, and the facts about both ends that the summary stores."""
 
     from_seq: int
     from_link: bytes
@@ -71,54 +73,54 @@ class SummarySource:
     boundary: Boundary
     replaced_tokens: int
     messages: tuple[LogMessage, ...] = ()
-    """What is to be summarized …"""
+    """The messages to summarize; empty for a fold."""
     folded_summaries: tuple[Summary, ...] = ()
-    """… or the chunks that are folded."""
+    """The summaries to fold; empty for any other range."""
     style: SummaryStyle = "additive"
     previous_summary: Summary | None = None
-    """The summary before this one: read in place of the log that it covers by a rolling summary, known to be there by a
-    checkpoint."""
+    """The summary before this one. A rolling summary is written from it instead of the log it covers; a checkpoint is
+    only told that it exists."""
     view_prefix: Sequence[bytes] = ()
     prefix_message_count: int = 0
-    """How many of the prefix's last messages are in the range; 0: as many as there are messages."""
+    """How many of the prefix's last messages belong to the range; 0 for as many as `messages` has."""
     reusable_after_seq: int = 0
-    """A stored chunk that ends beyond this, and begins where the range does, is as good as a new one."""
+    """A stored summary that begins where the range does and ends after this seq can be used instead of a new one."""
 
     @property
     def range_key(self) -> str:
-        """Names the range among all of a root: two ranges with the same links hold the same messages."""
+        """Names the range within a root. Ranges with equal links at both ends have the same messages."""
         return f"{self.lease_key}:{self.to_link.hex()}"
 
     def matches_summary(self, summary: Summary) -> bool:
-        """Whether a stored chunk is over exactly this range, and a fold exactly if this is one."""
+        """Whether a stored summary covers exactly this range, and is a fold if and only if this source is one."""
         ends = (summary.from_link, summary.to_link)
         return ends == (self.from_link, self.to_link) and bool(summary.folds) == bool(self.folded_summaries)
 
     @property
     def lease_key(self) -> str:
-        """One holder for all ranges that begin at the same place, whatever their end."""
+        """The key of the lease. Ranges that begin at the same message share one lease, wherever they end."""
         return build_lease_key(self.from_link, is_fold=bool(self.folded_summaries))
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What came of a job."""
+    """The result of a job."""
 
     summaries: tuple[Summary, ...]
-    """In the order of the job's ranges; a range for which nothing could be made has none."""
+    """The summaries in the order of the job's ranges; a range without a summary is left out."""
     has_run: bool
-    """Whether a summary was written, or waited for, on behalf of this job."""
+    """Whether a summary was written for this job, by this job's own task or by one that it waited for."""
     outcome: CompactionOutcome
-    """`made` by a model, `mechanical` at least in part, all `found` in the store, or `none`."""
+    """`made`: by a model; `mechanical`: at least one without a model; `found`: all were stored; `none`: no summary."""
     duration_ms: int = 0
     model: str | None = None
     usage: Mapping[str, Any] | None = None
-    """Sum over the summary calls of this job."""
+    """Usage summed over the job's summarizer calls."""
     warnings: tuple[str, ...] = ()
 
 
 def build_sources(job: CompactionJob) -> list[SummarySource]:
-    """Where each range of a job begins and ends."""
+    """Builds the source of each range of a job."""
     return [
         _build_fold_source(job, log_range) if log_range.folds else _build_range_source(job, log_range)
         for log_range in job.ranges
@@ -159,15 +161,19 @@ def _find_link_before(job: CompactionJob, seq: int) -> bytes:
 
 
 def _find_reusable_after(job: CompactionJob, log_range: SummaryRange, previous_summary: Summary | None) -> int:
-    """Others may have planned with a message more or less, so the end of a stretch is not looked at closely. A summary
-    of everything so far begins where all before it began: it must reach beyond the last, or be the very one."""
+    """Finds the seq after which a stored summary must end to be used instead of a new one.
+
+    Another request may have planned with a few messages more or less, so an additive summary may end anywhere in the
+    tail. All summaries of the whole log begin at the same message, so one of those must end after the previous one, or
+    where the range ends if there is none.
+    """
     if log_range.style == "additive":
         return job.log_tail.start_seq
     return previous_summary.to_seq if previous_summary else log_range.to_seq - 1
 
 
 def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySource:
-    """A fold spans the chunks that it names, from the beginning of the first to the end of the last."""
+    """Builds the source of a fold: from the beginning of its first summary to the end of its last."""
     folded_ids = set(log_range.folds)
     folded_summaries = sorted(
         (summary for summary in job.available_summaries if summary.id in folded_ids), key=lambda chunk: chunk.to_seq
@@ -187,7 +193,7 @@ def _build_fold_source(job: CompactionJob, log_range: SummaryRange) -> SummarySo
 
 
 def sum_usages(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Usage objects added up, details included; None for none."""
+    """Adds up usage objects, with their details; None if there are none."""
     if not usages:
         return None
     total: dict[str, Any] = {}

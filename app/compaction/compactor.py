@@ -1,7 +1,7 @@
-"""Old turns become one additive chunk, once, whoever asks.
+"""Runs compactions, so that each range is summarized once, however many callers need it.
 
-The work for a range runs in a task that this room owns: a caller that goes away does not stop it, a second caller for
-the same range waits for the same task, and another process is kept out by a lease on the range.
+The work for a range runs in a task of this module. A caller that is cancelled does not stop it, a second caller for the
+same range waits for the same task, and a lease on the range keeps other processes out.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from app.store.leases import LeaseKeeper
 log = logging.getLogger(__name__)
 
 MAX_PARALLEL_SUMMARIES = 4
-"""Summary calls at a time on behalf of one job."""
+"""How many summaries one job makes at a time."""
 RESULT_CACHE_SECONDS = 30.0
-"""How long a chunk that could not be stored, or the failure to make one, stands for its range."""
+"""How long the result of a range is reused if it could not be stored: a summary, or the failure to make one."""
 MAX_CACHED_RESULTS = 1024
 PRECOMPACTION_PREFIX, REMAKE_PREFIX = "ahead:", "again:"
-"""Begin the names of ranges that are worked on in the background."""
+"""Prefixes of range names: work in the background is not shared with requests."""
 METRIC_TRIGGERS: Final = {PRECOMPACTION_PREFIX: "ahead", REMAKE_PREFIX: "again"}
 DRAIN_TIMEOUT_SECONDS = 10.0
 LONG_TAIL_MESSAGES = 1_000
-"""The ranges of longer tails are looked up off the event loop."""
+"""The sources of a longer tail are built in a thread."""
 
 RangeKey = tuple[str, str]
 MakeRangeSummary = Callable[[CompactionJob, SummarySource, Callable[[], None]], Awaitable[RangeResult]]
@@ -54,7 +54,7 @@ MakeSummary = Callable[[Callable[[], None]], Awaitable[RangeResult]]
 
 @dataclass(slots=True)
 class _StartListener:
-    """A caller that is told when a model is asked on its behalf: at most once, and never after it has gone."""
+    """Notifies a caller when a model is called for it: at most once, and never after the caller has stopped waiting."""
 
     callback: Callable[[], None] | None
 
@@ -66,7 +66,7 @@ class _StartListener:
 
 @dataclass(slots=True)
 class _SharedWork:
-    """A range of a conversation being worked on, since `started_at`."""
+    """The running work for one range, and the callers that wait for it. `started_at` is in monotonic seconds."""
 
     conversation_id: str
     started_at: float
@@ -94,16 +94,17 @@ def new_summary_id() -> str:
 
 
 class Compactor:
-    """Makes chunks, each range once at a time.
+    """Makes summaries. Works on each range once at a time.
 
     Args:
-        store: where chunks are kept.
-        leases: keeps other processes from making the same chunk.
-        summary_generator: asks the model.
-        counter_for: the token counter of an encoding.
-        clock: the time that chunks are dated with, aware.
-        new_id: makes chunk ids.
-        monotonic: seconds, for durations and for how long failures are remembered.
+        store: stores the summaries.
+        leases: keeps other processes from making the same summary.
+        summary_generator: calls the model.
+        counter_for: returns the token counter of an encoding.
+        clock: returns the time of a new summary, with a time zone.
+        new_id: makes ids of summaries.
+        monotonic: returns seconds, for durations and for `RESULT_CACHE_SECONDS`.
+        metrics: counts compactions.
     """
 
     def __init__(
@@ -132,40 +133,47 @@ class Compactor:
         on_start: Callable[[], None] | None = None,
         on_summary: Callable[[Summary], None] | None = None,
     ) -> CompactionResult:
-        """Chunks for the ranges of a job, made or found. A failing model is no failure of the job.
+        """Makes or finds the summaries of a job's ranges. If the model fails, a summary is mechanical.
 
         Args:
-            on_start: called before the first summary call that the job waits for, exactly once; not at all when
-                everything is there already.
-            on_summary: called with each chunk once it is there.
+            job: the ranges to summarize.
+            on_start: called once, before the first summarizer call that the job waits for; never if all summaries are
+                found.
+            on_summary: called with each summary when it is ready.
         """
         return await self._run_job(job, self._maker.make_summary, "", on_start, on_summary)
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, summary: Summary) -> Summary:
-        """Another text by a model for a stored chunk, as its next revision.
+        """Writes a stored summary again by a model, and stores the text as the next revision.
 
         Args:
-            source: the chunk's place, with what there is to read.
+            job: a job without ranges, for the model, the policy and the limits.
+            source: the summary's range, with the material to read.
+            summary: the stored summary.
 
         Raises:
-            ConversationBusy: somebody else is at it.
-            UpstreamUnavailable: no model gave a summary that can be used; nothing changed.
-            HeadMoved: the chunk was revised or deleted meanwhile; nothing changed.
+            ConversationBusy: another process holds the lease of the range.
+            UpstreamUnavailable: no model wrote a usable summary; nothing changed.
+            WriteConflict: the summary was revised or deleted meanwhile; nothing changed.
             StoreUnavailable: the summary could not be stored.
         """
         return await self._maker.rewrite_summary(job, source, summary)
 
     async def precompact(self, job: CompactionJob) -> CompactionResult:
-        """Chunks for the ranges of a job that nobody waits for yet: a model's, or none."""
+        """Makes summaries that no request waits for yet: by a model, or not at all."""
         return await self._run_job(job, self._maker.precompact, PRECOMPACTION_PREFIX, None)
 
     async def wait_for_precompaction(
         self, conversation_id: str, on_start: Callable[[], None] | None
     ) -> CompactionResult | None:
-        """The chunks of a conversation that are being made ahead, once they are there; None where none are.
+        """Waits for the running precompactions of a conversation.
 
         Args:
-            on_start: called if a model is being asked for one, at most once.
+            conversation_id: the conversation.
+            on_start: called at most once, if a precompaction calls a model.
+
+        Returns:
+            The summaries; None if no precompaction is running.
         """
         precompactions = [
             flight
@@ -183,15 +191,14 @@ class Compactor:
             )
         finally:
             listener.callback = None
-        results = [
-            range_result for range_result in outcomes if isinstance(range_result, RangeResult)
-        ]  # one that failed is no failure of the caller's
+        # A failed precompaction is no failure of its waiter: the waiter's own plan makes what is missing.
+        results = [range_result for range_result in outcomes if isinstance(range_result, RangeResult)]
         return _build_result(results, round((self._monotonic() - started_at) * 1000))
 
     async def remake_mechanical(self, job: CompactionJob) -> CompactionResult:
-        """A model's summaries for those ranges of a job whose stored chunk is mechanical, each kept under its id.
+        """Replaces mechanical summaries of a job's ranges by a model's, under the same ids.
 
-        Meant for the background: `made` where a model is back, otherwise what is there stays.
+        For the background: if the model fails again, the mechanical summary stays.
         """
         return await self._run_job(job, self._maker.remake_mechanical, REMAKE_PREFIX, None)
 
@@ -203,7 +210,12 @@ class Compactor:
         on_start: Callable[[], None] | None,
         on_summary: Callable[[Summary], None] | None = None,
     ) -> CompactionResult:
-        """Have the chunk of each range made, or wait for who is at it; `prefix` tells kinds of work apart."""
+        """Makes the summary of each range, or joins the task that already makes it.
+
+        Args:
+            make: makes the summary of one range.
+            prefix: begins the names of the ranges; separates kinds of work.
+        """
         started_at = self._monotonic()
         listener = _StartListener(on_start)
         slots = asyncio.Semaphore(MAX_PARALLEL_SUMMARIES)
@@ -219,13 +231,14 @@ class Compactor:
             for work in works:
                 work.task.add_done_callback(partial(_notify_summary, on_summary))
         try:
+            # Shielded: other callers may wait for the same tasks, and a summary that is half written is paid for.
             results = await asyncio.gather(*(asyncio.shield(flight.task) for flight in works))
         finally:
             listener.callback = None
         return _build_result(results, round((self._monotonic() - started_at) * 1000))
 
     async def aclose(self, timeout_seconds: float = DRAIN_TIMEOUT_SECONDS) -> None:
-        """Leave off what nobody waits for, wait for what else is running, then cancel what is left."""
+        """Cancels background work, waits for other work up to `timeout_seconds`, then cancels the rest."""
         for (_, name), work in self._running_work.items():
             if name.startswith((PRECOMPACTION_PREFIX, REMAKE_PREFIX)):
                 work.task.cancel()
@@ -241,13 +254,13 @@ class Compactor:
     def _join_or_start(
         self, job: CompactionJob, key: RangeKey, make: MakeSummary, listener: _StartListener, slots: asyncio.Semaphore
     ) -> _SharedWork:
-        """The flight of a range: the running one, or a new one."""
+        """Returns the running work for a range, or starts it."""
         shared_work = self._running_work.get(key)
         if shared_work is None:
             shared_work = self._running_work[key] = _SharedWork(job.conversation_id, self._monotonic())
             self._metrics.compacting.add()
             coroutine = self._run_work(key, make, shared_work, slots)
-            shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  owned by the flight; aclose awaits and cancels it
+            shared_work.task = asyncio.create_task(coroutine)  # noqa: TID251  aclose awaits and cancels it
             shared_work.task.add_done_callback(lambda task: self._finish_work(key, shared_work, task))
         shared_work.add_listener(listener)
         return shared_work
@@ -262,7 +275,10 @@ class Compactor:
             return await make(work.notify_start)
 
     def _finish_work(self, key: RangeKey, work: _SharedWork, task: asyncio.Task[RangeResult]) -> None:
-        """Forget a finished flight, and remember for a while what could not be stored."""
+        """Removes finished work, and caches its result if that could not be stored.
+
+        A stored result is found in the store by the next caller.
+        """
         del self._running_work[key]
         self._record_metrics(key, work, task)
         if task.cancelled() or task.exception() is not None:
@@ -292,7 +308,7 @@ class Compactor:
         self._metrics.histogram_series(COMPACTION_SECONDS, outcome).observe(self._monotonic() - work.started_at)
 
     def _find_cached_result(self, key: RangeKey) -> RangeResult | None:
-        """What a recent attempt at this range came to, if that could not be stored."""
+        """Returns the recent result for a range that could not be stored; None if there is none."""
         if key not in self._cached_results:
             return None
         until, range_result = self._cached_results[key]
@@ -303,7 +319,10 @@ class Compactor:
 
 
 def _build_range_name(job: CompactionJob, source: SummarySource) -> str:
-    """Names a range among all of a root, with what of the log is deleted: nobody joins who knows of more."""
+    """Names a range within a root, and the messages that were redacted when the job was built.
+
+    A caller that knows of more redacted messages must not join work that still reads their text.
+    """
     deleted = job.conversation.redacted_seqs if job.conversation else ()
     return f"{source.range_key}:{','.join(map(str, deleted))}"
 
@@ -328,6 +347,6 @@ def _build_result(results: Sequence[RangeResult], duration_ms: int) -> Compactio
 
 
 def _combine_outcomes(outcomes: set[CompactionOutcome]) -> CompactionOutcome:
-    """The outcome of a job from those of its ranges: the one that says most."""
+    """Chooses the outcome of a job from those of its ranges: the first that occurs in the order below."""
     ranked: tuple[CompactionOutcome, ...] = ("mechanical", "made", "found", "none")
     return next((outcome for outcome in ranked if outcome in outcomes), "none")

@@ -1,9 +1,9 @@
-"""Summaries of the parts of a long log, kept for the checkpoints to come: the log before them never changes.
+"""Stores part summaries of a long log, so that the next checkpoints do not read the same messages again.
 
-A checkpoint is written from the whole log. Where that is longer than the summarizer can read, summaries of its older
-parts are read in place of their messages. Each part is summarized once. When the summaries of parts grow too long
-themselves, those of one size are merged into one, which is kept, too; so the calls grow with the log and not with its
-square. A part is no summary of a checkpoint, and is shown in no view.
+A checkpoint is written from the whole log. If the log is longer than the summarizer can read, part summaries replace
+its older messages. Each part is summarized once. When the part summaries grow too long themselves, those of one size
+are merged into one, which is stored, too; so the number of calls grows linearly with the log. No view shows a part
+summary.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from app.errors import StoreUnavailable
 from app.store.contract import Lease, LeaseLost, Store
 
 MAX_SUMMARIES_SHARE = 0.75
-"""Of what the summarizer can read, the most that summaries of parts take before they are merged."""
+"""Part summaries are merged when they take more than this share of what the summarizer can read."""
 MIN_PARTS = 8
-"""So many summaries of parts can be read at once."""
+"""The limit of a part summary is chosen so that the summarizer can read at least this many at once."""
 MAX_PARALLEL_PARTS = 4
 
 WritePart = Callable[[Sequence[LogMessage], Sequence[Summary], int], Awaitable[tuple[str, str]]]
-"""From messages, or summaries to be merged, and a limit in tokens to a summary and the model that wrote it."""
+"""Takes messages, or summaries to merge, and a limit in tokens; returns a summary and the model that wrote it."""
 BuildSummary = Callable[[SummarySource, str, str], Summary]
 LogPiece = Summary | tuple[Round, ...]
-"""A summary of a part, or rounds that there is none for."""
+"""A part summary, or consecutive rounds without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPartSummaries:
-    """The parts of one log, from its beginning to the end of a checkpoint.
+    """The part summaries of one log, from its beginning to the end of a checkpoint.
 
-    `source` is the checkpoint's place. Parts are stored under its lease; without one they serve this checkpoint only.
+    `source` is the checkpoint's range. Part summaries are stored under its lease; without a lease they are used for
+    this checkpoint only.
     """
 
     store: Store
@@ -49,14 +50,21 @@ class LogPartSummaries:
     source: SummarySource
     lease: Lease | None
     limit_tokens: int
-    """The most tokens of the summary of a part."""
+    """The most tokens that a part summary may have."""
     build_summary: BuildSummary
 
     async def cover_log(self, room_tokens: int, write_part: WritePart) -> tuple[list[Summary], Sequence[LogMessage]]:
-        """Summaries of the older part of the log, and the messages behind them: together what can be read at once.
+        """Makes the part summaries that are missing.
+
+        Args:
+            room_tokens: how many tokens the summarizer can read at once.
+            write_part: writes one part summary.
+
+        Returns:
+            Summaries of the older part of the log, and the messages after it: together within `room_tokens`.
 
         Raises:
-            SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `write_part`. Parts that were written are kept.
+            NoUsableSummary, UpstreamRefused, UpstreamUnavailable: as `write_part`. Finished parts stay stored.
         """
         tail = await asyncio.to_thread(LogTail, self.source.messages, after=None)
         if _count_transcript_tokens(tail.rounds) <= room_tokens:
@@ -71,6 +79,7 @@ class LogPartSummaries:
             async with slots:
                 return await self._write_part(tail, rounds[0].from_seq, rounds[-1].to_seq, (), limit_tokens, write_part)
 
+        # Exceptions are collected first, so that each part that succeeds is stored before the first failure is raised.
         new_parts = await asyncio.gather(*map(summarize, stretches), return_exceptions=True)
         for new_part in new_parts:
             if isinstance(new_part, BaseException):
@@ -87,7 +96,10 @@ class LogPartSummaries:
         return summaries, self.source.messages[end_seq:]
 
     async def _read_stored_parts(self) -> tuple[list[Summary], set[tuple[int, int]]]:
-        """The stored parts of this log, and the ranges of its other summaries: for a range only one is ever kept."""
+        """Reads the stored part summaries of this log, and the ranges of its other summaries.
+
+        The store keeps one summary for each range, so a part must not have the range of another summary.
+        """
         links = [entry.link for entry in self.source.messages]
         try:
             stored = await self.store.find_summaries(tenant=self.job.tenant, root=self.job.root, links=links)
@@ -96,7 +108,7 @@ class LogPartSummaries:
         log_summaries = [
             summary
             for summary in stored
-            # Logs that differ in system messages share links but not places.
+            # Logs that differ in system messages share links, but their seqs differ.
             if summary.to_seq <= len(links)
             and links[summary.to_seq - 1] == summary.to_link
             and summary.from_link == (links[summary.from_seq - 1] if summary.from_seq else self.source.from_link)
@@ -115,7 +127,7 @@ class LogPartSummaries:
         limit_tokens: int,
         write_part: WritePart,
     ) -> Summary:
-        """A new summary of a part, stored."""
+        """Writes and stores a part summary."""
         last = tail.find_message(to_seq - 1)
         messages = () if merged else tuple(self.source.messages[from_seq:to_seq])
         text, model = await write_part(messages, merged, limit_tokens)
@@ -131,7 +143,7 @@ class LogPartSummaries:
         )
         summary = replace(self.build_summary(source, text, model), kind="part")
         if self.lease is not None:
-            # A part that cannot be stored serves this checkpoint all the same.
+            # A part summary that cannot be stored is used for this checkpoint only.
             with suppress(StoreUnavailable, LeaseLost):
                 await self.store.add_summary(
                     tenant=self.job.tenant, root=self.job.root, summary=summary, fence=self.lease
@@ -140,7 +152,10 @@ class LogPartSummaries:
 
 
 def _split_into_pieces(tail: LogTail, stored_parts: Sequence[Summary]) -> list[LogPiece]:
-    """The whole log in order: of parts that begin at one place the longest, and the rounds between them."""
+    """Splits the log into part summaries and the rounds between them, in order.
+
+    Of several parts that begin at one message, the longest is taken.
+    """
     longest: dict[int, Summary] = {}
     for part in sorted(stored_parts, key=lambda part: part.to_seq):
         longest[part.from_seq] = part
@@ -161,9 +176,10 @@ def _split_into_pieces(tail: LogTail, stored_parts: Sequence[Summary]) -> list[L
 def _choose_stretches(
     pieces: Sequence[LogPiece], room_tokens: int, limit_tokens: int, taken_ranges: Set[tuple[int, int]]
 ) -> list[Sequence[Round]]:
-    """The stretches to be summarized, oldest first, until what is left can be read at once.
+    """Chooses the stretches of rounds to summarize, oldest first, until the rest can be read at once.
 
-    They are longer than the room where there would be more than `MAX_PARTS` of them: their reader gets them shortened.
+    If there would be more than `MAX_PARTS` stretches, they are longer than the room, and the summarizer gets them
+    shortened.
     """
     gaps = [piece for piece in pieces if not isinstance(piece, Summary)]
     transcript_tokens = sum(
@@ -173,7 +189,7 @@ def _choose_stretches(
     stretches: list[Sequence[Round]] = []
     for gap in gaps:
         for stretch in _cut_into_stretches(gap, longest, taken_ranges):
-            # Only the end of the log is read as it is, so that what is summarized has no gap.
+            # Only the end of the log is read verbatim, so that the part summaries have no gap.
             if transcript_tokens <= room_tokens and gap is pieces[-1]:
                 return stretches
             stretches.append(stretch)
@@ -184,8 +200,8 @@ def _choose_stretches(
 def _cut_into_stretches(
     rounds: Sequence[Round], longest_tokens: int, taken_ranges: Set[tuple[int, int]]
 ) -> Iterator[Sequence[Round]]:
-    """Rounds in stretches as long as can be, so that there are few; each ends with a turn if one ends near, and none is
-    over a range that has another summary."""
+    """Cuts rounds into few, long stretches. A stretch ends at a turn's end if one is near, and never has the range of
+    another summary."""
     start, tokens = 0, 0
     for index, log_round in enumerate(rounds):
         if index > start and tokens + _count_transcript_tokens([log_round]) > longest_tokens:
@@ -201,8 +217,10 @@ def _cut_into_stretches(
 
 
 def _find_mergeable_parts(summaries: Sequence[Summary], room_tokens: int) -> list[Summary]:
-    """Neighbouring parts to be merged into one; none where they leave room enough. Merged ones are not merged with
-    single ones, or the oldest would be rewritten each time."""
+    """Finds the longest run of neighbouring part summaries to merge; none if all leave enough room.
+
+    Merged summaries are not merged with single ones: otherwise the oldest summary would be rewritten each time.
+    """
     if sum(summary.tokens for summary in summaries) <= room_tokens * MAX_SUMMARIES_SHARE:
         return []
     longest = max(([*run] for _, run in groupby(summaries, key=lambda chunk: bool(chunk.folds))), key=len)
@@ -210,5 +228,5 @@ def _find_mergeable_parts(summaries: Sequence[Summary], room_tokens: int) -> lis
 
 
 def _count_transcript_tokens(rounds: Sequence[Round]) -> int:
-    """What rounds take in a transcript, with a line for each speaker."""
+    """Counts the tokens of rounds in a transcript, with a line for each speaker."""
     return sum(log_round.tokens + SPEAKER_LINE_TOKENS * (log_round.to_seq - log_round.from_seq) for log_round in rounds)

@@ -1,4 +1,4 @@
-"""The way of one range from a wish to a chunk: lease, second look, model call or mechanical summary, fenced append."""
+"""Makes the summary of one range: takes the lease, looks for a stored summary, calls the model, stores the result."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from app.store.contract import Lease, LeaseLost, Store
 from app.store.leases import LeaseKeeper
 
 NOTICE_DELAY_SECONDS = 0.25
-"""Who waits longer than this for somebody else's summary is told that one is being written."""
+"""A caller that waits longer than this for another process's summary is notified that a summary is being written."""
 MAX_OVERRUN_MESSAGES: Final = 256
-"""So far behind the end of a range it is looked for somebody else's summary."""
+"""Another process's summary is searched up to this many messages after the end of a range."""
 REVISED_FIELDS = ("text", "tokens", "kind", "model", "prompt_version", "created_at", "duration_ms", "usage")
-"""What of a chunk comes with its text."""
+"""Fields of a summary that change with its text."""
 REPLACED_TOKENS_PER_SUMMARY_TOKEN: Final = 20
-"""A summary has a token for so many that it stands for: 3,640 for 72,800, which is what additive compaction writes at a
-window of 128,000. Its source asks for 2,000 to 4,000 there …"""
+"""A summary may have one token for this many tokens of its range: 3,640 for the 72,800 tokens that an additive
+compaction replaces at a window of 128,000. The source of the method asks for 2,000 to 4,000 tokens there."""
 MIN_SUMMARY_LIMIT_TOKENS: Final = 1024
-"""… and a summary may have so many however little it stands for, if the window has room for it."""
+"""A summary may have this many tokens even if its range is short, if the window has room."""
 CALLER_KEY_STATUSES = frozenset({401, 403})
-"""Statuses that say something about the caller's key and nothing about the range: no chunk is stored for them."""
+"""Statuses that are about the caller's key, not about the range. The mechanical summary that follows them is not
+stored, because another caller's key may work."""
 
 
 class RangeResult(msgspec.Struct, frozen=True):
-    """What came of one range."""
+    """The result for one range."""
 
     range_summary: Summary | None
     outcome: CompactionOutcome
@@ -53,15 +54,15 @@ OUTDATED_RESULT: Final = RangeResult(None, "none", warning="Messages were delete
 
 
 class SummaryMaker:
-    """Makes the chunk of a range.
+    """Makes the summary of a range.
 
     Args:
-        store: where chunks are kept.
-        leases: keeps other processes from making the same chunk.
-        summary_generator: asks the model.
-        counter_for: the token counter of an encoding.
-        clock: the time that chunks are dated with, aware.
-        new_id: makes chunk ids.
+        store: stores the summaries.
+        leases: keeps other processes from making the same summary.
+        summary_generator: calls the model.
+        counter_for: returns the token counter of an encoding.
+        clock: returns the time of a new summary, with a time zone.
+        new_id: makes ids of summaries.
     """
 
     def __init__(
@@ -84,15 +85,19 @@ class SummaryMaker:
     async def make_summary(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
     ) -> RangeResult:
-        """A chunk for a range: somebody else's if there is one by now, otherwise a new one.
+        """Finds the summary of a range, or makes it: by a model, else mechanically.
 
         Args:
-            on_start: called right before the model is asked, or when somebody else's summary takes its time.
+            job: the job of the range.
+            source: the range.
+            on_start: called right before the model is called, or if another process's summary takes longer than
+                `NOTICE_DELAY_SECONDS`.
         """
         notice_timer = asyncio.get_running_loop().call_later(NOTICE_DELAY_SECONDS, on_start)
         try:
             async with self._acquire_lease(job, source) as lease:
                 notice_timer.cancel()
+                # Looked for under the lease: another process may have stored the summary while this one waited.
                 stored_summary = await self._find_stored_summary(job, source) if lease else None
                 if stored_summary is not None:
                     return RangeResult(stored_summary, "found")
@@ -102,6 +107,8 @@ class SummaryMaker:
                 return await self._store_result(
                     job, source, await self._summarize_or_fall_back(job, source, lease), lease
                 )
+        # The holder of the lease takes too long. The client gets a mechanical summary now; it is not stored, because
+        # the holder will store a better one.
         except ConversationBusy:
             stored_summary = await self._find_stored_summary(job, source)
             if stored_summary is not None:
@@ -114,8 +121,10 @@ class SummaryMaker:
             notice_timer.cancel()
 
     async def precompact(self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]) -> RangeResult:
-        """A model's summary that nobody waits for yet. Where there is none to be had, nothing is made: whoever needs
-        the range then asks again."""
+        """Makes a summary that no request waits for yet, by a model or not at all.
+
+        If it fails, the request that needs the range makes the summary.
+        """
         if self._summary_generator.is_backing_off(self._build_request(job, source)):
             return RangeResult(None, "none")
         try:
@@ -140,9 +149,9 @@ class SummaryMaker:
     async def remake_mechanical(
         self, job: CompactionJob, source: SummarySource, on_start: Callable[[], None]
     ) -> RangeResult:
-        """A model's summary in place of a stored mechanical one over the very range, under the same id.
+        """Replaces the stored mechanical summary of exactly this range by a model's, under the same id.
 
-        Nothing is done where there is no such chunk, where every model rests, or where the model fails again.
+        Does nothing if there is no such summary, if every model is backing off, or if the model fails again.
         """
         if self._summary_generator.is_backing_off(self._build_request(job, source)):
             return RangeResult(None, "none")
@@ -174,10 +183,10 @@ class SummaryMaker:
             return RangeResult(None, "none")
 
     async def rewrite_summary(self, job: CompactionJob, source: SummarySource, stored_summary: Summary) -> Summary:
-        """A model's summary as the next revision of a stored chunk; never a mechanical one.
+        """Writes the next revision of a stored summary, by a model; never mechanically.
 
         Raises:
-            ConversationBusy, UpstreamUnavailable, HeadMoved, StoreUnavailable: as `Compactor.rewrite`.
+            ConversationBusy, UpstreamUnavailable, WriteConflict, StoreUnavailable: as `Compactor.rewrite_summary`.
         """
         async with self._leases.hold_lease(job.root, source.lease_key, job.wait_seconds) as lease:
             request = self._build_request(job, source, lease)
@@ -204,7 +213,7 @@ class SummaryMaker:
 
     @asynccontextmanager
     async def _acquire_lease(self, job: CompactionJob, source: SummarySource) -> AsyncIterator[Lease | None]:
-        """The lease on the range; None when the store is away, which must not keep a client from its answer."""
+        """Acquires the lease on the range; None if the store is away, which must not keep a client from its answer."""
         lease_context = self._leases.hold_lease(job.root, source.lease_key, job.wait_seconds)
         try:
             lease = await lease_context.__aenter__()
@@ -217,13 +226,14 @@ class SummaryMaker:
             await _release_lease(lease_context)
 
     async def _find_stored_summary(self, job: CompactionJob, source: SummarySource) -> Summary | None:
-        """A stored chunk that a new plan would use instead: one that begins where this range does and ends in it, or
-        at most `MAX_OVERRUN_MESSAGES` behind it, since others may have planned with a message more or less. A fold
-        must be
-        the same."""
+        """Finds a stored summary that can be used for the range.
+
+        It begins where the range does and ends in the range or at most `MAX_OVERRUN_MESSAGES` after it, because another
+        request may have planned with a few messages more or less. A fold must cover exactly the range.
+        """
         end_links = [source.to_link]
         if not source.folded_summaries:
-            # A long log has many ranges: to look at all of its messages for each would take the square of its length.
+            # A long log has many ranges. Searching all of its messages for each would take quadratic time.
             from_seq = max(source.from_seq, job.log_tail.start_seq)
             to_seq = min(source.boundary.to_seq + MAX_OVERRUN_MESSAGES, job.log_tail.end_seq)
             end_links = [job.log_tail.find_message(seq).link for seq in range(from_seq, to_seq)]
@@ -235,12 +245,13 @@ class SummaryMaker:
         usable = [
             fitted for fitted in (_fit_to_source(chunk, source, job) for chunk in summaries) if fitted is not None
         ]
+        # A model's summary before a mechanical one, then the oldest, so that all processes choose the same.
         return min(usable, key=lambda chunk: (chunk.kind == "mechanical", chunk.created_at, chunk.id), default=None)
 
     async def _summarize_or_fall_back(
         self, job: CompactionJob, source: SummarySource, lease: Lease | None
     ) -> RangeResult:
-        """A model's summary, or a mechanical one where that fails."""
+        """Makes a summary by a model, or mechanically if the model fails."""
         try:
             generated = await self._summary_generator.generate_summary(self._build_request(job, source, lease))
         except UpstreamRefused as refusal:
@@ -251,7 +262,7 @@ class SummaryMaker:
         return RangeResult(self._build_summary(job, source, generated.text, generated), "made", generated=generated)
 
     async def _make_mechanical(self, job: CompactionJob, source: SummarySource, reason: str) -> RangeResult:
-        """A chunk without a model; none where even that would gain nothing."""
+        """Makes a summary without a model; none if that would not be shorter by the policy's `min_gain_ratio`."""
         counter = self._counter_for(job.encoding)
         gain_limit = int(source.replaced_tokens * (1 - job.policy.min_gain_ratio)) - count_empty_section_tokens(counter)
         limit_tokens = min(compute_summary_token_limit(job.policy, job.window), gain_limit)
@@ -268,7 +279,7 @@ class SummaryMaker:
     async def _store_result(
         self, job: CompactionJob, source: SummarySource, result: RangeResult, lease: Lease | None
     ) -> RangeResult:
-        """The result after its chunk was appended; what cannot be appended still serves this request."""
+        """Stores the summary of a result. A summary that cannot be stored still serves this request."""
         if result.range_summary is None or not result.is_stored:
             return result
         unstored_result = replace(result, is_stored=False, warning=result.warning or "The summary could not be stored.")
@@ -280,6 +291,8 @@ class SummaryMaker:
             stored_summary = await self._find_stored_summary(job, source)
             if stored_summary is not None:
                 return replace(result, range_summary=stored_summary)
+            # A lost lease can mean that an erasure took it: then this summary may hold erased text and must not be
+            # used.
             return OUTDATED_RESULT if await is_outdated(self._store, job, source) else unstored_result
         except StoreUnavailable:
             return unstored_result
@@ -288,7 +301,7 @@ class SummaryMaker:
     def _build_log_parts(
         self, job: CompactionJob, source: SummarySource, lease: Lease | None
     ) -> LogPartSummaries | None:
-        """What a checkpoint keeps of its log beside itself."""
+        """Builds the store of part summaries for a checkpoint of the whole log; None for any other summary."""
         if source.style != "checkpoint" or source.from_seq:
             return None
 
@@ -356,7 +369,10 @@ class SummaryMaker:
 
 
 def _compute_summary_limit(job: CompactionJob, source: SummarySource) -> int:
-    """The most tokens for the summary of a range, by what it stands for. Summaries that are folded are dense."""
+    """Computes the token limit of a range's summary from the size of the range.
+
+    A fold may use the whole limit, because the summaries that it replaces are dense already.
+    """
     max_tokens = compute_summary_token_limit(job.policy, job.window)
     return (
         max_tokens
@@ -366,9 +382,10 @@ def _compute_summary_limit(job: CompactionJob, source: SummarySource) -> int:
 
 
 def _fit_to_source(summary: Summary, source: SummarySource, job: CompactionJob) -> Summary | None:
-    """A stored chunk as it stands for the job's log from the spot on, or None if it does not.
+    """Returns a stored summary with the seqs and token totals of the job's log; None if it cannot be used for the
+    range.
 
-    Logs that differ in system messages share links but not places: a chunk over the very range takes the spot's.
+    Logs that differ in system messages share links, but their seqs and totals differ.
     """
     begins_here = (summary.from_link, summary.from_seq) == (
         source.from_link,
@@ -399,7 +416,7 @@ def _describe_failure(error: Exception) -> str:
 
 
 async def _release_lease(lease_context: AbstractAsyncContextManager[Lease]) -> None:
-    """Leave a lease's block; one that cannot be given back runs out by itself."""
+    """Releases a lease. A lease that cannot be released expires by itself."""
     try:
         await lease_context.__aexit__(None, None, None)
     except (StoreUnavailable, LeaseLost):
@@ -407,13 +424,13 @@ async def _release_lease(lease_context: AbstractAsyncContextManager[Lease]) -> N
 
 
 DELETED_PARTS: Final = "deleted"
-"""`LogMessage.meta`: which parts of the message are gone."""
+"""Key in `LogMessage.meta`: the parts of the message that were deleted."""
 
 
 async def is_outdated(store: Store, job: CompactionJob, source: SummarySource) -> bool:
-    """Whether messages were deleted since a job was prepared, or summaries that it reads are others by now.
+    """Whether messages were deleted since a job was built, or summaries that it reads have changed.
 
-    False while the store is away: then nothing is stored either.
+    False while the store is away, because then the result is not stored either.
     """
     if job.conversation is None:
         return False
@@ -431,7 +448,7 @@ async def _has_new_marks(store: Store, conversation: Conversation) -> bool:
     conversation_id, last_seq = conversation.id, conversation.head_seq
     stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
     if stored is None and conversation.lineage:
-        # A branch that is not stored yet: what is deleted in the log that it shares.
+        # A branch that is not stored yet: its parent knows what was deleted in the log that both share.
         conversation_id, last_seq = conversation.lineage[-1]
         stored = await store.find_conversation(tenant=conversation.tenant, conversation_id=conversation_id)
     if stored is None:
@@ -441,7 +458,10 @@ async def _has_new_marks(store: Store, conversation: Conversation) -> bool:
 
 
 async def _has_other_messages(store: Store, conversation: Conversation, source: SummarySource) -> bool:
-    """Whether a message lacks words by now that the job still has: it may have lacked others before."""
+    """Whether a message has lost text that the job still has.
+
+    Only the texts tell: the mark alone may be older than the job.
+    """
     if not source.messages or conversation.head_seq < source.messages[0].seq:
         return False
     read_messages = {entry.seq: entry.message.raw for entry in source.messages}

@@ -1,1 +1,1 @@
-"""One summary, written by a model: prompts, request bodies, calls."""
+"""Writes one summary by a model: prompts, request bodies, calls."""

@@ -1,4 +1,4 @@
-"""The instructions for writing summaries, and the version that a summary is stored under. Pure."""
+"""The instructions for writing summaries, and the version of an instruction that is stored with a summary. Pure."""
 
 from __future__ import annotations
 
@@ -107,10 +107,11 @@ FOLD_DESCRIPTION = "the {count} summaries in the message before this one"
 CLOSING = "End of the material. Write the summary now{limit}."
 CONVERSATION_CLOSING = "Write the summary now{limit}."
 WORDS_PER_TOKEN = 0.5
-"""A limit told in words, since models keep to words rather than tokens; with room for values they leave out."""
+"""Words of a summary's limit for each of its tokens. Models keep a limit in words better than one in tokens. The
+ratio leaves room for appended values."""
 MIN_WORDS = 40
 MAX_OPENING_CHARS = 60
-"""Of the message that a range begins with, what names it."""
+"""How many characters of a range's first message name the range."""
 
 IMPROVEMENT_INSTRUCTION = """\
 That summary leaves out values that are needed later: {values}. Write it again, complete, with each of them in its \
@@ -120,22 +121,22 @@ else."""
 
 @dataclass(frozen=True, slots=True)
 class PromptVariant:
-    """What kind of summary is wanted."""
+    """The kind of summary to write."""
 
     style: SummaryStyle = "additive"
     is_fold: bool = False
     is_update: bool = False
-    """There is a checkpoint before this one."""
+    """There is an earlier checkpoint."""
 
 
 def build_instruction(summarizer: SummarizerPolicy, variant: PromptVariant, focus: str | None = None) -> str:
-    """What a summary call is told to do: the configured or built-in instruction, and what to pay attention to."""
+    """Builds the instruction of a summarizer call: configured or built-in, and the focus that the client asked for."""
     text = _find_configured_instruction(summarizer, variant) or _choose_built_in_instruction(variant)
     return f"{text}\n\nPay particular attention to: {focus.strip()}" if focus and focus.strip() else text
 
 
 def compute_prompt_version(summarizer: SummarizerPolicy | None = None, variant: PromptVariant | None = None) -> str:
-    """The version of an instruction: it changes with its text, and with the built-in text around it."""
+    """Computes the version of an instruction: a hash of its text and of the built-in texts around it."""
     instruction_text = build_instruction(summarizer or SummarizerPolicy(), variant or PromptVariant())
     surrounding_texts = (
         FOLD_INSTRUCTION,
@@ -151,31 +152,39 @@ def compute_prompt_version(summarizer: SummarizerPolicy | None = None, variant: 
 
 
 def build_transcript_prompt(instruction_text: str, mark: str, material: str, *, limit_tokens: int) -> str:
-    """The one message of a call that brings its material along: a user's, since not every model takes a system message.
+    """Builds the single message of a call with a transcript. It is a user message: not every model takes a system
+    message.
 
     Args:
         instruction_text: the instruction.
         mark: the fence's mark.
         material: the fenced transcript.
-        limit_tokens: how long the summary may be.
+        limit_tokens: the most tokens that the summary may have.
     """
     closing = CLOSING.format(limit=_render_word_limit(limit_tokens))
     return "\n\n".join((instruction_text, MATERIAL_RULE.format(mark=mark), material, closing))
 
 
 def build_conversation_prompt(instruction_text: str, scope: str, *, limit_tokens: int) -> str:
-    """The last message of a call that goes on where a view ended."""
+    """Builds the last message of a call that continues a view.
+
+    Args:
+        instruction_text: the instruction.
+        scope: which messages are meant (`describe_range`, `describe_fold`).
+        limit_tokens: the most tokens that the summary may have.
+    """
     closing = CONVERSATION_CLOSING.format(limit=_render_word_limit(limit_tokens))
     return "\n\n".join((instruction_text, CONVERSATION_RULE.format(scope=scope), closing))
 
 
 def describe_range(style: SummaryStyle, *, count: int, speaker: str, opening_text: str) -> str:
-    """Which part of a conversation is meant.
+    """Describes which part of a conversation is meant.
 
     Args:
-        count: messages of the range.
-        speaker: role of the first.
-        opening_text: its text; quoted, so that it cannot pass for a part of the instruction.
+        style: the style of the summary.
+        count: how many messages the range has.
+        speaker: role of the first message.
+        opening_text: text of the first message; quoted, so that it cannot pass for a part of the instruction.
     """
     one_line = " ".join(opening_text.split())[:MAX_OPENING_CHARS]
     opening_text = f"that begins {orjson.dumps(one_line).decode()}" if one_line else "that calls a tool"
@@ -183,12 +192,12 @@ def describe_range(style: SummaryStyle, *, count: int, speaker: str, opening_tex
 
 
 def describe_fold(count: int) -> str:
-    """Which summaries are meant, where the message before shows them and no others."""
+    """Describes which summaries are meant, if the message before shows these and no others."""
     return FOLD_DESCRIPTION.format(count=count)
 
 
 def build_improvement_prompt(values: Sequence[str], *, limit_tokens: int) -> str:
-    """The one further request for a summary that lacks values."""
+    """Builds the request to write a summary again with the values that it lacks."""
     quoted_values = ", ".join(orjson.dumps(value).decode() for value in values)
     return IMPROVEMENT_INSTRUCTION.format(values=quoted_values, limit=_render_word_limit(limit_tokens))
 

@@ -1,6 +1,6 @@
-"""A stretch that is longer than a summarizer can read, in parts that it can: each is summarized, then all are merged.
+"""Splits a range that is too long for one summarizer call into parts; part summaries are then merged in one call. Pure.
 
-There are never more parts than their summaries fit into one call that merges them. Pure.
+There are never more parts than one merging call can read summaries of.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from app.compaction.summarizer.transcript import SPEAKER_LINE_TOKENS, CountTokens, TranscriptEntry, cut_entries
 
 MAX_PARTS = 15
-"""With the call that merges them, sixteen calls at the most for one summary."""
+"""The most parts of a range. With the merging call, one summary takes at most sixteen calls."""
 MIN_PART_TOKENS = 128
-"""Below this the summary of a part keeps hardly a fact."""
+"""The smallest limit of a part summary: below it hardly a fact is kept."""
 OVERSIZE_FACTOR = 1.15
-"""Up to this many times what fits, shortening costs less than three calls for one."""
+"""A range up to this many times the room is shortened instead of split: that loses less than three calls would cost."""
 PART_FILL_SHARE = 0.9
-"""How full parts are made, since slices are measured in characters."""
+"""The share of the room that a part fills. Slices are measured in characters, so their token counts are estimates."""
 MIN_SLICE_SHARE = 0.25
-"""Of a part: with less left over, an entry begins the next part."""
+"""If less than this share of a part is free, a long entry begins in the next part."""
 
 
 def compute_max_parts(room_tokens: int) -> int:
-    """How many parts a summarizer that reads `room_tokens` at a time can merge."""
+    """Computes how many part summaries a summarizer that reads `room_tokens` at once can merge."""
     return max(1, min(MAX_PARTS, room_tokens // (MIN_PART_TOKENS + SPEAKER_LINE_TOKENS)))
 
 
 def compute_part_limit(part_count: int, room_tokens: int, limit_tokens: int) -> int:
-    """How long the summary of each part may be, in tokens."""
+    """Computes the limit of each part summary in tokens."""
     share = room_tokens // max(1, part_count) - SPEAKER_LINE_TOKENS
     return max(min(MIN_PART_TOKENS, limit_tokens), min(limit_tokens, share))
 
@@ -35,9 +35,9 @@ def compute_part_limit(part_count: int, room_tokens: int, limit_tokens: int) -> 
 def split_into_parts(
     entries: Sequence[TranscriptEntry], room_tokens: int, count_tokens: CountTokens
 ) -> list[list[TranscriptEntry]]:
-    """Entries in stretches of about `room_tokens`, long ones sliced; one stretch where all of it nearly fits.
+    """Splits entries into parts of about `room_tokens`, and slices long entries. One part if all entries nearly fit.
 
-    What is longer than all parts together is shortened first: long entries to head and tail.
+    Entries that are too long for all parts together are shortened first, to their heads and tails.
     """
     sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
     max_parts = compute_max_parts(room_tokens)
@@ -60,7 +60,11 @@ def split_into_parts(
 def _slice_entry(
     entry: TranscriptEntry, count_tokens: CountTokens, part_tokens: int, remaining_tokens: int
 ) -> list[tuple[TranscriptEntry, int]]:
-    """An entry with its size in tokens; one that does not fit in slices: the first as large as what is left."""
+    """Slices an entry that does not fit into the current part. The first slice fills the part, if enough of it is free.
+
+    Returns:
+        The slices, each with its size in tokens.
+    """
     size = count_tokens(entry.text) + SPEAKER_LINE_TOKENS
     if size <= remaining_tokens or (size <= part_tokens and remaining_tokens < part_tokens * MIN_SLICE_SHARE):
         return [(entry, size)]

@@ -1,4 +1,4 @@
-"""One summary, written by the first model that can: the one that is meant, then its fallbacks."""
+"""Generates a summary by the first model that succeeds: the configured one, then its fallbacks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ __all__ = [
 
 
 class SummaryGenerator:
-    """Writes summaries through the router. A model that fails three times in a row is left alone for a while.
+    """Generates summaries through the router. After three failures in a row a model is not called for a while.
 
     Args:
-        router: finds the deployments of a model and falls over between them.
-        windows: knows the context window of a deployment.
-        counter_for: the token counter of an encoding.
-        monotonic: seconds, for durations and pauses.
+        router: finds the deployments of a model and falls back from one to the next.
+        windows: finds the context window of a deployment.
+        counter_for: returns the token counter of an encoding.
+        monotonic: returns seconds, for durations and backoffs.
+        metrics: counts summarizer calls.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class SummaryGenerator:
         self._backoffs = SummarizerBackoffs(monotonic)
 
     async def generate_summary(self, request: SummaryRequest) -> GeneratedSummary:
-        """A summary of what the request names, with the values that its writer left out.
+        """Generates a summary, and appends the values that the model left out.
 
         Raises:
-            SummaryRefused: the answer is blank, calls a tool, was filtered, does not end, or gains too little; or no
-                model is to be asked just now.
-            UpstreamRefused: the summarizer's own error answer.
-            UpstreamUnavailable: it could not be reached, did not answer in time, or answered nonsense.
+            NoUsableSummary: the answer is blank, calls a tool, was filtered, has no finish reason, or is too long; or
+                every model is backing off.
+            UpstreamRefused: the summarizer's own error.
+            UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
         """
         if not request.policy.summarizer.enabled:
             raise NoUsableSummary("summaries are switched off")
@@ -72,21 +73,23 @@ class SummaryGenerator:
             except (NoUsableSummary, GatewayError) as error:
                 drop_tracebacks(error)
                 failures.append(error)
-        raise failures.pop(0)  # the list is a variable of this frame, which the traceback keeps
+        # The first failure is that of the configured model. `pop`: the traceback keeps this frame and its list, so an
+        # error in the list would be part of a reference cycle.
+        raise failures.pop(0)
 
     def is_backing_off(self, request: SummaryRequest) -> bool:
-        """Whether every model that could be asked is left alone just now."""
+        """Whether every model for this request is backing off."""
         return self.compute_backoff_seconds(request) > 0
 
     def compute_backoff_seconds(self, request: SummaryRequest) -> float:
-        """For how long every model that could be asked is left alone."""
+        """Computes the seconds until one of the request's models may be called again; 0 if one may be called now."""
         return min(
             self._backoffs.find_backoff(model, request.tenant, request.root).seconds_until_trial
             for model in _list_models(request)
         )
 
     async def _generate_with_model(self, model: str, request: SummaryRequest) -> GeneratedSummary:
-        """A summary by one model, unless it rests."""
+        """Generates a summary by one model, unless the model is backing off."""
         backoff = self._backoffs.find_backoff(model, request.tenant, request.root)
         if not backoff.try_enter():
             raise NoUsableSummary(
@@ -102,6 +105,7 @@ class SummaryGenerator:
             is_settled = True
             raise
         finally:
+            # A cancellation says nothing about the model, so the trial that it took is given back.
             if not is_settled:
                 backoff.cancel_trial()
         return summary
@@ -119,7 +123,8 @@ class SummaryGenerator:
         )
 
     def _build_client(self, model: str, request: SummaryRequest) -> SummarizerClient:
-        """
+        """Builds the client of a model.
+
         Raises:
             ModelNotFound: no such model is configured.
         """
@@ -134,8 +139,10 @@ class SummaryGenerator:
 
 
 async def _write_text(writer: SummaryWriter, model: str) -> str:
-    """The summary: from the conversation itself where this model has just read it, else, or where that is refused or
-    no use, from a transcript."""
+    """Writes the summary from the conversation itself if this model has just read it, otherwise from a transcript.
+
+    The transcript is also used if the answer to the first form is refused or not usable.
+    """
     request = writer.request
     has_read_conversation = (
         bool(request.view_prefix) and bool(request.messages or request.folded_summaries) and model == request.model
@@ -146,32 +153,33 @@ async def _write_text(writer: SummaryWriter, model: str) -> str:
         except NoUsableSummary:
             pass
         except UpstreamRefused as refusal:
+            # Any other refusal would meet the transcript, too.
             if refusal.status not in UNPROCESSABLE_STATUSES:
                 raise
     return await writer.write_from_transcript()
 
 
 def _list_models(request: SummaryRequest) -> list[str]:
-    """Whom to ask, in order, each once."""
+    """Lists the models to call, in order, each once."""
     summarizer_policy = request.policy.summarizer
     names = [summarizer_policy.model, *summarizer_policy.fallbacks]
     return list(dict.fromkeys(request.model if model == SAME_MODEL else model for model in names))
 
 
 MAX_FAILURES = 3
-"""So many in a row begin a pause …"""
+"""How many failures in a row begin a backoff."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 30.0, 600.0
-"""… of this length; each failure after a pause doubles it."""
+"""The first backoff, and the longest. Each failure after a backoff doubles it."""
 MAX_BREAKERS = 2_048
 UNPROCESSABLE_STATUSES = frozenset({400, 413, 422})
-"""Refusals that say something about what was asked, not about who answers."""
+"""Statuses of refusals that are about the prompt, not about the model or its provider."""
 
 
 class SummarizerBackoffs:
-    """Remembers failures in this process.
+    """Keeps the circuit breakers of summarizer models in this process.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -182,7 +190,7 @@ class SummarizerBackoffs:
         return SummarizerBackoff(self._find_breaker(model, tenant), self._find_breaker(model, tenant, root))
 
     def _find_breaker(self, *key: str) -> CircuitBreaker:
-        """The breaker of a key; the one that was asked for longest ago is forgotten when there are too many."""
+        """Returns the breaker of a key. Above `MAX_BREAKERS` the least recently used one is evicted."""
         breaker = self._breakers.pop(key, None) or CircuitBreaker(
             MAX_FAILURES, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._clock
         )
@@ -193,7 +201,7 @@ class SummarizerBackoffs:
 
 
 class SummarizerBackoff:
-    """Whether a model is asked for one tenant's conversation."""
+    """Decides whether a model may be called for a conversation: by the tenant's breaker and the conversation's own."""
 
     def __init__(self, tenant_breaker: CircuitBreaker, conversation_breaker: CircuitBreaker) -> None:
         self._tenant_breaker = tenant_breaker
@@ -204,7 +212,7 @@ class SummarizerBackoff:
         return max(self._tenant_breaker.seconds_until_trial, self._conversation_breaker.seconds_until_trial)
 
     def try_enter(self) -> bool:
-        """Whether to ask; then `record_success`, `failed` or `cancel_trial` must follow."""
+        """Whether the model may be called. If so, `record_success`, `record_failure` or `cancel_trial` must follow."""
         if not self._tenant_breaker.try_enter():
             return False
         if self._conversation_breaker.try_enter():
@@ -217,10 +225,11 @@ class SummarizerBackoff:
         self._conversation_breaker.record_success()
 
     def record_failure(self, error: Exception) -> None:
-        """An answer that is of no use counts for the conversation, no answer for whoever asks that model."""
+        """Records a failure: an unusable answer for the conversation, a missing answer for the tenant."""
         if isinstance(error, NoUsableSummary) or (
             isinstance(error, UpstreamRefused) and error.status in UNPROCESSABLE_STATUSES
         ):
+            # The model answered, so other conversations may go on calling it.
             self._tenant_breaker.record_success()
             self._conversation_breaker.record_failure()
         else:

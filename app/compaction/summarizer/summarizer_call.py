@@ -1,4 +1,4 @@
-"""One call of a summarizer through the router, within its time."""
+"""Calls a summarizer model through the router, with a time limit."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SummarizerWindows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SummarizerAttempt:
-    """How one attempt differs from the first: a share of the input, a multiple of the allowance."""
+    """How an attempt differs from the first one: less input, or a higher limit for the answer."""
 
     input_share: float = 1.0
-    """Of the room that the window leaves for material, how much is used."""
+    """The share of the room for material that is used."""
     output_factor: int = 1
-    """Multiple of the summary's limit that is granted for the answer."""
+    """The answer's limit as a multiple of the summary's limit."""
 
 
 FIRST_ATTEMPT = SummarizerAttempt()
@@ -43,7 +43,7 @@ FIRST_ATTEMPT = SummarizerAttempt()
 
 @dataclass(frozen=True, slots=True)
 class SummarizerAnswer:
-    """What came back; `model` by its provider's name."""
+    """The decoded answer; `model` is the provider's name of the model."""
 
     body: Mapping[str, Any]
     model: str
@@ -58,8 +58,12 @@ class SummarizerClient:
     """Calls one model for one summary.
 
     Args:
+        request: the summary to write.
         target: the model's deployments.
-        counter_for: the token counter of an encoding.
+        router: sends the calls.
+        windows: finds the context window of a deployment.
+        counter_for: returns the token counter of an encoding.
+        metrics: counts the calls.
     """
 
     def __init__(
@@ -80,19 +84,20 @@ class SummarizerClient:
         self._metrics = metrics
 
     async def compute_first_budget(self, limit_tokens: int) -> CallBudget:
-        """What a first attempt may take at the deployment that is tried first."""
+        """Computes the budget of a first attempt at the deployment that is tried first."""
         return await self._build_call_budget(self._target.deployments[0], limit_tokens, FIRST_ATTEMPT)
 
     async def call_model(self, prompt: SummaryPrompt, attempt: SummarizerAttempt = FIRST_ATTEMPT) -> SummarizerAnswer:
-        """Ask once.
+        """Calls the model once.
 
         Raises:
-            SummaryRefused: the prompt cannot be made to fit.
-            UpstreamRefused: the summarizer's own error answer.
-            UpstreamUnavailable: it could not be reached, did not answer in time, or answered nonsense.
+            NoUsableSummary: the prompt cannot be made to fit.
+            UpstreamRefused: the summarizer's own error.
+            UpstreamUnavailable: the summarizer could not be reached, did not answer in time, or sent an invalid answer.
         """
         timeout_seconds = self._request.policy.summarizer.timeout_seconds
         try:
+            # One limit over retries and fallbacks of the router too: a client may be waiting for the summary.
             async with asyncio.timeout(timeout_seconds):
                 return await self._call_router(prompt, attempt)
         except TimeoutError as error:
@@ -103,6 +108,7 @@ class SummarizerClient:
     async def _call_router(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
         async def body_for(deployment: ModelDeployment) -> bytes:
             call_budget = await self._build_call_budget(deployment, prompt.limit_tokens, attempt)
+            # Counting and cutting a long transcript would block the event loop.
             return await asyncio.to_thread(build_summarizer_body, prompt, self._request.policy, deployment, call_budget)
 
         routed_reply = await self._router.send(
@@ -126,6 +132,7 @@ class SummarizerClient:
         window = await self._windows.find_window(deployment, self._request.client_key)
         return CallBudget(
             window_tokens=window.tokens,
+            # At most a quarter of the window: the rest must hold the material.
             output_tokens=max(1, min(limit_tokens * attempt.output_factor, window.tokens // 4)),
             counter=self._counter_for(choose_counter_name(deployment.upstream_model, deployment.encoding)),
             input_share=attempt.input_share,
@@ -133,7 +140,7 @@ class SummarizerClient:
 
 
 def _build_summary_facts(answer: SummarizerAnswer, deployment: ModelDeployment) -> SummaryFacts:
-    """What a call came to, whether its answer is used or not."""
+    """Builds the metrics of a call, whether its answer is used or not."""
     prompt, completion_tokens = read_prompt_usage(answer.usage), read_output_tokens(answer.usage)
     provider, model = deployment.provider.name, deployment.upstream_model
     if prompt is None:

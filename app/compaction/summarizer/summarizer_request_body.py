@@ -1,4 +1,4 @@
-"""The body of a summary call, made to fit the window of whoever reads it: a fenced transcript, or a conversation with
+"""Builds the body of a summarizer call, within the summarizer's window: a fenced transcript, or a conversation with
 one more message. Pure."""
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from app.upstream.provider import ModelDeployment
 from app.upstream.quirks import apply_quirks
 
 MARGIN_RATIO: Final = 0.06
-"""Of the window, left free because our count of a summarizer's prompt is an estimate."""
+"""The share of the window that is left free, because our count of the prompt is an estimate."""
 MIN_INPUT_TOKENS: Final = 128
 INSTRUCTION_TOKENS: Final = 400
-"""What instruction and fence take, generously, where ranges are cut before there is a call to count."""
+"""Tokens of instruction and fence, rounded up. Used when ranges are planned, before there is a prompt to count."""
 MATERIAL_SHARE: Final = 0.85
-"""Of a transcript, what the messages themselves take; the rest is lines that name speakers."""
+"""The share of a transcript that its messages take; the rest is lines that name speakers."""
 REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5")
-"""Models of OpenAI's that know `max_completion_tokens` only."""
+"""Prefixes of OpenAI models that accept `max_completion_tokens` only."""
 CACHED_PREFIX_FIELDS: Final = ("tools", "functions", "parallel_tool_calls", "prompt_cache_key")
-"""Of a request, what belongs to its cached prefix or names it."""
+"""Request fields that belong to the provider's cached prefix, or name its cache."""
 RESERVED_FIELDS: Final = frozenset(
     {"model", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "tool_choice"}
     | {"function_call", *CACHED_PREFIX_FIELDS}
 )
-"""What configured parameters do not change."""
+"""Fields that configured parameters cannot set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallBudget:
-    """What one call may take. Tokens as the deployment counts them."""
+    """The token budget of one call, in tokens of the deployment's encoding."""
 
     window_tokens: int
     output_tokens: int
     counter: ViewTokenCounter
     input_share: float = 1.0
-    """Of the room that is left for material, how much is used."""
+    """The share of the room for material that is used."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -56,36 +56,35 @@ class CallBudget:
 
 
 class SummaryPrompt(Protocol):
-    """What is asked, for any room."""
+    """A prompt that can be built for any budget."""
 
     @property
     def limit_tokens(self) -> int:
-        """How long the summary may be."""
+        """The most tokens that the summary may have."""
 
     @property
     def fields(self) -> Mapping[str, bytes]:
-        """Further top-level fields."""
+        """Further top-level fields of the body."""
 
     def build_messages(self, call_budget: CallBudget) -> list[bytes]:
-        """JSON text of the messages.
+        """Builds the JSON text of each message.
 
         Raises:
-            SummaryRefused: they cannot be made to fit.
+            NoUsableSummary: the messages cannot be made to fit.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptPrompt:
-    """Entries in a fence, shortened to what fits."""
+    """A prompt with a fenced transcript, shortened to the room."""
 
     instruction: str
-    """The instruction."""
     entries: Sequence[TranscriptEntry]
     limit_tokens: int
     fields: Mapping[str, bytes] = field(default_factory=dict)
 
     def compute_material_limit(self, call_budget: CallBudget) -> int:
-        """How many tokens of material there is room for."""
+        """Computes the room for material in tokens."""
         empty_message = _build_user_message(
             build_transcript_prompt(self.instruction, "0" * 8, "", limit_tokens=self.limit_tokens)
         )
@@ -104,7 +103,7 @@ class TranscriptPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ConversationPrompt:
-    """The messages that the provider has seen last, byte for byte, and the instruction after them."""
+    """A prompt of the messages that the provider saw last, byte for byte, and the instruction after them."""
 
     instruction: str
     range_description: str
@@ -122,7 +121,7 @@ class ConversationPrompt:
         tokens += sum(
             call_budget.counter.count(raw.decode()) for name, raw in self.fields.items() if name in CACHED_PREFIX_FIELDS
         )
-        # No margin is kept as for what is put together here: the provider has taken these messages before.
+        # Without MARGIN_RATIO: the provider has accepted these messages before, so they fit.
         if tokens > call_budget.window_tokens - call_budget.output_tokens:
             raise NoUsableSummary("the conversation does not fit into the summarizer's window")
         return [*self.view_prefix, orjson.dumps(user_message)]
@@ -130,7 +129,7 @@ class ConversationPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ImprovementPrompt:
-    """The same call with its answer, and what that lacks."""
+    """The first call with its answer, and a request for the values that the answer lacks."""
 
     first_prompt: SummaryPrompt
     first_answer: str
@@ -155,7 +154,7 @@ class ImprovementPrompt:
 
 
 def build_cached_prefix_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A request's fields as a call in its place binds them: the same tools, none of which may be called."""
+    """Builds the fields that keep the provider's cache valid: the same tools, with calls forbidden."""
     kept_fields = {name: bytes(fields[name]) for name in CACHED_PREFIX_FIELDS if name in fields}
     for name, choice in (("tools", "tool_choice"), ("functions", "function_call")):
         if orjson.loads(kept_fields.get(name, b"null")):
@@ -164,9 +163,10 @@ def build_cached_prefix_fields(fields: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
-    """The most tokens of log that one summary call may read, as the provider counts: what ranges are cut to.
+    """Computes how many tokens of the log one summarizer call can read, as the provider counts. Ranges are cut to this.
 
     Args:
+        policy: the policy with the summary's limit.
         window_tokens: context window of the summarizer.
     """
     output_tokens = min(compute_summary_token_limit(policy, window_tokens), window_tokens // 4)
@@ -178,10 +178,10 @@ def compute_max_input_tokens(policy: ContextPolicy, window_tokens: int) -> int:
 def build_summarizer_body(
     prompt: SummaryPrompt, policy: ContextPolicy, deployment: ModelDeployment, call_budget: CallBudget
 ) -> bytes:
-    """A body whose prompt and answer fit into the window, as this deployment's provider takes it.
+    """Builds a body whose prompt and answer fit into the window, with the quirks of the deployment.
 
     Raises:
-        SummaryRefused: it cannot be made to fit.
+        NoUsableSummary: the prompt cannot be made to fit.
     """
     parameters = {
         name: orjson.dumps(value) for name, value in policy.summarizer.parameters.items() if name not in RESERVED_FIELDS

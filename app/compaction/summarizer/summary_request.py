@@ -1,4 +1,4 @@
-"""What a summary is wanted of, and what comes of it."""
+"""Describes the input and the result of the summarizer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from app.conversation.messages import LogMessage, Summary
 from app.upstream.provider import ClientKey
 
 SAME_MODEL = "same"
-"""As `SummarizerPolicy.model`: the request's own."""
+"""The value of `SummarizerPolicy.model` that means the request's own model."""
 
 
 class NoUsableSummary(Exception):
-    """The model answered, but not with a summary that can be used, or is not asked just now; the text says why."""
+    """The model's answer is not a usable summary, or the model is backing off. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What is to be summarized: log messages, or the chunks that are folded into one."""
+    """The material of a summary, log messages or summaries to fold, and the limits of the summary."""
 
     messages: Sequence[LogMessage]
     folded_summaries: Sequence[Summary]
@@ -33,26 +33,26 @@ class SummaryRequest:
     limit_tokens: int
     """The most tokens that the summary may have."""
     replaced_tokens: int
-    """Raw tokens of what it stands for."""
+    """Raw tokens of the material that the summary replaces."""
     encoding: str
-    """In which `replaced_tokens` are counted."""
+    """The encoding in which `replaced_tokens` are counted."""
     client_key: ClientKey | None = None
     focus: str | None = None
-    """What the caller asked to pay attention to."""
+    """What the summary should pay attention to, in the client's words."""
     style: SummaryStyle = "additive"
     previous_summary: Summary | None = None
-    """The summary before this one, of a rolling summary or a checkpoint."""
+    """The summary before this one, for a rolling summary or a checkpoint."""
     view_prefix: Sequence[bytes] = ()
     """JSON text of the messages of the last view up to the end of the range."""
     prefix_message_count: int = 0
-    """How many of its last messages are in the range; 0: as many as there are `messages`."""
+    """How many of the prefix's last messages belong to the range; 0 for as many as `messages` has."""
     fields: Mapping[str, bytes] = field(default_factory=dict)
     """The request's other top-level fields."""
     log_parts: LogPartSummaries | None = None
-    """Of a checkpoint: summaries of parts of its log, read in place of messages where all cannot be read at once."""
+    """For a checkpoint: the part summaries of its log, read instead of messages if the log is too long for one call."""
     tenant: str = ""
     root: str = ""
-    """Whose failures these are, if it fails."""
+    """The conversation's root. Failures are counted for `tenant` and `root`."""
 
     @property
     def prompt_variant(self) -> PromptVariant:
@@ -61,24 +61,24 @@ class SummaryRequest:
 
     @property
     def earlier_summaries(self) -> Sequence[Summary]:
-        """Summaries that are read in place of messages."""
+        """The summaries that are read instead of messages."""
         if self.folded_summaries or self.previous_summary is None or self.style != "recursive":
             return self.folded_summaries
         return (self.previous_summary,)
 
     @property
     def allowed_tokens(self) -> int:
-        """The longest summary that still gains what the policy asks for."""
+        """The most tokens with which the summary still saves the policy's `min_gain_ratio`."""
         return int(self.replaced_tokens * (1 - self.policy.min_gain_ratio))
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedSummary:
-    """An accepted summary; `model` is the one that wrote it, by its provider's name."""
+    """An accepted summary; `model` is the provider's name of the model that wrote it."""
 
     text: str
     model: str
     prompt_version: str
     duration_ms: int
     usage: Mapping[str, Any] | None = None
-    """Sum over the calls that it took."""
+    """Usage summed over all calls for this summary."""

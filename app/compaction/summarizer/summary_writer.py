@@ -1,4 +1,4 @@
-"""How one model writes one summary: in one call, or in parts that are merged; asked again at most once."""
+"""Writes one summary by one model: in one call, or in parts that are merged. Asks for an improvement at most once."""
 
 from __future__ import annotations
 
@@ -48,33 +48,32 @@ from app.errors import GatewayError, UpstreamRefused
 from app.upstream.protocols.overflow_detection import detect_overflow
 
 THINKING_FACTOR = 4
-"""A model that spent its whole allowance on thinking gets this many times as much, once."""
+"""A model that used its whole output limit for reasoning gets this many times as much, once."""
 MAX_HALVINGS = 2
-"""How often what is read is halved for a model whose window is smaller than believed."""
+"""How often the input is halved for a model whose window is smaller than configured."""
 MAX_PARALLEL_PARTS = 4
 TRANSCRIPT_FILL_SHARE = 0.98
-"""Of what a transcript may take, what is filled by sizes that are known before it is put together."""
+"""The share of a transcript's limit that is planned by the sizes of its entries; the rest is for estimation errors."""
 
 
 @dataclass(slots=True)
 class SummaryWriter:
-    """The calls that a summary takes.
-
-    `counter` counts in the encoding of the conversation.
-    """
+    """Makes the calls for one summary. `counter` counts in the encoding of the conversation."""
 
     request: SummaryRequest
     client: SummarizerClient
     counter: ViewTokenCounter
     model: str = ""
-    """Who answered last, by its provider's name."""
+    """The model that answered last, by the provider's name."""
     usages: list[Mapping[str, Any]] = field(default_factory=list)
 
     async def write_from_conversation(self) -> str:
-        """A summary by who has just read the messages themselves: the last view goes on with the instruction.
+        """Writes a summary from the last view with the instruction as a further message.
+
+        The provider has the view in its cache, so the prompt costs little.
 
         Raises:
-            SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
+            NoUsableSummary, UpstreamRefused, UpstreamUnavailable: as `SummaryGenerator.generate_summary`.
         """
         request = self.request
         prompt = ConversationPrompt(
@@ -87,7 +86,7 @@ class SummaryWriter:
         return await self._complete_summary(prompt, await self._call_with_reasoning_room(prompt, FIRST_ATTEMPT))
 
     def _describe_range(self) -> str:
-        """What the instruction is about."""
+        """Describes which messages the instruction is about."""
         request = self.request
         if request.folded_summaries:
             return describe_fold(len(request.folded_summaries))
@@ -96,16 +95,16 @@ class SummaryWriter:
         return describe_range(request.style, count=count, speaker=first.role, opening_text=render_message_text(first))
 
     async def write_from_transcript(self) -> str:
-        """A summary of a fenced transcript; in parts where the summarizer cannot read it at once.
+        """Writes a summary from a fenced transcript, in parts if the summarizer cannot read it at once.
 
         Raises:
-            SummaryRefused, UpstreamRefused, UpstreamUnavailable: as `Summarizer.summarize`.
+            NoUsableSummary, UpstreamRefused, UpstreamUnavailable: as `SummaryGenerator.generate_summary`.
         """
         prompt = await self._build_transcript_prompt()
         return await self._complete_summary(prompt, await self._call_with_overflow_halving(prompt))
 
     async def _build_transcript_prompt(self) -> TranscriptPrompt:
-        """What to read: the material itself, or summaries of its parts."""
+        """Builds the prompt from the material, or from summaries of its parts."""
         request = self.request
         instruction_text, messages, earlier_summaries = (
             self._build_instruction(request.prompt_variant),
@@ -128,7 +127,7 @@ class SummaryWriter:
     async def _build_fitting_prompt(
         self, instruction_text: str, entries: Sequence[TranscriptEntry], limit_tokens: int
     ) -> TranscriptPrompt:
-        """A prompt for entries, or for summaries of their parts where the summarizer cannot read them at once."""
+        """Builds a prompt for entries, or for summaries of their parts if the summarizer cannot read them at once."""
         whole_prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
         call_budget = await self.client.compute_first_budget(limit_tokens)
         material_tokens = whole_prompt.compute_material_limit(call_budget)
@@ -148,11 +147,17 @@ class SummaryWriter:
     async def _summarize_log_part(
         self, messages: Sequence[LogMessage], merged_summaries: Sequence[Summary], limit_tokens: int
     ) -> tuple[str, str]:
-        """A summary of a part of the log, or of summaries of parts, and the model that wrote it."""
+        """Writes the summary of a part of the log, or merges part summaries.
+
+        Returns:
+            The text, and the model that wrote it.
+        """
         instruction_text = build_instruction(
             self.request.policy.summarizer, PromptVariant(is_fold=bool(merged_summaries))
         )
         entries = await asyncio.to_thread(build_entries, messages, merged_summaries)
+        # `cover_log` cuts between rounds only, so a single round may be too long for the summarizer and is split
+        # further.
         is_one_round = len(split_into_rounds(messages)) == 1
         prompt = TranscriptPrompt(instruction_text, entries, limit_tokens)
         answer = await self._call_with_overflow_halving(
@@ -169,7 +174,7 @@ class SummaryWriter:
         ), answer.model
 
     async def _summarize_parts(self, parts: Sequence[Sequence[TranscriptEntry]], limit_tokens: int) -> list[str]:
-        """A summary of each part, a few at a time. The first failure is everybody's, once all have ended."""
+        """Summarizes each part, a few at a time. Raises the first failure after all parts have ended."""
         slots = asyncio.Semaphore(MAX_PARALLEL_PARTS)
         instruction_text = self._build_instruction(PromptVariant(is_fold=self.request.prompt_variant.is_fold))
 
@@ -181,6 +186,7 @@ class SummaryWriter:
                     ).body
                 )
 
+        # All are awaited even if one fails: a task that runs on would call the model for a summary that nobody takes.
         results = await asyncio.gather(*map(one, parts), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -188,7 +194,7 @@ class SummaryWriter:
         return [result for result in results if isinstance(result, str)]
 
     async def _call_with_overflow_halving(self, prompt: TranscriptPrompt) -> SummarizerAnswer:
-        """The answer to a transcript; asked again with half of it, and a quarter, if that was too long."""
+        """Calls the model with a transcript; after an overflow again with half of it, then with a quarter."""
         attempt = FIRST_ATTEMPT
         for _ in range(MAX_HALVINGS):
             try:
@@ -200,14 +206,14 @@ class SummaryWriter:
         return await self._call_with_reasoning_room(prompt, attempt)
 
     async def _halve_input(self, prompt: TranscriptPrompt, attempt: SummarizerAttempt) -> SummarizerAttempt:
-        """The same with half of what was read; that may have been less than there was room for."""
+        """Returns the attempt with half of the input. The input may have been smaller than the room for it."""
         call_budget = await self.client.compute_first_budget(prompt.limit_tokens)
         tokens = await asyncio.to_thread(lambda: sum(call_budget.counter.count(entry.text) for entry in prompt.entries))
         share = min(attempt.input_share, tokens / prompt.compute_material_limit(call_budget))
         return replace(attempt, input_share=share / 2)
 
     async def _call_with_reasoning_room(self, prompt: SummaryPrompt, attempt: SummarizerAttempt) -> SummarizerAnswer:
-        """An answer; asked a second time with a larger allowance if the first was spent on thinking."""
+        """Calls the model; a second time with a higher output limit if reasoning used up the first."""
         answer = await self._call_model(prompt, attempt)
         if read_finish_reason(answer.body) == "length" and not clean_answer_text(answer.body):
             return await self._call_model(prompt, replace(attempt, output_factor=THINKING_FACTOR))
@@ -221,7 +227,7 @@ class SummaryWriter:
         return answer
 
     async def _complete_summary(self, prompt: SummaryPrompt, answer: SummarizerAnswer) -> str:
-        """The summary of an answer, with the values that it leaves out."""
+        """Reads the summary of an answer and appends the values that it leaves out."""
         request, count_tokens = self.request, self.counter.count
         text = accept_summary(answer.body, request, self.counter)
         values = await asyncio.to_thread(collect_values, request.messages, request.earlier_summaries)
@@ -238,11 +244,18 @@ class SummaryWriter:
         )
 
     async def _improve_summary(self, prompt: ImprovementPrompt, text: str, values: Sequence[ValueMention]) -> str:
-        """The answer to a second request if it keeps more than the first; a failure leaves the first as it was."""
+        """Asks the model to add the lacking values. Returns the better of both summaries.
+
+        Args:
+            prompt: the first call with its answer, and the values that the answer lacks.
+            text: the first summary.
+            values: the values of the range.
+        """
         try:
             improved_text = accept_summary(
                 (await self._call_model(prompt, FIRST_ATTEMPT)).body, self.request, self.counter
             )
+        # The first summary is usable, so a failed improvement is no failure.
         except (NoUsableSummary, GatewayError):
             return text
         return improved_text if compute_kept_share(values, improved_text) > compute_kept_share(values, text) else text

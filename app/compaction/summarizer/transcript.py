@@ -1,7 +1,7 @@
-"""A stretch of a log as a summarizer reads it: fenced, each entry with its speaker, fairly shortened. Pure.
+"""Renders a part of a log for a summarizer: fenced, each entry with its speaker, long entries shortened. Pure.
 
-The fence and each speaker line carry a mark that is a hash of the content, so no content can close the one or forge the
-other. Reasoning is left out.
+The fence and each speaker line carry a mark that is a hash of the content. So no content can close the fence or forge a
+speaker line. Reasoning is left out.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from app.conversation.messages import LogMessage, Message, Summary
 CountTokens = Callable[[str], int]
 
 HEAD_SHARE = 0.7
-"""Of what is kept of a shortened entry, its beginning; the rest is its end."""
+"""The share of a shortened entry that comes from its beginning; the rest comes from its end."""
 MIN_ENTRY_TOKENS = 24
-"""Entries are not cut below this; rather some in the middle are left out."""
+"""Entries are not cut below this. If that is not enough, entries in the middle are left out."""
 MIN_FILL_SHARE = 0.9
 """A shortened transcript that takes this share of its limit is good enough."""
 SHRINK_FACTOR = 0.98
 FILL_ATTEMPTS = 4
-"""How often to try for a better fill …"""
+"""How often to try to fill the limit better."""
 MAX_FILL_ATTEMPTS = 24
-"""… when nothing fits yet."""
+"""How often to try if nothing fits yet."""
 SPEAKER_LINE_TOKENS = 16
-"""What the line that names a speaker costs, generously."""
+"""Tokens of the line that names a speaker, rounded up."""
 
 _REASONING_BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The fenced text and the mark of its fence."""
+    """The fenced text, and the mark of its fence."""
 
     text: str
     mark: str
@@ -46,7 +46,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """What one speaker said; `number` is the message's seq or a summary's number."""
+    """The text of one speaker; `number` is the message's seq, or a summary's number."""
 
     number: int
     speaker: str
@@ -54,12 +54,12 @@ class TranscriptEntry:
 
 
 def build_transcript(messages: Sequence[LogMessage], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
-    """A stretch of the log, tool calls and results included, within `limit_tokens` by `count_tokens`."""
+    """Renders messages of the log, with tool calls and results, within `limit_tokens` by `count_tokens`."""
     return fence_entries(build_entries(messages), limit_tokens, count_tokens)
 
 
 def build_entries(messages: Sequence[LogMessage], earlier_summaries: Sequence[Summary] = ()) -> list[TranscriptEntry]:
-    """What summaries of the time before say, then each message, tool call and result, in order."""
+    """Builds entries for earlier summaries, then for each message, tool call and result, in order."""
     summary_entries = [
         TranscriptEntry(number, "summary", summary.text) for number, summary in enumerate(earlier_summaries, 1)
     ]
@@ -67,7 +67,8 @@ def build_entries(messages: Sequence[LogMessage], earlier_summaries: Sequence[Su
 
 
 def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens) -> Transcript:
-    """Entries between fence lines, long ones cut to head and tail so that all fit: short entries stay whole."""
+    """Renders entries between fence lines. Cuts long entries to head and tail until all fit; short entries stay
+    whole."""
     whole_transcript = _render_fence(entries)
     if count_tokens(whole_transcript.text) <= limit_tokens:
         return whole_transcript
@@ -80,6 +81,7 @@ def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_t
             best, best_size = shortened_transcript, size
         if best_size >= limit_tokens * MIN_FILL_SHARE or (best_size and attempt >= FILL_ATTEMPTS):
             break
+        # Sizes before rendering are estimates: the next try aims lower, or higher, by the ratio that this one was off.
         allowed *= SHRINK_FACTOR * limit_tokens / size
     return (
         best
@@ -91,18 +93,18 @@ def fence_entries(entries: Sequence[TranscriptEntry], limit_tokens: int, count_t
 def cut_entries(
     entries: Sequence[TranscriptEntry], limit_tokens: int, count_tokens: CountTokens
 ) -> list[TranscriptEntry]:
-    """Entries of about `limit_tokens` in all: long ones cut to head and tail, short ones whole."""
+    """Cuts entries to about `limit_tokens` in all: long ones to head and tail, short ones stay whole."""
     sizes = [count_tokens(entry.text) + SPEAKER_LINE_TOKENS for entry in entries]
     return list(entries) if sum(sizes) <= limit_tokens else _cut_to_common_size(entries, sizes, limit_tokens)
 
 
 def strip_reasoning(text: str) -> str:
-    """A text without the `<think>` blocks that some models write into their answers."""
+    """Removes the `<think>` blocks that some models write into their answers."""
     return _REASONING_BLOCK.sub("", text).strip()
 
 
 def render_message_text(message: Message) -> str:
-    """What a message says, as text: reasoning left out, parts of other kinds named."""
+    """Renders the text of a message: without reasoning, other kinds of parts by their type."""
     content = message.body.get("content")
     if isinstance(content, str):
         return strip_reasoning(content)
@@ -130,7 +132,7 @@ def _iterate_entries(messages: Sequence[LogMessage]) -> Iterator[TranscriptEntry
 
 
 def _find_tool_name(message: Message, pending_calls: list[tuple[object, str]]) -> str:
-    """Which tool a result is of: by id within its round, otherwise the first call that has none yet."""
+    """Finds the tool of a result: by id within its round, otherwise the first call without a result."""
     result_call_id = message.body.get("tool_call_id")
     index = next((at for at, (call_id, _) in enumerate(pending_calls) if call_id == result_call_id), 0)
     return _flatten_name(pending_calls.pop(index)[1] if pending_calls else str(message.body.get("name") or "tool"))
@@ -161,7 +163,8 @@ def _render_fence(entries: Sequence[TranscriptEntry], *, is_shortened: bool = Fa
 def _cut_to_common_size(
     entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int
 ) -> list[TranscriptEntry]:
-    """The entries within about `limit_tokens`: long ones cut to one size, the middle left out where that is tiny."""
+    """Cuts long entries to a common size, so that all take about `limit_tokens`. If that size would be tiny, leaves out
+    entries in the middle instead."""
     cap = _find_size_cap(sizes, limit_tokens)
     if cap < MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS and len(entries) > 2:
         return _drop_middle(entries, sizes, limit_tokens)
@@ -169,7 +172,7 @@ def _cut_to_common_size(
 
 
 def _find_size_cap(sizes: Sequence[int], limit_tokens: int) -> int:
-    """The largest cap under which the sizes sum to at most `limit_tokens`."""
+    """Finds the largest cap for which the capped sizes sum to at most `limit_tokens`."""
     remaining_tokens = limit_tokens
     ordered = sorted(sizes)
     for index, size in enumerate(ordered):
@@ -181,7 +184,7 @@ def _find_size_cap(sizes: Sequence[int], limit_tokens: int) -> int:
 
 
 def _drop_middle(entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit_tokens: int) -> list[TranscriptEntry]:
-    """As many entries from both ends as fit at the shortest length, and a line for those between them."""
+    """Keeps as many entries from both ends as fit at the smallest size, and a line for the entries between them."""
     cap = MIN_ENTRY_TOKENS + SPEAKER_LINE_TOKENS
     kept_entries = max(2, min(len(entries) - 1, limit_tokens // cap - 1))
     head = kept_entries // 2
@@ -192,7 +195,7 @@ def _drop_middle(entries: Sequence[TranscriptEntry], sizes: Sequence[int], limit
 
 
 def _shorten_entry(entry: TranscriptEntry, size: int, cap: int) -> TranscriptEntry:
-    """Head and tail of an entry whose `size` tokens are above `cap`."""
+    """Shortens an entry to head and tail if its `size` in tokens is above `cap`."""
     if size <= cap:
         return entry
     share = max(0, cap - 2 * SPEAKER_LINE_TOKENS) / max(1, size - SPEAKER_LINE_TOKENS)

@@ -1,1 +1,1 @@
-"""The upstream call, the recovery from an overflow, and the loop of the search tool."""
+"""Calls the upstream, recovers from overflows, and runs the search tool."""

@@ -1,4 +1,4 @@
-"""Give our own answers back what a client left out of them, where a provider insists on it."""
+"""Restores fields of stored answers that a client leaves out of its history and the provider requires."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from app.upstream.provider import ProviderQuirks
 from app.upstream.quirks.field_restoration import find_messages_missing_fields, restore_missing_fields
 
 _READ_BACK_FACTOR = 2
-"""How much further back to look in the log where the client's history leaves out part of it."""
+"""How many log messages to read for each message of a client history that leaves out some of the log."""
 
 
 class FieldRestorer:
-    """Reads the stored answers that a view's messages came from. Nothing is read unless `restore_fields` says so."""
+    """Reads stored answers to fill in the fields named by the quirk `restore_fields`. Without the quirk it reads
+    nothing."""
 
     def __init__(self, *, store: Store) -> None:
         self._store = store
@@ -27,17 +28,19 @@ class FieldRestorer:
         view_messages: Sequence[bytes] | None,
         client_messages: Sequence[bytes],
     ) -> Sequence[bytes] | None:
-        """The messages of a view with the fields that the provider wants back, as far as they are stored.
+        """Adds the fields that the provider requires to the messages of a view, as far as they are stored.
 
         Args:
-            view_messages: JSON text of each message of the view; None for the client's own, untouched.
-            client_messages: JSON text of each of the client's own messages.
+            quirks: the quirks of the deployment that gets the messages.
+            resolved_request: the request whose conversation holds the stored answers.
+            view_messages: JSON text of each message of the view; None for the client's messages, unchanged.
+            client_messages: JSON text of each of the client's messages.
 
         Returns:
-            `view_messages` itself where nothing is missing or found: a view from the store, which has everything, and
-            while the
-            store is away, when the provider is the one to judge.
+            `view_messages` itself if no field is missing or none is found. If the store is away, none is found, and the
+            provider decides whether the messages will do.
         """
+        # A view from the store has all fields. Without a log there is nothing to restore from.
         if not quirks.restore_fields or resolved_request.client_messages is None or resolved_request.is_log_empty:
             return view_messages
         messages = [bytes(raw) for raw in (client_messages if view_messages is None else view_messages)]
@@ -49,7 +52,11 @@ class FieldRestorer:
         return view_messages if filled == messages else filled
 
     async def _read_stored_answers(self, resolved_request: ResolvedRequest, message_count: int) -> list[bytes]:
-        """The newest stored messages, as far as `message_count` from the end of the log."""
+        """Reads the stored answers among the last messages of the log.
+
+        Args:
+            message_count: how many messages of the client history to cover, counted from its end.
+        """
         end = resolved_request.conversation.head_seq + 1
         read_back_count = message_count if resolved_request.is_aligned else message_count * _READ_BACK_FACTOR
         try:

@@ -1,4 +1,4 @@
-"""How an upstream's answer begins: some servers say with status 200 that they refuse."""
+"""Reads the first event of an upstream's answer: some servers refuse a request with status 200."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from app.upstream.routing.router import BufferedReply
 
 STREAM_CONTENT_TYPE: Final = "text/event-stream"
 CHOICES_KEY: Final = b'"choices"'
-"""What holds this is an answer, whatever else it says: a text may well speak of context windows."""
+"""Data with this key is an answer, not an error, even if its text speaks of context windows."""
 
 
 def is_expected_reply(reply: UpstreamReply | StreamReply, *, stream: bool) -> bool:
-    """Whether it is what was asked for: success, and a stream where one was asked for and only there."""
+    """Whether a reply is a success and has the form that was asked for: a stream, or no stream."""
     return 200 <= reply.status < 300 and reply.headers.get("content-type", "").startswith(STREAM_CONTENT_TYPE) == stream
 
 
 def build_bad_answer_error(deployment: ModelDeployment, reason: str) -> UpstreamUnavailable:
-    """The error for an answer that is none. Mostly the address is to blame: behind it is something else.
+    """Builds the error for a reply that is not a chat completion. Its hint names the setting `base_url`, because mostly
+    another kind of server answers at that address.
 
     Args:
+        deployment: the deployment that replied.
         reason: what the deployment did, such as ``answered with status 204``.
     """
     setting = f"providers.{deployment.provider.name}.base_url"
@@ -33,18 +35,19 @@ def build_bad_answer_error(deployment: ModelDeployment, reason: str) -> Upstream
 async def read_first_event(
     reply: UpstreamReply, *, stream: bool, source: str
 ) -> tuple[StreamReply | BufferedReply, bytes | None]:
-    """An answer as far as its first event, or read whole where it is not a stream.
+    """Reads a stream up to its first event, or a reply that is not a stream to its end.
 
     Returns:
-        The reply to go on with, and what it says instead of an answer: a body, or the first event's data; None where
-        it is an answer.
+        The reply for further reading, and the error body or the first event's data if that is not an answer; None
+        if it is an answer.
 
     Raises:
-        UpstreamUnavailable: it ended or broke off before that.
+        UpstreamUnavailable: the reply ended or broke off before that.
     """
     if stream and is_expected_reply(reply, stream=True):
         try:
             return await _read_until_first_event(reply, source)
+        # Also on cancellation: a connection that nobody closes stays open, and the provider goes on generating.
         except BaseException:
             await reply.aclose()
             raise
@@ -74,11 +77,12 @@ async def _read_until_first_event(reply: UpstreamReply, source: str) -> tuple[St
 
 
 class StreamReply:
-    """A stream whose first event has come; `upstream.provider.Reply`, once its rest has been read.
+    """A streamed reply whose first event has come.
 
     Attributes:
-        first_events: those that have come.
-        remaining_bytes: what is still to come, for `decoder`, which may hold the beginning of an event.
+        first_events: the events that have come.
+        remaining_bytes: the bytes after these events, for `decoder`.
+        decoder: the decoder of the stream; it may hold the beginning of an event.
     """
 
     def __init__(

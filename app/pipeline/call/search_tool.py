@@ -1,4 +1,4 @@
-"""The tool by which a model searches what its view leaves out: how it is offered, and what a call of it asks. Pure."""
+"""Defines the search tool: adds it to a request, and parses the model's calls of it. Pure."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ TOOL_DEFINITION: Final[Mapping[str, Any]] = {
     },
 }
 MAX_SEARCH_ROUNDS: Final = 8
-"""How often one answer may be gone on with after a search; then the model has to answer."""
+"""How many rounds one answer may take in addition to the first. In the last round the model cannot search."""
 MAX_CALLS_PER_ROUND: Final = 8
-"""How many searches one message may ask for."""
+"""How many searches one message may ask for; further calls get a result that says so."""
 MAX_QUERY_CHARS: Final = 2_000
 _TOOL_JSON: Final = orjson.dumps(TOOL_DEFINITION)
 _CHOICES_WITHOUT_TOOLS: Final = (None, "auto", "none")
 
 
 class SearchToolOffer:
-    """What the tool came to in one answer; filled while that is given.
+    """The state of the search tool in one turn; it changes while the answer is made.
 
     Attributes:
-        request_without_tool: the request without the tool.
-        instructions_tokens: of the request without the tool.
-        searches: what was looked for and the seqs of the messages that the model was shown: `{query, found}`.
-        first_usage: what the upstream reported of the first round, where there were several.
-        rounds: how often the answer was gone on with.
+        request_without_tool: the client's request, without the tool.
+        instructions_tokens: tokens of the instructions of `request_without_tool`.
+        searches: each search so far, `{query, found}`; `found` holds the seqs of the messages that the model got.
+        first_usage: the upstream's usage of the first round, if there were several rounds.
+        rounds: how many rounds there were in addition to the first.
     """
 
     __slots__ = ("first_usage", "instructions_tokens", "request_without_tool", "rounds", "searches")
@@ -62,12 +62,12 @@ class SearchToolOffer:
         self.rounds = 0
 
     def select_view_usage(self, usage: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What was reported of the prompt that was planned: `usage`, unless that is a sum over several prompts."""
+        """Returns the usage of the planned prompt alone: after several rounds `usage` is a sum over their prompts."""
         return self.first_usage if self.rounds else usage
 
 
 class SearchToolQuery(msgspec.Struct, frozen=True):
-    """What a call asks for: messages with `after` < seq < `before`."""
+    """The parsed arguments of a call: search messages with `after` < seq < `before`."""
 
     query: str
     after: int | None = None
@@ -75,16 +75,16 @@ class SearchToolQuery(msgspec.Struct, frozen=True):
 
 
 class InvalidArguments(msgspec.Struct, frozen=True):
-    """Arguments that cannot be used, and what the model is told of them."""
+    """Arguments that cannot be used; `reason` is the tool result that the model gets."""
 
     reason: str
 
 
 def may_offer_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
-    """Whether the tool can stand beside the client's own.
+    """Whether the search tool can be added to a request.
 
-    Not where there are several choices, deprecated functions, a tool of the same name, a provider that takes no tools,
-    or a `tool_choice` that without tools is the provider's to refuse.
+    It cannot if the request asks for several choices, uses deprecated functions, has a tool of the same name, or if the
+    provider takes no tools.
     """
     if request.choice_count != 1 or "tools" in strip_fields:
         return False
@@ -93,6 +93,7 @@ def may_offer_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
     tools = request.decode_field("tools")
     if tools is not None and not isinstance(tools, list):
         return False
+    # With a tool added, a provider would accept a `tool_choice` that it refuses in a request without tools.
     if not tools:
         choice = request.decode_field("tool_choice")
         return any(choice == allowed for allowed in _CHOICES_WITHOUT_TOOLS)
@@ -100,7 +101,7 @@ def may_offer_tool(request: ChatRequest, strip_fields: Sequence[str]) -> bool:
 
 
 def add_search_tool(request: ChatRequest) -> ChatRequest:
-    """The request with the tool as the last of its tools; the client's own keep their bytes."""
+    """Adds the search tool after the client's tools, whose bytes do not change."""
     tools_json = bytes(request.raw_fields.get("tools", b"[]")).strip()
     client_tools = tools_json[1:-1].strip() if tools_json.startswith(b"[") else b""
     tools = b"[%b%b%b]" % (client_tools, b"," if client_tools else b"", _TOOL_JSON)
@@ -108,17 +109,19 @@ def add_search_tool(request: ChatRequest) -> ChatRequest:
 
 
 def build_next_request(request: ChatRequest, request_without_tool: ChatRequest, *, is_last_round: bool) -> ChatRequest:
-    """The request for a further round.
+    """Builds the request of a further round.
 
     Args:
-        request: with the tool.
-        request_without_tool: without it.
-        is_last_round: the model may not search again: the tool is gone, or, where the client has none, no tool may be
-        called.
+        request: the request with the search tool.
+        request_without_tool: the client's request.
+        is_last_round: the model must answer now.
     """
     fields = dict(request.raw_fields)
+    # A client may force the tool by its name. In a further round that would force one search after another.
     if _read_function_name(request.decode_field("tool_choice")) == TOOL_NAME:
         fields.pop("tool_choice")
+    # The client's tools must stay callable, so the search tool is removed. If it is the only tool it stays in the list,
+    # because some providers refuse tool messages without tools; it cannot be called.
     if is_last_round and request_without_tool.decode_field("tools"):
         fields["tools"] = request_without_tool.raw_fields["tools"]
     elif is_last_round:
@@ -127,12 +130,12 @@ def build_next_request(request: ChatRequest, request_without_tool: ChatRequest, 
 
 
 def is_search_call(call: Mapping[str, Any]) -> bool:
-    """Whether a tool call of a message is one of this tool."""
+    """Whether a tool call of a message calls the search tool."""
     return _read_function_name(call) == TOOL_NAME
 
 
 def parse_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
-    """What the arguments of a call ask for."""
+    """Parses the arguments of a call: JSON text, or an object from servers that decode arguments."""
     try:
         decoded = orjson.loads(arguments) if isinstance(arguments, str) else arguments
     except orjson.JSONDecodeError:
@@ -152,7 +155,10 @@ def parse_arguments(arguments: object) -> SearchToolQuery | InvalidArguments:
 
 
 def shorten_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as the model is shown it again: some servers parse arguments, so they must be an object, and short."""
+    """Returns a call for the next round's prompt, with arguments that are a short JSON object.
+
+    Some servers parse the arguments of earlier calls, and refuse a prompt in which they are not an object.
+    """
     raw_function = call.get("function")
     function = raw_function if isinstance(raw_function, dict) else {}
     arguments = function.get("arguments")
@@ -165,9 +171,10 @@ def shorten_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_number(value: object) -> int | InvalidArguments | None:
-    """A whole number, however it is written."""
+    """Parses a whole number that models write as a number or a string; None for no value."""
     if value is None or value == "":
         return None
+    # A bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return InvalidArguments("not a number")
     try:
@@ -177,6 +184,6 @@ def _parse_number(value: object) -> int | InvalidArguments | None:
 
 
 def _read_function_name(tool: object) -> object:
-    """The name of a declared, chosen or called function."""
+    """Reads the function's name in a declared tool, a `tool_choice` or a tool call."""
     function = tool.get("function") if isinstance(tool, dict) else None
     return function.get("name") if isinstance(function, dict) else None

@@ -1,4 +1,4 @@
-"""Run the searches that a model asks for, and go on with its answer: the client sees one answer, the log gets one."""
+"""Runs the searches that a model asks for and continues its answer. The client and the log get one answer."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ from app.upstream.routing.router import BufferedReply
 log = logging.getLogger(__name__)
 
 MAX_FOUND_MESSAGES: Final = 12
-"""How many messages one search looks at, neighbours included."""
+"""How many messages one search returns at most, neighbours included."""
 MAX_RESULT_TOKENS: Final = 4_096
-"""The most that one result takes, however large the window."""
+"""The limit of one result in calibrated tokens, however large the window is."""
 EMPTY_RESULT_TOKENS: Final = 32
-"""What a result that only says that there is no room takes, its message included."""
+"""Tokens of a tool message that only says that there is no room."""
 LAST_CALL_RESERVE_TOKENS: Final = 96
-"""Kept for one more call, so that its result can say that there is no room."""
+"""Tokens kept free for one more call of the tool, so that its result can say that there is no room."""
 
 REFUSAL_TOOL_WORD: Final = b"tool"
-"""In a refusal that may be about the tool."""
+"""An error body with this word may be about the search tool."""
 MAX_MODELS_WITHOUT_TOOLS: Final = 1_000
 
 
 class MessageFinder(Protocol):
-    """Searches a conversation's stored messages."""
+    """Searches a conversation's stored messages. Implemented by `pipeline.view.quotations`."""
 
     async def find_messages(
         self, conversation: Conversation, query: str, /, *, from_seq: int, before_seq: int, limit: int
     ) -> Sequence[SearchHit]:
-        """Messages with `from_seq` <= seq < `before_seq` that hold words of `query`: best first, then neighbours.
+        """Finds messages with `from_seq` <= seq < `before_seq` that hold words of `query`: best first, then neighbours.
 
         Raises:
-            StoreUnavailable: they cannot be searched.
+            StoreUnavailable: the messages cannot be searched.
         """
 
 
 class SearchToolLoop:
-    """Offers the recall tool and answers its calls."""
+    """Adds the search tool to requests, and runs rounds until the model calls it no more."""
 
     def __init__(
         self,
@@ -91,15 +91,16 @@ class SearchToolLoop:
         self._message_finder = message_finder
         self._message_counter = message_counter
         self._models_without_tools: set[str] = set()
-        """`provider/model` of those that refused the tool and then answered without it."""
+        """`provider/model` of deployments that refused the tool and then answered without it."""
 
     async def plan_view(self, turn: Turn, budget: Budget, summarize: SummarizeMode) -> tuple[Turn, View]:
-        """A view, planned with the tool among the tools where part of the log is not shown.
+        """Plans a view, with the search tool among the tools if the view does not show the whole log.
 
-        Whether the last view left something out says which to try first, so that most turns are planned once.
+        The tool's own tokens may decide whether the whole log fits, so both plans may be needed. The last view tells
+        which one to try first: most turns are planned once.
 
         Raises:
-            GatewayError: as `ViewBuilder.make`.
+            GatewayError: as `ViewBuilder.build_view`.
         """
         if not self._may_offer_tool(turn):
             return turn, await self._view_builder.build_view(turn, budget, summarize=summarize)
@@ -111,7 +112,7 @@ class SearchToolLoop:
         return other_turn, await self._view_builder.build_view(other_turn, budget, summarize=summarize)
 
     def remove_unneeded_tool(self, turn: Turn, view: View) -> Turn:
-        """The turn as it is sent: without the tool where the view turned out to show everything."""
+        """Removes the tool from the turn if the finished view shows the whole log."""
         if turn.search_tool_state is None or view.plan.boundary_seq > 0:
             return turn
         return _remove_tool(turn, turn.search_tool_state)
@@ -119,15 +120,16 @@ class SearchToolLoop:
     async def call_upstream(
         self, turn: Turn, view: View, compactor: ViewCompactor
     ) -> tuple[UpstreamAnswer, Turn, View]:
-        """Ask for an answer; once more without the tool where that is what the upstream refuses.
+        """Calls the upstream; if it refuses the search tool, calls again without the tool.
 
         Raises:
-            GatewayError: as `UpstreamCaller.put`.
+            GatewayError: as `UpstreamCaller.call_with_overflow_recovery`.
         """
         try:
             upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(turn, view, compactor)
             return upstream_answer, turn, sent_view
         except UpstreamRefused as refused:
+            # If the client has tools of its own, the refusal would come without the search tool, too.
             if (
                 turn.search_tool_state is None
                 or turn.search_tool_state.request_without_tool.decode_field("tools")
@@ -138,16 +140,18 @@ class SearchToolLoop:
         upstream_answer, sent_view = await self._upstream_caller.call_with_overflow_recovery(
             turn_without_tool, view, compactor
         )
+        # Only now: the call without the tool was answered, so the tool was indeed the reason.
         log.info("%s takes no tools", turn.model_key)
         if len(self._models_without_tools) < MAX_MODELS_WITHOUT_TOOLS:
             self._models_without_tools.add(turn.model_key)
         return upstream_answer, turn_without_tool, sent_view
 
     async def start_stream(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """A stream that goes on through the searches its model asks for. Returns once there is something to show.
+        """Starts a stream that runs the model's searches and continues. Returns when the first frame for the client is
+        ready.
 
         Raises:
-            GatewayError: the upstream failed before that.
+            GatewayError: the upstream failed before the first frame.
         """
         if turn.search_tool_state is None:
             return upstream_answer
@@ -157,6 +161,7 @@ class SearchToolLoop:
             rounds = self._build_rounds(turn, upstream_answer)
             frames = _stream_frames(rounds, current_reply, upstream_answer.deployment.key)
             decoder = SseDecoder(upstream_answer.deployment.key)
+            # Until here a failure can still become an HTTP error, because no byte has been sent.
             first_frames = await anext(frames, b"")
             return replace(
                 upstream_answer,
@@ -167,10 +172,10 @@ class SearchToolLoop:
             raise
 
     async def read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> UpstreamAnswer:
-        """An answer that is not streamed, gone on with until its model searches no more.
+        """Runs the model's searches until it answers, and returns all rounds as one answer that is not streamed.
 
         Raises:
-            GatewayError: the upstream failed, or answered with something else.
+            GatewayError: the upstream failed, or a reply is not a chat completion.
         """
         if turn.search_tool_state is None:
             return upstream_answer
@@ -186,6 +191,7 @@ class SearchToolLoop:
                 return _replace_body(upstream_answer, merger.render_body())
             next_answer = await rounds.run_round(merger.message, merger.reported_usages)
             if next_answer is None:
+                # The window is full. The text so far is an answer that was cut off, which is what `length` means.
                 return _replace_body(upstream_answer, merger.render_body(finish_reason="length"))
             upstream_answer = next_answer
 
@@ -221,7 +227,8 @@ class SearchToolLoop:
 
 
 class _SearchRounds:
-    """The rounds of one answer: what was added to its prompt, and what there is room for."""
+    """Runs the rounds of one answer. Keeps the messages that the rounds add to the prompt, and the room that is
+    left."""
 
     def __init__(
         self,
@@ -244,20 +251,24 @@ class _SearchRounds:
         self._added_messages: list[bytes] = []
         self._prompt_tokens = sent_view.plan.prompt_tokens
         self._is_out_of_room = False
-        """A search found no room for its result."""
+        """Whether a search had no room for its result."""
 
     @property
     def is_last_round(self) -> bool:
-        """Whether the model may not search any more."""
+        """Whether the model must answer without another search."""
         return self._is_out_of_room or self._search_tool_offer.rounds >= MAX_SEARCH_ROUNDS
 
     async def run_round(
         self, call_message: Mapping[str, Any], usages: Sequence[Mapping[str, Any]]
     ) -> UpstreamAnswer | None:
-        """Run the calls that a message consists of and ask again; None where there is no room even for that.
+        """Runs the searches of a message and calls the upstream for the next round.
 
         Args:
-            usages: what was reported of the rounds so far.
+            call_message: the model's message, which holds calls of the search tool only.
+            usages: the usage of each round so far, if reported.
+
+        Returns:
+            The upstream's answer; None if the window has no room even for results that say so.
 
         Raises:
             GatewayError: the upstream failed.
@@ -267,11 +278,13 @@ class _SearchRounds:
         (message_tokens,) = await self._message_counter.count_messages([shortened_message], self._encoding)
         budget = self._sent_view.budget
         tokens = self._prompt_tokens + message_tokens
+        # The part that is kept free for the answer may be used here: a short answer is better than none.
         if budget.calibrate_tokens(tokens + len(calls) * EMPTY_RESULT_TOKENS) > budget.limit + budget.output:
             return None
         results = []
         for number, call in enumerate(calls):
             reserved_tokens = (len(calls) - number - 1) * EMPTY_RESULT_TOKENS
+            # Each call needs a result, so room for the results of the calls after this one is kept.
             room_tokens = budget.compute_raw_tokens(budget.limit) - tokens - reserved_tokens
             text = (
                 TOO_MANY_SEARCHES if number >= MAX_CALLS_PER_ROUND else await self._run_search_call(call, room_tokens)
@@ -281,6 +294,7 @@ class _SearchRounds:
             tokens += sum(await self._message_counter.count_messages([result], self._encoding))
         self._added_messages += [shortened_message.raw, *(result.raw for result in results)]
         self._prompt_tokens = tokens
+        # Calibration compares the planned prompt with its own report. Later rounds have longer prompts.
         if self._search_tool_offer.rounds == 0:
             self._search_tool_offer.first_usage = usages[0] if usages else None
         self._search_tool_offer.rounds += 1
@@ -293,7 +307,7 @@ class _SearchRounds:
         )
 
     async def _run_search_call(self, call: Mapping[str, Any], room_tokens: int) -> str:
-        """What the model is told of one search."""
+        """Runs one search and returns the text of its tool result."""
         tool_query = parse_arguments(call["function"].get("arguments"))
         if isinstance(tool_query, InvalidArguments):
             return tool_query.reason
@@ -321,15 +335,17 @@ class _SearchRounds:
                     before_seq=before_seq,
                     limit=MAX_FOUND_MESSAGES,
                 )
+            # The model can answer without the search. Failing here would lose the answer.
             except StoreUnavailable:
                 return SearchToolResult(SEARCH_UNAVAILABLE)
         hidden_matches = [match for match in matches if not _is_in_view(match.message.seq, plan)]
         count_tokens = self._message_counter.find_token_counter(self._encoding).count
+        # Cutting excerpts and counting their tokens takes milliseconds; the event loop must not wait for it.
         return await asyncio.to_thread(render_search_result, hidden_matches, tool_query.query, limit, count_tokens)
 
 
 class _CurrentReply:
-    """The reply of the round that is under way; `upstream.provider.Reply` for whoever closes the stream."""
+    """Stands for the reply of the current round, so that closing the client's stream closes the right reply."""
 
     def __init__(self, stream_reply: StreamReply) -> None:
         self.stream_reply = stream_reply
@@ -349,7 +365,7 @@ class _CurrentReply:
 async def _stream_frames(
     rounds: _SearchRounds, current_reply: _CurrentReply, source: str
 ) -> AsyncGenerator[bytes, None]:
-    """The client's part of each round's frames, several at a time when they come so, as one stream."""
+    """Streams the client's frames of all rounds as one stream; frames that came together stay together."""
     merger = StreamRoundMerger(source)
     while True:
         async for events in _stream_event_batches(current_reply.stream_reply, merger):
@@ -371,7 +387,10 @@ async def _stream_frames(
 async def _stream_event_batches(
     stream_reply: StreamReply, merger: StreamRoundMerger
 ) -> AsyncGenerator[list[SseEvent], None]:
-    """A round's events as they come; one that is gone on from is over at its `[DONE]`, however it ends."""
+    """Streams the events of one round in the batches in which they come.
+
+    A round that another round follows ends at its `[DONE]`, or when its connection breaks: its calls are complete.
+    """
     try:
         yield stream_reply.first_events
         if merger.search_calls and any(map(_is_done_event, stream_reply.first_events)):
@@ -409,11 +428,14 @@ def _render_data_frame(data: bytes) -> bytes:
 
 
 async def _stream_with_error_event(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The frames, and an upstream's refusal to go on as the error event that other upstreams would send."""
+    """Streams the frames, and turns the refusal of a further round into an error event.
+
+    The client has read a part of the answer by then, so the refusal cannot become an HTTP error.
+    """
     try:
         async for frame in frames:
             yield frame
-    except UpstreamUnavailable:
+    except UpstreamUnavailable:  # the relay turns this one into an error event
         raise
     except GatewayError as error:
         yield render_error_frames(error)
@@ -427,17 +449,17 @@ def _remove_tool(turn: Turn, search_tool_offer: SearchToolOffer) -> Turn:
 
 
 def _has_omitted_before(turn: Turn, budget: Budget) -> bool:
-    """Whether the last view for this window left something out."""
+    """Whether the last view for this window did not show the whole log."""
     return read_last_view(turn.resolved_request.conversation.state, turn.policy, budget.window).boundary.to_seq > 0
 
 
 def _is_in_view(seq: int, plan: Plan) -> bool:
-    """Whether a message from before the boundary stands in the view all the same."""
+    """Whether the view shows a message from before the boundary verbatim: the anchor, or a pinned message."""
     return seq == plan.anchor_seq or any(pin.from_seq <= seq < pin.to_seq for pin in plan.pins)
 
 
 def _has_hidden_messages(plan: Plan) -> bool:
-    """Whether there is something to search, or will be once it is summarized."""
+    """Whether there are messages to search: some that the view does not show, or some that will be summarized."""
     return plan.boundary_seq > 0 or bool(plan.to_summarize)
 
 

@@ -1,4 +1,4 @@
-"""What the model reads of the messages that its search found: fenced, numbered, within a limit of tokens. Pure."""
+"""Renders the result of a search for the model: messages, fenced and numbered, within a token limit. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from app.conversation.search_terms import extract_query_terms
 from app.store.contract import SearchHit
 
 MAX_EXCERPT_CHARS: Final = 1_600
-"""The most that is shown of a message that was found …"""
+"""The longest excerpt of a message that was found."""
 MAX_NEIGHBOUR_CHARS: Final = 400
-"""… and of one that only stands beside it."""
+"""The longest excerpt of a neighbour of a message that was found."""
 MIN_RESULT_TOKENS: Final = 160
-"""A result with less room would hold hardly a sentence."""
+"""The least room for a result: with less it would hold hardly a sentence."""
 ENTRY_OVERHEAD_TOKENS: Final = 16
 FENCE_TOKENS: Final = 48
 MAX_TERM_POSITIONS: Final = 200
-"""How many places with asked-for words are looked at in one message."""
+"""How many places with words of the query are considered in one message."""
 ELLIPSIS: Final = "…"
 
 RESULT_LABEL: Final = (
@@ -36,7 +36,7 @@ TOO_MANY_SEARCHES: Final = "Too many searches at once. Ask for fewer."
 
 
 class SearchToolResult(msgspec.Struct, frozen=True):
-    """A tool result, and the messages that it quotes, by seq."""
+    """The text of a tool result, and the seqs of the messages that it quotes."""
 
     text: str
     seqs: tuple[int, ...] = ()
@@ -45,11 +45,13 @@ class SearchToolResult(msgspec.Struct, frozen=True):
 def render_search_result(
     matches: Sequence[SearchHit], query: str, limit_tokens: int, count_tokens: Callable[[str], int]
 ) -> SearchToolResult:
-    """The best of what was found within a limit, in the order of the conversation.
+    """Renders the best matches that fit into a limit, in the order of the conversation.
 
     Args:
-        matches: best first, then neighbours.
-        count_tokens: tokens of a text.
+        matches: the messages found, best first, then their neighbours.
+        query: the words that the model searched for.
+        limit_tokens: the limit of the result, in raw tokens.
+        count_tokens: returns the raw token count of a text.
     """
     if not matches:
         return SearchToolResult(NOTHING_FOUND)
@@ -59,6 +61,8 @@ def render_search_result(
     for match in matches:
         entry = _build_entry(match, terms)
         tokens = count_tokens(entry.text) + ENTRY_OVERHEAD_TOKENS
+        # The first match is taken even if it is too long: `fence_entries` cuts it, and half a message is better than
+        # none.
         if tokens > remaining_tokens and entries:
             break
         entries.append(entry)
@@ -69,11 +73,12 @@ def render_search_result(
 
 
 def cut_excerpt(text: str, terms: Collection[str], chars: int) -> str:
-    """The stretch of a text that holds most of the terms."""
+    """Cuts the stretch of `chars` characters out of a text that holds most different terms."""
     if len(text) <= chars:
         return text
     positions = _find_term_positions(text.lower(), terms)
     start = _find_densest_start(positions, chars)
+    # An eighth of the excerpt shows the words before the first term. `_find_densest_start` counts on the same eighth.
     start = max(0, min(start - chars // 8, len(text) - chars))
     end = start + chars
     return f"{ELLIPSIS if start else ''}{text[start:end]}{ELLIPSIS if end < len(text) else ''}"
@@ -88,13 +93,13 @@ def _build_entry(match: SearchHit, terms: Collection[str]) -> TranscriptEntry:
 
 
 def _render_message(message: Message) -> str:
-    """The text of a message, and each tool call in a line."""
+    """Renders the text of a message, and one line for each tool call."""
     calls = [f"calls {name}({arguments})" for name, arguments in map(read_tool_call, message.tool_calls)]
     return "\n".join([*filter(None, [render_message_text(message)]), *calls])
 
 
 def _find_term_positions(text: str, terms: Collection[str]) -> list[tuple[int, str]]:
-    """Where the terms stand, in order. Terms are stems, which most of their words begin with."""
+    """Finds the positions of the terms in a text, in order. Terms are stems; most words begin with their stem."""
     positions: list[tuple[int, str]] = []
     for term in terms:
         position = text.find(term)
@@ -105,7 +110,7 @@ def _find_term_positions(text: str, terms: Collection[str]) -> list[tuple[int, s
 
 
 def _find_densest_start(positions: Sequence[tuple[int, str]], chars: int) -> int:
-    """Where the stretch begins that holds most different terms; the first of equals."""
+    """Finds the start of the stretch that holds most different terms; the first of equals."""
     best, best_terms = 0, 0
     for number, (start, _) in enumerate(positions):
         contained_terms = {

@@ -1,7 +1,7 @@
-"""Several rounds of asking told as one answer: chunk by chunk for a stream, or whole. Pure.
+"""Merges the rounds of the search tool into one answer, chunk by chunk for a stream, or whole. Pure.
 
-What the client is to see of each round goes through; the gateway's own tool calls, the end of a round that is gone on
-from, and its usage do not. `id`, `created` and `model` are those of the first round, usage is the sum.
+The client does not see calls of the search tool, nor the finish reason and usage of a round that another round follows.
+`id`, `created` and `model` are those of the first round; usage is the sum over all rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.protocols.tool_call_collector import ToolCallCollector
 
 TRUNCATED_REASONS: Final = ("length", "content_filter", "error")
-"""Finish reasons after which nothing is searched: the call may not be whole, or not be wanted."""
+"""Finish reasons after which no search is run: the call may be cut off, or filtered."""
 TOOL_CALL_REASONS: Final = ("tool_calls", "function_call")
 IDENTITY_FIELDS: Final = ("id", "created", "model")
 JOINED_FIELDS: Final = ("content", "reasoning_content", "reasoning")
@@ -25,35 +25,35 @@ ROLE_KEY: Final = b'"role"'
 
 
 class StreamRoundMerger:
-    """The rounds of a streamed answer.
+    """Merges the rounds of a streamed answer.
 
     Args:
-        source: whose answer it is, for error messages.
+        source: the deployment's key, for error messages.
 
     Attributes:
-        search_calls: the gateway's own calls with which the present round ended; empty while it need not be gone on
-        from.
+        search_calls: the calls of the search tool with which the current round ended; empty if no round needs to
+            follow.
     """
 
     def __init__(self, source: str = "upstream") -> None:
         self._source = source
         self.search_calls: list[dict[str, Any]] = []
         self._earlier_usages: list[Mapping[str, Any]] = []
-        """What was reported of each round that is over."""
+        """Usage of each finished round, if reported."""
         self._identity: dict[str, Any] = {}
         self._is_role_sent = False
         self._pending_role: str | None = None
-        """A role that came in a chunk with nothing else that the client is to see."""
+        """The role from a chunk that was hidden, to be sent with the next visible chunk."""
         self._is_last_round = False
         self._is_first_round = True
         self._collector = StreamCollector(self._source)
         self._call_splitter = ToolCallSplitter()
 
     def begin_round(self, *, is_last_round: bool) -> None:
-        """Go on with the next round.
+        """Begins the next round.
 
         Args:
-            is_last_round: the model may not search any more.
+            is_last_round: the model must answer without another search.
         """
         self._earlier_usages = self.reported_usages
         self._collector = StreamCollector(self._source)
@@ -64,27 +64,32 @@ class StreamRoundMerger:
 
     @property
     def reported_usages(self) -> list[Mapping[str, Any]]:
-        """Usage of each round so far, where the upstream told it."""
+        """Usage of each round so far, if the upstream reported it."""
         return [*self._earlier_usages, *([self._collector.usage] if self._collector.usage else [])]
 
     @property
     def message(self) -> dict[str, Any]:
-        """The message with which the present round ended."""
+        """The message with which the current round ended."""
         return {**self._collector.build_message(), "tool_calls": self.search_calls}
 
     def rewrite_chunk(self, data: bytes) -> bytes | None:
-        """The client's form of a chunk: the same object where nothing of it changes, None where nothing is left.
+        """Rewrites a chunk for the client.
+
+        Returns:
+            `data` itself if nothing changes; None if the client must not see the chunk.
 
         Raises:
-            UpstreamUnavailable: it is not a JSON object.
+            UpstreamUnavailable: the chunk is not a JSON object.
         """
         was_unfinished = self._collector.finish_reason is None
         self._collector.add_chunk(data)
+        # The round has ended and another follows: what still comes is its usage, which `reported_usages` has.
         if self.search_calls:
             return None
         if self._collector.error is not None:
             return data
         ends = was_unfinished and self._collector.finish_reason is not None
+        # The fast path, for nearly every chunk: the chunk is plain text of the first round, and is not decoded again.
         if (
             self._identity
             and not ends
@@ -97,7 +102,7 @@ class StreamRoundMerger:
         return self._change_chunk(data, ends=ends)
 
     def render_closing_chunks(self, finish_reason: str) -> list[bytes]:
-        """Chunks that end the answer here, after a round that could not be gone on from."""
+        """Renders the chunks that end the answer if no further round can follow."""
         kind = {**self._identity, "object": "chat.completion.chunk"}
         choice = {"index": 0, "delta": {}, "finish_reason": finish_reason}
         usage = sum_usages(self.reported_usages)
@@ -131,7 +136,7 @@ class StreamRoundMerger:
         return True
 
     def _replace_usage(self, chunk: dict[str, Any]) -> bool:
-        """Usage as the sum over the rounds; Groq's stands in a field of its own."""
+        """Replaces usage by the sum over the rounds; returns whether anything changed. Groq reports it in `x_groq`."""
         changed = False
         for holder in (chunk, chunk.get("x_groq")):
             if self._earlier_usages and isinstance(holder, dict) and isinstance(holder.get("usage"), dict):
@@ -140,7 +145,9 @@ class StreamRoundMerger:
         return changed
 
     def _remove_search_calls(self, delta: dict[str, Any], *, ends: bool) -> bool:
-        """Take our own calls out; whether that took anything out or put anything back."""
+        """Removes fragments of search calls, and adds held-back fragments of the client's; returns whether the delta
+        changed.
+        """
         fragments = delta.get("tool_calls")
         received = fragments if isinstance(fragments, list) else []
         visible = self._call_splitter.select_visible_fragments(received) + (
@@ -158,12 +165,16 @@ class StreamRoundMerger:
         return True
 
     def _hide_round_end(self, chunk: dict[str, Any], choice: dict[str, Any]) -> bool:
-        """Decide whether the round is gone on from, and if so take its end out; whether anything changed."""
+        """Decides at the end of a round whether another follows, and hides the end if so; returns whether anything
+        changed."""
         reason = choice["finish_reason"]
         search_calls = self._call_splitter.search_calls
+        # If the model also called a tool of the client, only the client can run it: the answer ends here for the
+        # client.
         if not search_calls or self._call_splitter.has_client_calls or reason in TRUNCATED_REASONS:
             return False
         if self._is_last_round:
+            # The calls were hidden, so a client would look for calls that are not there.
             choice["finish_reason"] = "stop" if reason in TOOL_CALL_REASONS else reason
             return True
         self.search_calls = assign_call_ids(search_calls)
@@ -172,7 +183,7 @@ class StreamRoundMerger:
         return True
 
     def _adjust_role(self, delta: dict[str, Any]) -> bool:
-        """One role in the whole answer, in the first chunk that the client sees."""
+        """Keeps one role in the whole answer, in the first visible chunk; returns whether the delta changed."""
         if self._is_role_sent:
             return not self._is_first_round and delta.pop("role", None) is not None
         if self._pending_role is not None and "role" not in delta:
@@ -185,10 +196,10 @@ class StreamRoundMerger:
 
 
 class WholeRoundMerger:
-    """The rounds of an answer that is not streamed.
+    """Merges the rounds of an answer that is not streamed.
 
     Attributes:
-        recalls, message, reported: as of `StreamRoundMerger`.
+        search_calls, message, reported_usages: as of `StreamRoundMerger`.
     """
 
     def __init__(self) -> None:
@@ -198,11 +209,12 @@ class WholeRoundMerger:
         self._bodies: list[bytes] = []
 
     def add_round(self, body: bytes, collector: StreamCollector, *, is_last_round: bool) -> None:
-        """Take a round.
+        """Adds a round.
 
         Args:
-            collector: has taken the body.
-            is_last_round: the model may not search any more.
+            body: the reply's body.
+            collector: the collector that has read the body.
+            is_last_round: the model must answer without another search.
         """
         self._bodies.append(body)
         self.message = collector.build_message()
@@ -218,10 +230,10 @@ class WholeRoundMerger:
             self.message["tool_calls"] = self.search_calls
 
     def render_body(self, *, finish_reason: str | None = None) -> bytes:
-        """The answer: the body that came where nothing of it is ours.
+        """Renders the answer; returns the upstream's own body if there was one round without search calls.
 
         Args:
-            finish_reason: of an answer that could not be gone on with.
+            finish_reason: the finish reason if the window had no room for another round; otherwise the last round's.
         """
         rounds = [decode_chunk(body) for body in self._bodies]
         answer = rounds[-1]
@@ -242,6 +254,7 @@ class WholeRoundMerger:
             answer["usage"] = sum_usages(self.reported_usages)
         return encode_chunk(answer)
 
+    # Rounds may have text before their calls. A stream has shown it to its client, so the whole answer has it, too.
     def _join_texts(self, message: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
         choices = [_find_first_choice(body) or {} for body in earlier]
         messages = [choice.get("message") or {} for choice in choices] + [message]
@@ -254,7 +267,7 @@ class WholeRoundMerger:
 
 
 def assign_call_ids(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls each with an id of its own, which their results name; some servers give none."""
+    """Gives each call a unique id, which its result must name. Some servers send no ids, or equal ones."""
     used_ids: set[str] = set()
     identified_calls = []
     for number, call in enumerate(calls):
@@ -289,7 +302,7 @@ def _find_first_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _has_visible_content(delta: Mapping[str, Any], choice: Mapping[str, Any], chunk: Mapping[str, Any]) -> bool:
-    """Whether a chunk is worth sending after something was taken out of it."""
+    """Whether a chunk holds anything for the client after parts of it were removed."""
     has_delta = any(value for name, value in delta.items() if name != "role")
     return bool(has_delta or choice.get("finish_reason") or chunk.get("usage"))
 
@@ -299,10 +312,10 @@ def _list_content_parts(content: Any) -> list[Any]:
 
 
 class ToolCallSplitter:
-    """The tool calls of one streamed message. A call is held back until its name tells whose it is.
+    """Splits the tool calls of one streamed message into search calls and the client's calls.
 
-    The client's calls get numbers without gaps as soon as one is held back before them; until then their fragments are
-    the objects that came.
+    A call is held back until its name tells whose call it is. The client's calls are renumbered without gaps if a call
+    before them is hidden; otherwise their fragments are passed on as they came.
     """
 
     __slots__ = ("_calls", "_merged")
@@ -313,17 +326,17 @@ class ToolCallSplitter:
 
     @property
     def search_calls(self) -> list[dict[str, Any]]:
-        """The gateway's, in order, as far as they have come."""
+        """The calls of the search tool, in order, as far as they have come."""
         calls = enumerate(self._calls)
         return [self._merged.build_call(number) for number, call in calls if self._find_owner(number, call) == "own"]
 
     @property
     def has_client_calls(self) -> bool:
-        """Whether the client has been given a call."""
+        """Whether the client has got a call."""
         return any(call.is_released for call in self._calls)
 
     def select_visible_fragments(self, fragments: list[Any]) -> list[Any]:
-        """What the client is to see of a delta's `tool_calls`."""
+        """Selects the fragments of a delta's `tool_calls` that the client must see."""
         visible_fragments: list[Any] = []
         for fragment in fragments:
             if not isinstance(fragment, dict):
@@ -336,7 +349,7 @@ class ToolCallSplitter:
         return visible_fragments
 
     def release_pending_calls(self) -> list[Any]:
-        """At the end of the message: the client's calls whose names could still have become ours."""
+        """Releases the client's calls that were held back, at the end of the message: their names are complete now."""
         pending = [number for number, call in enumerate(self._calls) if not call.is_released]
         return [self._release_call(number) for number in pending if self._merged.function_name(number) != TOOL_NAME]
 
@@ -353,11 +366,13 @@ class ToolCallSplitter:
         name = self._merged.function_name(number)
         if name == TOOL_NAME:
             return "own"
+        # Some servers send a name in several fragments. Arguments come after the name, so they show that it is
+        # complete.
         may_become_ours = TOOL_NAME.startswith(name) and not (name and call.has_arguments)
         return "open" if may_become_ours and call.is_function and not call.is_released else "client"
 
     def _release_call(self, number: int) -> dict[str, Any]:
-        """The beginning of a client's call."""
+        """Releases a client's call: returns a fragment with all of the call that was held back."""
         call = self._calls[number]
         if any(not earlier.is_released for earlier in self._calls[:number]) or self._is_renumbered:
             call.index = sum(released_call.is_released for released_call in self._calls)
@@ -384,7 +399,7 @@ class _SplitCall:
         self.is_function = True
         self.is_released = False
         self.index: int | None = None
-        """Its new `index`; None where it keeps the one that it has."""
+        """The new `index` in the client's stream; None if the call keeps its own."""
 
 
 def _renumber_fragment(fragment: dict[str, Any], index: int | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Put a view to the upstream, and get over an answer that says it is too long."""
+"""Sends a view upstream, and recovers with a smaller view if the upstream refuses it as too long."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ from app.upstream.routing.router import STATUS_OK, BufferedReply, Router
 log = logging.getLogger(__name__)
 
 MAX_OVERFLOW_RECOVERIES: Final = 2
-"""After an overflow: once without any model call, once more with compaction."""
+"""The first recovery shortens the view without a model call, the second may compact."""
 UNSTATED_OVERFLOW_SHARE: Final = 0.75
-"""Where an overflow does not state its limit, the next view is this share of the one that was refused."""
+"""If an overflow error states no limit, the next view gets this share of the refused view's tokens."""
 DOUBTFUL_OVERFLOW_SHARE: Final = 0.5
-"""An answer that may mean an overflow is taken for one if the prompt is above this share of the window."""
+"""An ambiguous error is taken for an overflow if the prompt is above this share of the window."""
 OUTPUT_MARGIN_TOKENS: Final = 64
+"""Tokens left free between prompt and answer after an overflow: the provider's next count may differ a little."""
 REDIRECT_STATUSES: Final = frozenset({300, 301, 302, 303, 307, 308})
 
 
 class UpstreamAnswer(msgspec.Struct, frozen=True):
-    """An upstream that has begun to answer with success: with a stream, or whole."""
+    """A successful reply of a deployment: a stream that has begun, or a whole body."""
 
     reply: StreamReply | BufferedReply
     deployment: ModelDeployment
     sent_view: View
-    """What the deployment got: a smaller view than was planned, where its window is smaller."""
+    """The view that the deployment got; smaller than the planned view if the deployment's window is smaller."""
 
 
 class ViewCompactor(Protocol):
-    """Makes room by summarizing (the exchange)."""
+    """Makes room in a view by compaction. Implemented by `TurnCompactor`."""
 
     async def compact(self, turn: Turn, view: View, *, on_start: Callable[[], None] | None = None) -> View: ...
 
 
 class UpstreamCaller:
-    """Sends a view to the first deployment that answers, and learns from what it answers."""
+    """Sends a view to the first deployment that answers, and stores the windows and slopes that answers reveal."""
 
     def __init__(
         self,
@@ -80,11 +81,16 @@ class UpstreamCaller:
     async def call_with_overflow_recovery(
         self, turn: Turn, view: View, compactor: ViewCompactor
     ) -> tuple[UpstreamAnswer, View]:
-        """Ask; on an overflow answer learn its limit, plan again and ask again, at most twice.
+        """Calls the upstream. After an overflow it learns the limit, plans a smaller view and calls again, at most
+        twice.
+
+        Returns:
+            The answer, and the view planned last.
 
         Raises:
-            UpstreamRefused: the upstream's own error, as it came.
+            UpstreamRefused: the upstream's own error, unchanged.
             UpstreamUnavailable: no deployment answered.
+            ContextLengthExceeded: no view fits the limit that the upstream revealed.
         """
         for attempt in range(MAX_OVERFLOW_RECOVERIES + 1):
             sent_views: dict[str, View] = {}
@@ -117,17 +123,18 @@ class UpstreamCaller:
         added_messages: Sequence[bytes],
         added_tokens: int,
     ) -> UpstreamAnswer:
-        """Ask the deployment that has begun an answer to go on with it.
+        """Calls the same deployment for the next round of an answer.
 
         Args:
-            turn: whose request may differ in anything but its messages.
-            sent_view: the view that was sent.
-            added_messages: JSON text of each message after it.
-            added_tokens: their raw count.
+            deployment: the deployment of the first round.
+            turn: the turn; its request may differ from the first round's in everything but its messages.
+            sent_view: the view of the first round.
+            added_messages: JSON text of each message after the view.
+            added_tokens: raw token count of `added_messages`.
 
         Raises:
-            UpstreamRefused: the upstream's own error, as it came.
-            UpstreamUnavailable: it did not answer.
+            UpstreamRefused: the upstream's own error, unchanged.
+            UpstreamUnavailable: the deployment did not answer.
         """
         restored_messages = await self._restore_messages(deployment, turn, sent_view)
         messages = [*(turn.request.raw_messages if restored_messages is None else restored_messages), *added_messages]
@@ -148,7 +155,8 @@ class UpstreamCaller:
         return await _accept_reply(reply, error_body, deployment, sent_view, stream=turn.request.stream)
 
     async def _fit_view_to_deployment(self, deployment: ModelDeployment, turn: Turn, view: View) -> View:
-        """The view as a deployment gets it: a smaller one, made without a model, where its window is smaller."""
+        """Returns the view for a deployment: a smaller one, planned without a model call, if its window is smaller."""
+        # The view was planned for the first deployment; the others are its fallbacks.
         if deployment is turn.target.deployments[0]:
             return view
         window = await self._windows.find_window(deployment, turn.client_key)
@@ -159,7 +167,7 @@ class UpstreamCaller:
         return replace(smaller, compaction=view.compaction, is_overflow_recovered=view.is_overflow_recovered)
 
     def find_calibration(self, deployment: ModelDeployment, turn: Turn) -> Calibration:
-        """What the turn's conversation has learned of a deployment, with the attachments that the turn shows."""
+        """Finds the conversation's calibration for a deployment, with costs for the attachments that the turn shows."""
         if deployment.key == turn.model_key:
             return turn.calibration
         conversation = turn.resolved_request.conversation
@@ -170,13 +178,13 @@ class UpstreamCaller:
         return replace(learned, attachments=tuple(attachments))
 
     def learn_slope(self, model_key: str, conversation: Conversation, calibration: Calibration) -> None:
-        """Take note of how a model counts; new conversations start with it, here and on other replicas."""
+        """Learns a model's slope from a calibration. New conversations start with it, here and on other replicas."""
         facts = self._calibration_slopes.learn_slope(model_key, conversation.tenant, conversation.id, calibration)
         if facts is not None:
             self._start_fact_write(model_key, facts)
 
     def learn_window(self, model_key: str, tokens: int) -> None:
-        """Take note of a window that a provider has shown."""
+        """Learns and stores a window that a provider has revealed."""
         if self._windows.learn_limit(model_key, tokens):
             self._start_fact_write(model_key, {"window": tokens})
 
@@ -197,7 +205,7 @@ class UpstreamCaller:
     async def _restore_messages(
         self, deployment: ModelDeployment, turn: Turn, sent_view: View
     ) -> Sequence[bytes] | None:
-        """The messages of a view with what this deployment wants back of them."""
+        """Returns the messages of a view with the fields that this deployment requires."""
         return await self._field_restorer.restore_fields(
             deployment.quirks, turn.resolved_request, sent_view.messages, turn.request.raw_messages
         )
@@ -211,17 +219,29 @@ class UpstreamCaller:
         compactor: ViewCompactor,
         attempt: int,
     ) -> View:
-        """A smaller view, or a lower limit for its answer, after an upstream said that this one is too long."""
+        """Plans a smaller view, or lowers the answer's limit, after an overflow.
+
+        Args:
+            attempt: how many recoveries there were before this one.
+
+        Raises:
+            ContextLengthExceeded: no view fits.
+        """
         refused_tokens, limit = view.prompt_tokens, overflow.limit_tokens
         if limit is not None and limit < view.budget.window:
             self._windows.learn_limit(deployment.key, limit)
             self._start_fact_write(deployment.key, {"window": limit})
+        # Prompt and answer together are too long: a lower limit for the answer keeps the whole view (decision 40).
         if overflow.is_output_too_long and (lowered_view := self._lower_output_limit(turn, view, overflow)) is not None:
             return lowered_view
         window = min(limit or view.budget.window, view.budget.window)
         ratio = view.budget.calibration_ratio
+        # Our count was too low by a known ratio: the same window with this ratio gives a view that fits. A count that
+        # is only a lower bound says nothing about the ratio.
         if overflow.prompt_tokens is not None and not overflow.is_lower_bound and view.plan.prompt_tokens:
             ratio = max(ratio, overflow.prompt_tokens / view.plan.prompt_tokens)
+        # The limit is unknown, or by our count the view was below it: our count is too low by an unknown ratio, so the
+        # view shrinks by a fixed share.
         elif limit is None or refused_tokens < limit:
             window = max(1, int(min(window, refused_tokens) * UNSTATED_OVERFLOW_SHARE))
         budget = self._view_builder.compute_budget(turn, window=window, slope=ratio)
@@ -236,11 +256,14 @@ class UpstreamCaller:
         )
 
     def _lower_output_limit(self, turn: Turn, view: View, overflow: ContextOverflow) -> View | None:
-        """The same messages with a lower limit for the answer; None where that would leave less room than is kept free
-        for an answer, or did not help before."""
+        """Returns the same view with a lower limit for the answer.
+
+        Returns None if that would leave less room than is kept free for an answer, or if it did not help before.
+        """
         limit, prompt = overflow.limit_tokens, overflow.prompt_tokens
         assert limit is not None
         assert prompt is not None
+        # vLLM from 0.20 stops counting at the first token too many. Such a number is believed once (decision 40).
         if overflow.is_lower_bound and view.provider_output_limit is not None:
             return None
         ratio = max(view.budget.calibration_ratio, prompt / max(1, view.plan.prompt_tokens))
@@ -254,13 +277,15 @@ class UpstreamCaller:
         return replace(view, budget=budget, provider_output_limit=output_room, is_overflow_recovered=True)
 
     def _start_fact_write(self, model_key: str, facts: dict[str, object]) -> None:
-        if NUL_CHARACTER not in model_key:  # which no database can keep
+        # PostgreSQL stores no text with a NUL character; such a name can come from a client.
+        if NUL_CHARACTER not in model_key:
             self._tasks.spawn(self._write_learned_facts(model_key, facts))
 
     async def _write_learned_facts(self, model_key: str, facts: dict[str, object]) -> None:
         try:
             await self._store.merge_model_facts(model=model_key, facts=facts)
         except GatewayError as error:
+            # Only other replicas and the next start lack the fact. This process has it.
             log.warning("what was learned of %s could not be stored: %s", model_key, error.message)
 
 
@@ -278,11 +303,11 @@ def _recognise_overflow(status: int, body: bytes, view: View) -> ContextOverflow
 async def _accept_reply(
     reply: StreamReply | BufferedReply, body: bytes, deployment: ModelDeployment, sent_view: View, *, stream: bool
 ) -> UpstreamAnswer:
-    """Take an answer that says something else than a completion, if its client is to see that all the same.
+    """Passes on a reply that has the expected form but no `choices`; raises for any other.
 
     Raises:
-        UpstreamRefused: it is the upstream's own error.
-        UpstreamUnavailable: it is of no use.
+        UpstreamRefused: the reply is the upstream's own error.
+        UpstreamUnavailable: the reply is neither an answer nor an error.
     """
     if reply.status == STATUS_OK and is_expected_reply(reply, stream=stream):
         return UpstreamAnswer(reply, deployment, sent_view)
@@ -291,11 +316,12 @@ async def _accept_reply(
 
 
 def _build_refusal_error(reply: StreamReply | BufferedReply, body: bytes, deployment: ModelDeployment) -> GatewayError:
-    """What the client gets for an answer that is of no use."""
+    """Builds the client's error for a reply that is not an answer."""
     status = reply.status
     if 400 <= status < 600:
         content_type = reply.headers.get("content-type", "application/json")
         return UpstreamRefused(status, body, {"content-type": content_type, **select_forwarded_headers(reply.headers)})
+    # Some gateways report their errors with status 200.
     if 200 <= status < 300 and body.lstrip()[:1] == b"{" and b'"error"' in body:
         return UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
     if status in REDIRECT_STATUSES:

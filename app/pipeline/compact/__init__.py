@@ -1,1 +1,1 @@
-"""Summaries for this turn, and ahead of the next one."""
+"""Makes summaries for this turn, and ahead of the next one."""

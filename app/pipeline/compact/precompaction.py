@@ -1,7 +1,8 @@
-"""The next summary, made in the background after an answer, so that the turn which needs it does not wait for it.
+"""Makes the next summary in the background after an answer, so that the turn that needs it does not wait.
 
-A summary made ahead is stored like any other and used by nobody before the line is crossed: a view always takes the
-fewest summaries that do. Work is bounded in number, one piece for each conversation, and ends with the process.
+The summary is stored like any other. No view uses it before the compaction threshold is passed, because a view takes
+the fewest summaries that do. One task runs for each conversation, for at most `MAX_CONVERSATIONS`; all end with the
+process.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 log = logging.getLogger(__name__)
 
 MAX_CONVERSATIONS: Final = 16
-"""Conversations that are prepared at the same time, in one process; what comes on top waits for its next answer."""
+"""How many conversations one process precompacts at a time. Any other gets its next chance after its next answer."""
 MAX_PASSES: Final = 4
-"""Of summaries and folds, for one answer."""
+"""How many plans with summaries or folds to make may follow one answer."""
 GROWTH_FACTOR, MIN_GROWTH_SHARE = 2, 0.05
-"""A turn may be this many times as long as the last one, or take this share of the window, and still find its summary
-made."""
+"""The next turn is expected to take up to this many times the tokens of the last one, and at least this share of the
+window."""
 
 
 class Precompactor:
-    """Prepares conversations for their next turns."""
+    """Precompacts conversations for their next turns."""
 
     def __init__(
         self,
@@ -52,10 +53,14 @@ class Precompactor:
         self._running_tasks: dict[str, asyncio.Task[None]] = {}
 
     def start_if_needed(self, turn: Turn, view: View, conversation: Conversation) -> None:
-        """Start what an answered turn calls for, if anything.
+        """Starts a precompaction after an answered turn, if the next turns may need a summary.
+
+        Also starts if the view shows a mechanical summary, which a model should replace.
 
         Args:
-            conversation: as it stands with the answer.
+            turn: the answered turn.
+            view: the view of that turn.
+            conversation: the conversation with the answer.
         """
         resolved_request = turn.resolved_request
         if (
@@ -80,14 +85,14 @@ class Precompactor:
         task.add_done_callback(lambda _: self._running_tasks.pop(conversation.id, None))
 
     async def aclose(self) -> None:
-        """Leave off. Whoever needs a summary next asks for it then."""
+        """Cancels all precompactions. The next turn that needs a summary makes it itself."""
         for task in list(self._running_tasks.values()):
             task.cancel()
         if self._running_tasks:
             await asyncio.wait(list(self._running_tasks.values()))
 
     async def _run_traced(self, turn: Turn, view: View, conversation: Conversation, *, is_near: bool) -> None:
-        """In a trace of its own: the request whose answer calls for this may be over long before it is."""
+        """Runs in a trace of its own, because the request may end long before the precompaction does."""
         with current_span().start_linked_trace("prepare"):
             await self._precompact(turn, view, conversation, is_near=is_near)
 
@@ -98,11 +103,12 @@ class Precompactor:
             if is_near:
                 await self._precompact_ranges(turn, view)
             await self._replace_mechanical_summary(turn, view)
+        # Nobody waits for this work. The next turn compacts for itself.
         except GatewayError as error:
             log.info("nothing could be prepared for the next turn: %s", error.message)
 
     async def _precompact_ranges(self, turn: Turn, view: View) -> None:
-        """The summaries that the line will call for, and folds of them, while it is not crossed yet."""
+        """Makes the summaries and folds that a view above the threshold will need."""
         new_summaries: list[Summary] = []
         for _ in range(MAX_PASSES):
             next_view = await self._view_builder.build_view(
@@ -120,7 +126,7 @@ class Precompactor:
             )
 
     async def _replace_mechanical_summary(self, turn: Turn, view: View) -> None:
-        """Ask the model again for the oldest range that had to be told without one."""
+        """Makes the oldest mechanical summary of the view again, by a model."""
         mechanical_summary = next((summary for summary in view.plan.summaries if summary.kind == "mechanical"), None)
         if (
             mechanical_summary is not None
@@ -130,15 +136,22 @@ class Precompactor:
 
 
 def _has_client_sliding_window(view: View) -> bool:
-    """Whether the client leaves out the oldest messages itself and all that it sends is shown. It will leave out more
-    with the next turn: a summary of that would be made for nothing."""
+    """Whether the client leaves out the oldest messages itself, and the view shows all that the client sends.
+
+    Such a client leaves out more with each turn, so a summary of those messages would be of no use.
+    """
     return 0 in view.outline.omitted_seqs and view.plan.shows_log_unchanged
 
 
 def _is_near_compaction(view: View, asked_tokens: int, answer_tokens: int) -> bool:
-    """Whether the next turns may cross the line: past the policy's share, and near enough by how fast the log grows.
+    """Whether the next turns may pass the compaction threshold, judged by the growth of the last turn (decision 13).
 
-    A summary that is made as late as possible covers most.
+    A summary covers most if it is made as late as possible.
+
+    Args:
+        view: the view of the last turn.
+        asked_tokens: raw tokens of its new messages.
+        answer_tokens: raw tokens of its answer.
     """
     budget, plan = view.budget, view.plan
     quoted_tokens = sum(quotation.tokens for quotation in plan.quotations) if plan.quotations else 0

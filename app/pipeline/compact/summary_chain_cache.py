@@ -1,9 +1,8 @@
-"""The summaries that stand for a log, remembered from turn to turn: a long log has thousands, of which a view shows a
-few.
+"""Caches the summaries of a log from turn to turn: a long log has thousands, of which a view shows a few.
 
-A turn looks again at those that are not folded, at their fold, and for what begins behind them. What a fold stands for
-is there as long as the fold is (`Store.delete_chunk`), so it is remembered as it was read; a view that shows any of it
-again asks for all to be read `anew`, and what is folded is looked at from then on.
+Each turn reads again the summaries that are not folded, their fold, and new summaries after them. Folded summaries
+exist as long as their fold does (`Store.delete_summary`), so they are not read again. A view that shows a folded
+summary again reads the whole chain (`bypass_cache`); from then on the folded summaries are checked, too.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from app.pipeline.resolve.resolved_request import ResolvedRequest, has_client_ve
 from app.store.contract import Store
 
 MAX_RECHECKED: Final = 64
-"""Where more than so many are looked at in each turn, all are read instead."""
+"""If a turn would have to check more summaries than this, it reads the whole chain instead."""
 MAX_CACHED_CHARS: Final = 16 * 1024 * 1024
-"""What the summaries of all remembered conversations may take, each with `CHUNK_CHARS` for what is not its text."""
+"""Limit of the cache in characters: the texts of all cached summaries, and `SUMMARY_OVERHEAD_CHARS` for each."""
 SUMMARY_OVERHEAD_CHARS: Final = 1_000
 MAX_RECHECK_STEPS: Final = 8
-"""So many summaries, one behind the other, may have come since the last look; more are read with all others."""
+"""If more new summaries than this follow one another since the last turn, the whole chain is read."""
 
 
 class SummaryChain(msgspec.Struct, frozen=True):
-    """The chunks that stand for a log, and their folds (`context.plan.summary_chain`)."""
+    """The summaries that stand for a log, and their folds (`context.plan.summary_chain`)."""
 
     summaries: tuple[Summary, ...] = ()
     folds: tuple[Summary, ...] = ()
     verified_ids: frozenset[str] | None = None
-    """Ids of those that are as they are stored now; None where all are."""
+    """Ids of the summaries that were compared with the store in this turn; None if all were."""
 
     def is_current(self, summaries: Iterable[Summary]) -> bool:
-        """Whether what a view shows is as it is stored now."""
+        """Whether all these summaries, which a view shows, were compared with the store in this turn."""
         return self.verified_ids is None or all(summary.id in self.verified_ids for summary in summaries)
 
 
@@ -49,21 +48,21 @@ EMPTY_CHAIN: Final = SummaryChain()
 
 @dataclass(frozen=True, slots=True)
 class _CachedChain:
-    """What is remembered of a conversation."""
+    """The cached summaries of a conversation, and the positions to check in the next turn."""
 
     stored_summaries: Sequence[Summary]
     chain: SummaryChain
     recheck_ends: Mapping[bytes, int]
-    """Where what is looked at again ends: link and `to_seq`."""
+    """Link and `to_seq` of each end at which summaries are checked."""
     recheck_summaries: Sequence[Summary]
-    """All that ends there."""
+    """All stored summaries that end at one of `recheck_ends`."""
     rechecks_folded: bool
-    """Whether what is folded is looked at, too."""
+    """Whether folded summaries are checked, too."""
     chars: int
 
 
 class SummaryChainCache:
-    """Reads the chunks of conversations. One for each process."""
+    """Reads the summaries of conversations. Each process has one cache."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -79,17 +78,19 @@ class SummaryChainCache:
         omitted: Set[int] = frozenset(),
         bypass_cache: bool = False,
     ) -> SummaryChain:
-        """The chain of a conversation.
+        """Reads the summary chain of a conversation.
 
         Args:
-            is_replacing: as of `find_active_chain`.
-            new_summaries: chunks made for this request, whether or not the store could keep them.
-            omitted: as of `find_active_chain`; where there are any, all chunks are read.
-            bypass_cache: read all there are.
+            resolved_request: the request of the conversation.
+            is_replacing: `are_replacing` of `find_active_chain`.
+            new_summaries: summaries made for this request, stored or not.
+            omitted: `omitted_seqs` of `find_active_chain`; if there are any, all summaries are read.
+            bypass_cache: read all summaries.
 
         Raises:
-            StoreUnavailable: they cannot be read.
+            StoreUnavailable: the summaries cannot be read.
         """
+        # The log is not stored yet, but another conversation with the same messages may have summaries of it.
         if resolved_request.is_log_empty:
             return build_chain(
                 await self._read_new_log_summaries(resolved_request),
@@ -97,6 +98,8 @@ class SummaryChainCache:
                 new_summaries=new_summaries,
             )
         conversation = resolved_request.conversation
+        # The cache holds additive chains only. Checkpoints, and logs of which the client omits parts, choose other
+        # summaries.
         if is_replacing or omitted:
             return build_chain(
                 await self._read_all(conversation),
@@ -120,7 +123,7 @@ class SummaryChainCache:
         return replace(build_chain(stored, new_summaries=new_summaries), verified_ids=verified_ids)
 
     async def _read_new_log_summaries(self, resolved_request: ResolvedRequest) -> list[Summary]:
-        """Chunks that end at a message of a log that is not stored yet."""
+        """Reads summaries that end at a message of a log that is not stored yet."""
         conversation = resolved_request.conversation
         first_seq = conversation.head_seq + 1
         summaries = await self._store.find_summaries(
@@ -136,7 +139,7 @@ class SummaryChainCache:
                 and resolved_request.new_messages[index].link == chunk.to_link
             )
 
-        # Logs that differ in system messages share links; a chunk counts in its own log only.
+        # Logs that differ in system messages share links, but seqs differ; only summaries at the right seq count.
         return [summary for summary in summaries if is_in_place(summary)]
 
     async def _read_all(self, conversation: Conversation) -> list[Summary]:
@@ -145,7 +148,7 @@ class SummaryChainCache:
         )
 
     async def _recheck_cached(self, conversation: Conversation) -> _CachedChain | None:
-        """What is remembered, with what has come since; None where nothing is, or any of it is not what it was."""
+        """Reads what changed since the last turn; None if nothing is cached, or a cached summary changed or is gone."""
         cached = self._cached_chains.get(conversation.id)
         for _ in range(MAX_RECHECK_STEPS):
             if cached is None or len(cached.recheck_ends) > MAX_RECHECKED:
@@ -164,6 +167,7 @@ class SummaryChainCache:
                 for summary in current_summaries
                 if summary.to_seq > end.to_seq or cached.recheck_ends.get(summary.to_link) == summary.to_seq
             ]
+            # Nothing new since the last step. Otherwise one more step is needed: new summaries may follow the new ones.
             if current_summaries == cached.recheck_summaries:
                 return cached
             by_id = {watched_summary.id: watched_summary for watched_summary in current_summaries}
@@ -178,7 +182,7 @@ class SummaryChainCache:
         replaced = self._cached_chains.pop(conversation_id, None)
         if replaced is not None:
             self._cached_chars -= replaced.chars
-        # Where all are looked at again, nothing would be gained.
+        # If each turn checks all summaries, the cache saves nothing.
         saves_reads = len(cached.recheck_summaries) < len(cached.stored_summaries)
         if cached.chain.summaries and saves_reads and len(cached.recheck_ends) <= MAX_RECHECKED:
             self._cached_chains[conversation_id] = cached
@@ -189,7 +193,7 @@ class SummaryChainCache:
 
 
 async def read_omitted_seqs(store: Store, conversation: Conversation) -> Set[int]:
-    """Seqs of the messages that the client of a conversation leaves out.
+    """Reads the seqs of the messages that the client of a conversation leaves out.
 
     Raises:
         StoreUnavailable: the client's versions cannot be read.
@@ -208,7 +212,7 @@ def build_chain(
     is_replacing: bool = False,
     omitted: Set[int] = frozenset(),
 ) -> SummaryChain:
-    """The chain that all of these make up, none of them remembered."""
+    """Builds the chain of stored and new summaries without the cache."""
     stored_ids = {summary.id for summary in stored}
     new_summaries = [chunk for chunk in new_summaries if chunk.id not in stored_ids]
     return SummaryChain(*find_active_chain([*stored, *new_summaries], are_replacing=is_replacing, omitted_seqs=omitted))

@@ -1,4 +1,4 @@
-"""Make room by summarizing: as many rounds as one request may take, in a task that outlives its client."""
+"""Compacts a conversation for one request, in a task that a disconnect of the client does not cancel."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from app.pipeline.resolve.conversation_resolver import ConversationResolver
 from app.pipeline.view.view_builder import Turn, View, ViewBuilder
 
 MAX_PASSES: Final = 3
-"""For one request: the first, and two for what that left too long."""
+"""How many compactions one request may wait for: the first, and two more if the view is still too long."""
 MAX_FOLDS: Final = 32
-"""For one request. A very long history that a small window meets for the first time leaves hundreds of summaries, and
-one call folds about a dozen; what is left unfolded would not be shown, and make every later turn wait."""
+"""How many folds one request may wait for. A very long history that meets a small window for the first time has
+hundreds of summaries, and one call folds about a dozen. Unfolded summaries would not fit into the view, and each later
+turn would have to wait for their fold."""
 FAILED_OUTCOMES: Final = ("mechanical", "none")
 
 
 class TurnCompactor:
-    """Compacts for requests. The work for a range is shared with whoever else needs it (`compaction.compactor`)."""
+    """Compacts conversations for requests. Requests that need the same range share the work
+    (`compaction.compactor`)."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class TurnCompactor:
         self._wait_seconds = wait_seconds
 
     def start_compaction(self, turn: Turn, view: View) -> TurnCompactionTask:
-        """Begin to summarize what a view's plan asks for."""
+        """Starts a task that summarizes the ranges of a view's plan."""
         return TurnCompactionTask(self, turn, view, self._tasks)
 
     @trace_span("compact")
@@ -63,15 +65,21 @@ class TurnCompactor:
         on_start: Callable[[], None] | None = None,
         on_summary: Callable[[Summary], None] | None = None,
     ) -> View:
-        """Summarize what the plan asks for and plan again, until it asks for nothing more. A summary that is being made
-        ahead is waited for, and may be enough.
+        """Summarizes the ranges of the plan and plans again, until the plan has no more ranges.
+
+        A running precompaction is waited for first: its summary may be enough.
 
         Args:
-            on_start: called once before a model is asked.
-            on_summary: called with each summary once it is there.
+            turn: the turn that needs room.
+            view: the view whose plan names ranges.
+            on_start: called once, before the first call of a model.
+            on_summary: called with each summary when it is ready.
+
+        Returns:
+            The view planned last.
 
         Raises:
-            StoreUnavailable: and the request needs the store.
+            StoreUnavailable: the store is away and the request needs it.
         """
         results: list[CompactionResult] = []
         new_summaries: list[Summary] = []
@@ -82,6 +90,7 @@ class TurnCompactor:
             turn, view = await self._replan_with_summaries(new_summaries, turn, view)
         passes = folds = 0
         while (ranges := view.plan.to_summarize) and passes < MAX_PASSES and folds < MAX_FOLDS:
+            # A plan that only folds has its own limit: one call folds about a dozen summaries, so many may be needed.
             if all(summary_range.folds for summary_range in ranges):
                 folds += 1
             else:
@@ -109,7 +118,7 @@ class TurnCompactor:
     async def _replan_with_summaries(
         self, new_summaries: Sequence[Summary], turn: Turn, view: View
     ) -> tuple[Turn, View]:
-        """The view once more, with chunks that were made for it; from what the client sent where the store is away."""
+        """Plans the view again with new summaries; from the client's messages alone if the store is away."""
         try:
             return turn, await self._view_builder.build_view(
                 turn, view.budget, summarize=turn.request.summarize, new_summaries=new_summaries
@@ -123,7 +132,8 @@ class TurnCompactor:
         )
 
     async def build_remake_job(self, turn: Turn, view: View, summary: Summary) -> CompactionJob | None:
-        """To make the summary of a stored chunk once more; None where that stands on what is no longer known."""
+        """Builds the job that makes a stored summary again; None if it is a fold of summaries that are no longer
+        known."""
         resolved_request, outline = turn.resolved_request, view.outline
         if summary.folds:
             summary_range, tail = SummaryRange(summary.from_seq, summary.to_seq, summary.folds), LogTail([], after=None)
@@ -132,7 +142,8 @@ class TurnCompactor:
             if not known_ids.issuperset(summary.folds):
                 return None
         else:
-            # Behind what the client leaves out, a chunk begins where no other ends.
+            # The client may leave out messages between two summaries, so the tail begins at the end of the last summary
+            # before this one, and not at its own beginning.
             earlier_summaries = [one for one in outline.summaries if one.to_seq <= summary.from_seq]
             start = (
                 resolved_request.client_versions.restore_boundary(build_boundary_after(earlier_summaries[-1]))
@@ -153,13 +164,16 @@ class TurnCompactor:
     async def rewrite_summary(
         self, turn: Turn, view: View, summary: Summary, folded_summaries: Sequence[Summary]
     ) -> Summary:
-        """Have a stored summary written once more, by a model that reads what it stands for.
+        """Writes a stored summary again, by a model that reads the messages or summaries it stands for.
 
         Args:
+            turn: a turn of the conversation, without new messages.
+            view: the view of that turn.
+            summary: the summary to write again.
             folded_summaries: the summaries that it folds, if it is a fold.
 
         Raises:
-            GatewayError, HeadMoved: as `Compactor.rewrite`.
+            GatewayError, WriteConflict: as `Compactor.rewrite_summary`.
         """
         conversation = turn.resolved_request.conversation
         entries = (
@@ -182,8 +196,9 @@ class TurnCompactor:
         return await self._compactor.rewrite_summary(self._build_empty_job(turn, view), source, summary)
 
     async def build_job(self, turn: Turn, view: View) -> CompactionJob:
-        """The ranges that a view's plan asks for, with what is to be read for them."""
+        """Builds the job for the ranges of a view's plan, with the log tail that they are made from."""
         outline, ranges = await self._restore_original_outline(turn, view), view.plan.to_summarize
+        # A checkpoint is written from the whole log, not from the tail after the last summary.
         reads_all = any(one.style == "checkpoint" for one in ranges)
         if reads_all:
             outline = replace(
@@ -206,8 +221,11 @@ class TurnCompactor:
         )
 
     async def _restore_original_outline(self, turn: Turn, view: View) -> Outline:
-        """What the planner knew, with the log as it was said: summaries are made of that, not of what a client made of
-        it later."""
+        """Returns the outline with the log's own messages instead of the client's versions.
+
+        A client may have masked or removed text in its history. A summary covers all of its range, so that the text can
+        still be found (decision 37).
+        """
         outline, versions = view.outline, turn.resolved_request.client_versions
         if not versions:
             return outline
@@ -225,7 +243,7 @@ class TurnCompactor:
         )
 
     def _build_empty_job(self, turn: Turn, view: View) -> CompactionJob:
-        """A job without ranges."""
+        """Builds a job without ranges."""
         resolved_request, request = turn.resolved_request, turn.request
         return CompactionJob(
             tenant=request.caller.tenant,
@@ -250,14 +268,18 @@ class TurnCompactor:
 
 
 class TurnCompactionTask:
-    """A compaction that runs for one request, in a task that its client's hanging up does not end."""
+    """A compaction for one request, in a task that a disconnect of the client does not cancel."""
 
     def __init__(self, turn_compactor: TurnCompactor, turn: Turn, view: View, tasks: BackgroundTasks) -> None:
         self._started = asyncio.Event()
         self._task = tasks.spawn(turn_compactor.compact(turn, view, on_start=self._started.set))
 
     async def wait_for_start(self) -> bool:
-        """Wait until a summary call is made, or there turns out to be nothing to wait for."""
+        """Waits until a model is called, or the compaction ends without a call.
+
+        Returns:
+            Whether the compaction is running and has called a model.
+        """
         started = asyncio.create_task(self._started.wait())  # noqa: TID251 - ended below
         try:
             await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -278,22 +300,22 @@ def _is_retracted_instruction(entry: LogMessage, versions: ClientVersions) -> bo
 
 
 def _blank_text(entry: LogMessage) -> LogMessage:
-    """A note that the client has taken back: no summary is to tell of it."""
+    """Blanks an instruction that the client has removed from its history, so that no summary repeats it."""
     return replace(entry, message=Message.from_body({"role": entry.message.role, "content": ""}))
 
 
 def _choose_rewrite_style(policy: ContextPolicy) -> SummaryStyle:
-    """How a summary that there is already is written anew."""
+    """Chooses the style for writing an existing summary again."""
     return "checkpoint" if policy.kind == "checkpoint" else "additive"
 
 
 def may_compact(turn: Turn) -> bool:
-    """Summaries are kept: without the store there is nothing to keep them in."""
+    """Whether the turn may be compacted: only stored turns can, because summaries need the store."""
     return turn.resolved_request.is_stored and turn.request.summarize != "never"
 
 
 async def resolve_without_store(resolver: ConversationResolver, turn: Turn) -> Turn:
-    """The same turn from what the client sent alone, after the store went away."""
+    """Resolves the turn again from the client's messages alone, after the store went away."""
     return replace(
         turn,
         resolved_request=await resolver.resolve_without_store(
@@ -303,7 +325,7 @@ async def resolve_without_store(resolver: ConversationResolver, turn: Turn) -> T
 
 
 def _build_compaction_status(results: list[CompactionResult]) -> dict[str, Any]:
-    """`context.compaction` over all rounds of one request."""
+    """Builds `context.compaction` over all compactions of one request."""
     if not any(result.has_run for result in results):
         return {"ran": False, "duration_ms": 0}
     return {

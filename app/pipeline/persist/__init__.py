@@ -1,1 +1,1 @@
-"""The turn is written to the store."""
+"""Writes the turn to the store."""

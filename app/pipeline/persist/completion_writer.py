@@ -1,4 +1,4 @@
-"""Completions that a client asked to store (`store: true`): what the log does not say of them is kept beside it."""
+"""Stores completions that a client asked to store (`store: true`): the facts that the log does not have."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ ECHOED_FIELDS: Final = (
     "service_tier",
     "user",
 )
-"""Fields of a request that OpenAI's object of a stored completion repeats."""
+"""Fields of the request that OpenAI's stored completion object contains."""
 NUL_CHARACTER: Final = "\0"
-"""PostgreSQL keeps no text with it."""
+"""PostgreSQL refuses texts that contain this character."""
 MAX_ID_CHARS: Final = 256
+"""A provider's id above this length is replaced by an id of ours."""
 
 
 class CompletionWriter:
-    """Keeps completions, once their answers are in the log."""
+    """Stores completions after their answers are in the log."""
 
     def __init__(self, store: Store, *, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -46,10 +47,13 @@ class CompletionWriter:
         conversation: Conversation,
         completion_id: str | None,
     ) -> None:
-        """Keep the completion whose answer is the last message of `conversation`.
+        """Stores the completion whose answer is the last message of `conversation`.
+
+        Args:
+            completion_id: the provider's id of the completion, if it sent one.
 
         Raises:
-            StoreUnavailable: it was not kept.
+            StoreUnavailable: the completion was not stored.
         """
         await self._store.save_completion(
             StoredCompletion(
@@ -72,7 +76,7 @@ def _is_storable_id(completion_id: str | None) -> TypeGuard[str]:
 
 
 def _build_completion_id(conversation: Conversation) -> str:
-    """The id of a completion whose provider gave it none that can be kept: its place."""
+    """Builds a completion's id from its place in the log, if the provider's id is missing or cannot be stored."""
     return f"chatcmpl-{conversation.id.removeprefix('conv_')}-{conversation.head_seq}"
 
 
@@ -89,7 +93,7 @@ def _read_parameters(request: ChatRequest) -> dict[str, Any]:
 
 
 def _read_field(request: ChatRequest, name: str) -> Any:
-    """A field of a request that was answered; nothing of one that only the provider could read."""
+    """Decodes a field of the request; None if the field is missing or only the provider could read it."""
     try:
         return request.decode_field(name)
     except InvalidRequest:

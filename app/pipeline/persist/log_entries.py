@@ -1,4 +1,4 @@
-"""Logs that begin, branch and grow: new messages take their places behind the last one."""
+"""Builds new conversations and branches, and the log entries of new messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.pipeline.resolve.resolved_request import (
 from app.pipeline.token_counting import MessageCounter
 
 STATE_WITHOUT_REQUEST: Final[Mapping[str, Any]] = MappingProxyType({FIRST_REQUEST_MESSAGES: 0})
-"""The state of a conversation that no request began."""
+"""The state of a conversation that does not begin with a request, such as an imported one."""
 
 
 def build_empty_conversation(
@@ -42,10 +42,15 @@ def build_empty_conversation(
     mode: HistoryMode = "unknown",
     state: Mapping[str, Any] = STATE_WITHOUT_REQUEST,
 ) -> Conversation:
-    """A conversation before its first message; without an id and a root where they are not known yet.
+    """Builds a conversation without messages.
 
     Args:
-        counter: the name of its token counter.
+        tenant: the conversation's tenant.
+        counter: the name of the conversation's token counter.
+        conversation_id, root: empty if they are not known yet.
+        external_id: the client's own id of the conversation.
+        mode: whether the client appends or resends its history, if known.
+        state: the conversation's first state.
     """
     start = compute_start_position(tenant)
     encoding, _, rule = counter.partition(COUNTER_NAME_SEPARATOR)
@@ -66,7 +71,7 @@ def build_empty_conversation(
 
 
 def build_branch(parent: Conversation, last: LogMessage, branch_id: str) -> Conversation:
-    """A new conversation that shares its parent's log through `last`."""
+    """Builds a branch that shares its parent's log up to and including `last`."""
     return Conversation(
         id=branch_id,
         root=parent.root,
@@ -93,11 +98,17 @@ async def build_log_entries(
     positions: Sequence[LinkPosition] | None = None,
     answers_from_seq: int = 0,
 ) -> list[LogMessage]:
-    """Messages in their places behind the last one of `conversation`, counted; off the event loop when that takes long.
+    """Builds the log entries of new messages after the head of `conversation`, and counts their tokens.
+
+    Long messages are counted in a thread.
 
     Args:
-        positions: where the chains stand after each message, if that is known already.
-        answers_from_seq: an assistant's message makes the log recognisable from this place on.
+        conversation: the conversation that the messages are appended to.
+        messages: the new messages.
+        message_counter: finds the conversation's token counter.
+        positions: the link position after each message, if already computed.
+        answers_from_seq: from this seq on, an assistant message marks the log as answered, so that the log can be
+            recognised by it.
     """
     if not messages:
         return []
@@ -126,7 +137,8 @@ def _build_entries(
         body = message.body
         tokens = count(body)
         total += tokens
-        # A message that the chain looks through cannot be told from the one before it.
+        # Some messages do not change the link, so a history that ends with one equals a history that ends before it.
+        # Such a message must not make the log recognisable.
         if not answered and seq >= answers_from_seq and position.link != link and body.get("role") == "assistant":
             answered = True
         link = position.link
@@ -146,7 +158,7 @@ def _build_entries(
 
 
 def advance_head(conversation: Conversation, entries: Sequence[LogMessage]) -> Conversation:
-    """A conversation whose log ends with the last of these entries."""
+    """Returns the conversation with its head at the last of these entries."""
     last = entries[-1]
     return replace(
         conversation,

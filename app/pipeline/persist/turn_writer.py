@@ -1,5 +1,7 @@
-"""Store what a turn adds to a conversation: the user's messages while the model is asked, its answer before the last
-byte reaches the client. Whoever comes second finds the head moved and goes on as a branch."""
+"""Stores a turn: the new messages while the model works, and the answer before the client gets the last byte.
+
+If another turn was appended to the conversation meanwhile, this turn is stored as a branch.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,26 @@ from app.store.contract import LeaseLost, LogAppend, Store, WriteConflict
 from app.store.leases import LeaseKeeper
 
 MAX_PIN_TRIES: Final = 5
-"""Others may mark messages of the same conversation at the same time; pins are not worth an answer's failing."""
+"""How often to try to store pins while other requests change the same marks. After that the pins are dropped: they are
+not worth a failed answer."""
 
 QUESTION_DELAY_SECONDS: Final = 0.01
-"""Models take longer to answer as a rule; simulated ones and caches do not."""
+"""How long a question waits for its answer before it is written alone. Real models take longer; simulated models and
+caches do not."""
 
 QUESTION_SPAN, ANSWER_SPAN = "store question", "store answer"
 
 
 class AnswerToStore(msgspec.Struct, frozen=True):
-    """An answer to be stored: the assistant message, whether it is whole, facts about it, and state that changes."""
+    """An answer to be stored.
+
+    Attributes:
+        message: the assistant message.
+        incomplete: the answer broke off.
+        meta: facts about the answer, stored with it.
+        state: the members of the conversation's state that change with the answer.
+        chunk_count: how many summaries the conversation has at least.
+    """
 
     message: Message
     incomplete: bool = False
@@ -57,15 +69,14 @@ class AnswerToStore(msgspec.Struct, frozen=True):
 
 
 class TurnWriter:
-    """Appends turns. Never called while a database transaction or connection is held.
+    """Appends turns to conversations. The caller must not hold a database transaction or connection.
 
-    A write begins at once, so that other things can be done meanwhile; what came of it is asked for in a second step,
-    which can be repeated by whoever comes after one that was cancelled.
+    Each write has two steps. `start_…_write` starts the write, so that other work can be done meanwhile;
+    `finish_…_write` waits for the result. The second step can be repeated if its caller was cancelled.
 
-    A question that nobody is told about before its answer has come whole may be kept back for
-    `QUESTION_DELAY_SECONDS`, at
-    most twice that: an answer that is as quick takes it along, and a turn is one write. Until then a crash forgets it,
-    as it would a request that had come a moment later.
+    A question may be delayed if its client learns nothing before the whole answer has come. The delay is at least
+    `QUESTION_DELAY_SECONDS` and at most twice that. An answer that comes within the delay is stored together with its
+    question in one write. A crash during the delay loses the question, as if the request had come a moment later.
     """
 
     def __init__(
@@ -90,11 +101,15 @@ class TurnWriter:
         self._tasks = tasks
         self._delayed_writes: list[PendingWrite] = []
         self._due_writes: list[PendingWrite] = []
-        """Kept back for longer than those."""
+        """Writes that were delayed before the last tick of the timer, so the next tick starts them."""
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def start_question_write(self, resolved_request: ResolvedRequest, *, may_delay: bool = False) -> PendingWrite:
-        """Begin to store the new messages of a request, at once or soon."""
+        """Starts the write of a request's new messages.
+
+        Args:
+            may_delay: the write may wait for the answer, to be stored with it.
+        """
         if not resolved_request.is_stored or not (
             resolved_request.new_messages or resolved_request.creates_conversation or resolved_request.new_versions
         ):
@@ -107,7 +122,7 @@ class TurnWriter:
             fence=resolved_request.lease,
             versions=resolved_request.new_versions,
         )
-        # A trace shows when each of the two was stored.
+        # A question that changes pins is not delayed: pins are stored after it. In a trace both writes must be visible.
         if (
             may_delay
             and resolved_request.new_messages
@@ -118,8 +133,10 @@ class TurnWriter:
         return PendingWrite(resolved_request, QUESTION_SPAN, write, self._start_append(write, QUESTION_SPAN))
 
     def join_delayed_question(self, question: PendingWrite) -> ResolvedRequest | None:
-        """The turn as `asked` would give it, whose answer is stored together with its question; None where that is
-        under way or done."""
+        """Returns the turn as `finish_question_write` does, but leaves its delayed question to the answer's write.
+
+        Returns None if the question's write has started.
+        """
         if not question.is_delayed:
             return None
         assert question.append is not None
@@ -128,10 +145,10 @@ class TurnWriter:
         )
 
     async def finish_question_write(self, question: PendingWrite) -> ResolvedRequest:
-        """The turn with its conversation as it stands once the question is stored.
+        """Waits until the question is stored; returns the turn with its conversation after the question.
 
         Raises:
-            ConversationBusy: an append's lease was lost to another request.
+            ConversationBusy: an append lost its lease to another request.
             StoreUnavailable: nothing was stored.
         """
         resolved_request = question.resolved_request
@@ -146,21 +163,24 @@ class TurnWriter:
             )
         self._start_delayed_write(question)
         stored_conversation = await self._wait_for_write(question, question.append)
+        # A new conversation or branch is written with its pins. An existing one has marks that others may change
+        # meanwhile.
         if not resolved_request.creates_conversation and not question.is_on_branch:
             await self._store_pins(resolved_request)
         self._remember_client_history(resolved_request, stored_conversation)
         return _build_stored_request(resolved_request, stored_conversation)
 
     async def start_answer_write(self, resolved_request: ResolvedRequest, answer: AnswerToStore) -> PendingWrite:
-        """Begin to store an answer after its question, or together with it."""
+        """Starts the write of an answer, alone or together with its delayed question."""
         if not resolved_request.is_stored:
             return PendingWrite(resolved_request, ANSWER_SPAN)
         message = answer.message
         (entry,) = await build_log_entries(resolved_request.conversation, [message], self._message_counter)
         question = resolved_request.pending_write
-        if question is not None and not question.is_delayed:  # its time was up meanwhile
+        if question is not None and not question.is_delayed:  # the delay ended while the answer was counted
             resolved_request, question = await self.finish_question_write(question), None
-        # Nothing is awaited from here on: a question's time may be up whenever other tasks run.
+        # No await from here on: while another task runs the timer could start the question's write, and the question
+        # would be stored twice.
         conversation = resolved_request.conversation
         entry = replace(entry, incomplete=answer.incomplete, meta=answer.meta)
         state = {**conversation.state, **answer.state, OPEN_TOOL_CALLS: may_precede_tool_result(message)}
@@ -179,6 +199,7 @@ class TurnWriter:
         choices = [message, *alternatives]
         if (joined_prefill := join_prefill(resolved_request.last_new_message, message)) is not None:
             choices.append(joined_prefill)
+        # A long question is not prepared for alignment: normalizing its text would block the event loop.
         asked_element = (
             None
             if resolved_request.last_new_message is None
@@ -200,10 +221,10 @@ class TurnWriter:
         )
 
     async def finish_answer_write(self, answer: PendingWrite) -> Conversation:
-        """The conversation that holds an answer, once it is stored.
+        """Waits until the answer is stored; returns the conversation that holds it.
 
         Raises:
-            ConversationBusy: an append's lease was lost meanwhile.
+            ConversationBusy: an append lost its lease to another request.
             StoreUnavailable: the answer was not stored.
         """
         resolved_request = answer.resolved_request
@@ -216,7 +237,8 @@ class TurnWriter:
             )
         if resolved_request.lease is not None:
             self._leases.forget_released_lease(resolved_request.lease)
-        if not resolved_request.is_append:  # who appends names the conversation, and sends no history to be recognised
+        # A client that appends names the conversation and sends no history, so it is never found by an anchor.
+        if not resolved_request.is_append:
             self._anchors.add_anchors(
                 stored_conversation,
                 answer.answer_forms,
@@ -239,7 +261,7 @@ class TurnWriter:
         return question
 
     def _start_due_writes(self) -> None:
-        """Begin those that have been kept back for long enough. One timer looks after all of them."""
+        """Starts the writes that were delayed long enough. One timer serves all delayed writes."""
         due_writes, self._due_writes, self._delayed_writes = self._due_writes, self._delayed_writes, []
         self._flush_timer = None
         if self._due_writes:
@@ -255,14 +277,15 @@ class TurnWriter:
         try:
             pending_write.write_future = self._start_append(pending_write.append, pending_write.span_name)
         except StoreUnavailable as error:
-            # It is closed; told to whoever asks what came of this.
+            # The store is closed. The error is raised by `_wait_for_write`, since no caller waits here.
             pending_write.write_future = asyncio.get_running_loop().create_future()
             pending_write.write_future.set_exception(error)
 
     def _remember_client_history(self, resolved_request: ResolvedRequest, conversation: Conversation) -> None:
-        """Remember a client's log that is stored now, so that it is recognised by its bytes, and what it shows."""
+        """Remembers a stored client history, so that the next request's history is recognised by its bytes."""
         if resolved_request.client_versions:
             self._client_histories.remember_versions(conversation, resolved_request.client_versions)
+        # Without a log message for its last message, the history cannot be continued from the head of the log.
         if resolved_request.history_digest is None or (
             resolved_request.log_seqs is not None and resolved_request.log_seqs[-1] != conversation.head_seq
         ):
@@ -275,7 +298,7 @@ class TurnWriter:
         self._prefix_memory.put(resolved_request.history_digest, remembered)
 
     def _start_append(self, write: LogAppend, step: str) -> asyncio.Future[None]:
-        """The write under way, and its time as a span of this name."""
+        """Starts a write, and a span named `step` that ends with it."""
         may_be_stale = write.fence is None and bool(write.conversation.state.get(STORED_INSTRUCTIONS))
         append = self._append_without_erased_instructions(write) if may_be_stale else self._store.append(write)
         work = self._tasks.ensure_future(append)
@@ -284,11 +307,15 @@ class TurnWriter:
         return work
 
     async def _append_without_erased_instructions(self, write: LogAppend) -> None:
-        """Append without a lease, which would keep instructions from being erased: those that were erased since the
-        conversation was read must not be written back."""
+        """Appends without a lease, and leaves out instructions that were erased since the conversation was read.
+
+        A lease would keep the instructions from being erased meanwhile. Without it, writing the state as it was read
+        would bring them back.
+        """
         conversation = write.conversation
         source_id = conversation.id
         if write.creates_conversation and conversation.lineage:
+            # A new branch is not stored yet; its instructions come from its parent.
             source_id = conversation.lineage[-1][0]
         stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=source_id)
         if stored is not None:
@@ -301,15 +328,21 @@ class TurnWriter:
         await self._store.append(write)
 
     async def _wait_for_write(self, pending_write: PendingWrite, write: LogAppend) -> Conversation:
-        """Wait for a write; where somebody else was first, for that of a branch, or of a conversation beside one that
-        took the client's id."""
+        """Waits for a write. If another request moved the head first, stores the messages as a branch and waits for
+        that.
+
+        If another request has taken the client's id for a new conversation, the messages become a conversation beside
+        it.
+        """
         assert pending_write.write_future is not None
         await wait_until_done(pending_write.write_future)
         try:
             pending_write.write_future.result()
         except WriteConflict as moved:
+            # The client named this conversation, so a branch would hide the turn from it.
             if pending_write.resolved_request.is_append:
                 raise _build_lease_lost_error() from moved
+            # The branch has a new id that no other request can have moved: its parent must be gone.
             if pending_write.is_on_branch:
                 raise StoreUnavailable(
                     "The conversation was erased while it was being answered.", retry_after_seconds=1
@@ -324,7 +357,7 @@ class TurnWriter:
         return write.conversation
 
     async def _store_pins(self, resolved_request: ResolvedRequest) -> None:
-        """Store what a request pins, beside what others have marked meanwhile."""
+        """Stores the pins of a request, and keeps other marks that were set meanwhile."""
         for _ in range(MAX_PIN_TRIES if resolved_request.changed_pins is not None else 0):
             conversation = resolved_request.conversation
             stored = await self._store.find_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
@@ -337,8 +370,11 @@ class TurnWriter:
             return
 
     async def remove_unanswered_question(self, resolved_request: ResolvedRequest) -> None:
-        """A question got no answer. A conversation that began with it, and whose id its client does not know, is
-        taken back: the retry would begin another. One that has summaries stays, so that the retry finds them."""
+        """Erases a conversation that began with an unanswered question, if its client does not know its id.
+
+        The retry would begin another conversation. A conversation that has summaries stays, so that the retry finds
+        them.
+        """
         if resolved_request.pending_write is not None:
             resolved_request = await self.finish_question_write(resolved_request.pending_write)
         conversation = resolved_request.conversation
@@ -355,9 +391,8 @@ class TurnWriter:
             await self._store.erase_conversation(tenant=conversation.tenant, conversation_id=conversation.id)
 
     def _build_branch_conversation(self, base: Conversation, conversation: Conversation) -> Conversation:
-        """`conversation` in a branch off the place where `base` was seen to end; in another beginning where it was
-        still to
-        begin."""
+        """Moves `conversation` to a new branch of `base` at its head; to a new conversation if `base` has no
+        messages."""
         return replace(
             conversation,
             id=make_conversation_id(base.root, self._random_bytes),
@@ -375,7 +410,7 @@ def _end_span(span: Span, work: asyncio.Future[None]) -> None:
 
 
 def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation: Conversation) -> ResolvedRequest:
-    """A turn whose question is in the log."""
+    """Returns the turn with its question in the log of `stored_conversation`."""
     asked_tokens = sum([entry.tokens for entry in resolved_request.new_messages])
     return replace(
         resolved_request,
@@ -390,7 +425,7 @@ def _build_stored_request(resolved_request: ResolvedRequest, stored_conversation
 
 
 def _merge_writes(question: PendingWrite, answer_write: LogAppend) -> LogAppend:
-    """A question that is still kept back, and its answer. It need not begin by itself any more."""
+    """Merges a delayed question and its answer into one write, and marks the question as no longer delayed."""
     question_write = question.append
     assert question_write is not None
     question.is_delayed = False

@@ -1,1 +1,1 @@
-"""The answer on its way to the client: whole or as a stream, with its context status."""
+"""Sends the answer to the client, whole or as a stream, with its context status."""

@@ -1,4 +1,4 @@
-"""What goes back to the client: a whole body, or a stream of frames."""
+"""The two forms of an answer to the client: a whole body, or a stream of frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
 
 class StreamedAnswer(msgspec.Struct, frozen=True):
-    """A stream that is ready to begin. `frames` ends it properly whatever happens, and must be closed."""
+    """A stream that is ready to begin.
+
+    `frames` turns each failure into an error event and ends the stream with `[DONE]`. The caller must close `frames`.
+    """
 
     headers: Mapping[str, str]
     frames: AsyncGenerator[bytes, None]

@@ -1,4 +1,4 @@
-"""What an answer says of itself: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
+"""Renders the gateway's fields of an answer: `context_status`, `conversation_id`, `context`, and the headers. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FORWARDED_HEADER_PREFIXES: Final = ("x-ratelimit-", "openai-")
 
 
 class ContextReport(msgspec.Struct, frozen=True):
-    """The facts of one answer that its client is told.
+    """The facts about the context of one answer, for its client.
 
-    `status` stands for all; a conversation is only named where the turn is kept.
+    `status` sums the facts up in one word. `conversation_id` is None if the turn is not stored.
     """
 
     status: ContextStatus
@@ -32,40 +32,44 @@ class ContextReport(msgspec.Struct, frozen=True):
     plan: Plan
     budget: Budget
     prompt_tokens: int
-    """Of the plan, calibrated."""
+    """Tokens of the plan's prompt, calibrated."""
     next_seq: int
     compaction_status: Mapping[str, Any]
     log_tokens: int = 0
-    """Of the whole history, calibrated: what would have been sent without us."""
+    """Tokens of the whole history, calibrated: the prompt that a client without the gateway would have sent."""
     pinned_messages: int = 0
-    """Messages of the conversation that are pinned, wherever in the view they stand."""
+    """How many messages of the conversation are pinned, before or after the view's boundary."""
     compacts_above: int = 0
-    """A longer prompt is compacted, or shortened: in tokens that compare with `prompt_tokens`."""
+    """A prompt longer than this is compacted or shortened. Calibrated tokens, as `prompt_tokens`."""
     max_output_tokens: int | None = None
-    """The answer's limit as it was sent, where it was lowered."""
+    """The answer's limit as sent upstream, if the gateway lowered the limit; otherwise None."""
     slope: float = 1.0
-    """Of the provider's count, by ours."""
+    """The provider's count divided by our count, without the offset."""
     offset_tokens: int = 0
-    """Of `prompt_tokens`: what the provider counts beside the slope × our count."""
+    """The part of `prompt_tokens` that the provider counts in addition to slope × our count."""
     recovered: bool = False
     warnings: tuple[str, ...] = ()
     searches: Sequence[Mapping[str, Any]] = ()
-    """What the model searched for; grows while the answer is given."""
+    """The searches of the model, `{query, found}` each. The sequence grows while the answer is made."""
 
     def render_status_fields(self) -> bytes:
-        """Our two fields as they are spliced into a JSON object, after a comma, without the braces."""
+        """Renders `context_status` and `conversation_id` as JSON members without braces, for `splice_fields`."""
         name = orjson.dumps(self.conversation_id)
         return b'"context_status":"%b","conversation_id":%b' % (self.status.encode(), name)
 
     def render_all_fields(self, context: Mapping[str, Any]) -> bytes:
-        """All three, with `context` as the method of that name gives it."""
+        """Renders the status fields and `context` as JSON members without braces.
+
+        Args:
+            context: the result of `build_context`.
+        """
         return b'%b,"context":%b' % (self.render_status_fields(), orjson.dumps(context))
 
     def build_context(self, reported: PromptUsage | None = None) -> dict[str, Any]:
-        """The `context` object. Token numbers are calibrated, those of summaries raw.
+        """Builds the `context` object. Token numbers are calibrated, except those of summaries, which are raw.
 
         Args:
-            reported: what the provider said of this view, once that is known.
+            reported: the provider's usage for this view; None if it is not known (yet).
         """
         plan, budget, prompt_tokens = self.plan, self.budget, self.prompt_tokens
         quotations, edited = plan.quotations, len(plan.edits)
@@ -104,7 +108,11 @@ class ContextReport(msgspec.Struct, frozen=True):
         }
 
     def build_headers(self, request_id: str, *, is_summarizing: bool = False) -> dict[str, str]:
-        """The headers of an answer; `is_summarizing` while a stream has only begun to."""
+        """Builds the headers of an answer.
+
+        Args:
+            is_summarizing: the headers are sent while the compaction still runs, so the final status is not known.
+        """
         headers = {
             "x-context-status": "summarizing" if is_summarizing else self.status,
             "x-context-tokens": render_tokens_header(self.prompt_tokens, self.budget),
@@ -119,7 +127,7 @@ class ContextReport(msgspec.Struct, frozen=True):
 
 
 def build_summary_fields(summary: Summary) -> dict[str, Any]:
-    """What every answer says of a summary that a view shows."""
+    """Builds the fields that each answer has for a summary of its view."""
     return {
         "id": summary.id,
         "from_seq": summary.from_seq,
@@ -130,18 +138,23 @@ def build_summary_fields(summary: Summary) -> dict[str, Any]:
 
 
 def _count_early_messages(plan: Plan) -> int:
-    """How many messages from before the boundary are shown word for word."""
+    """Counts the messages before the boundary that are shown verbatim: pinned messages and the anchor."""
     pinned = sum(pin.to_seq - pin.from_seq for pin in plan.pins) if plan.pins else 0
+    # `plan.anchor_seq` is None for a pinned anchor, which is counted as a pin. The boundary is asked first because it
+    # is cheap, and most views have no anchor.
     return pinned + (plan.boundary.anchor_seq is not None and plan.anchor_seq is not None)
 
 
 def render_tokens_header(prompt_tokens: int, budget: Budget) -> str:
-    """`X-Context-Tokens`: used, and how much may be."""
+    """Renders `X-Context-Tokens`: prompt tokens, a slash, the limit."""
     return f"{prompt_tokens}/{budget.limit}"
 
 
 def choose_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless: bool) -> ContextStatus:
-    """The one word for what the model saw. Trimming is said even where the store was left out."""
+    """Chooses the one word for the context that the model got.
+
+    A stateless request is `bypassed` only if its view is complete: a client must learn of trimming in any case.
+    """
     if resolved_request.is_degraded:
         return "degraded"
     if is_stateless and plan.status == "full":
@@ -150,7 +163,7 @@ def choose_status(resolved_request: ResolvedRequest, plan: Plan, *, is_stateless
 
 
 def select_forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of an upstream's headers that its client may see."""
+    """Selects the headers of an upstream's response that the client may see."""
     return {
         name: value
         for name, value in headers.items()

@@ -1,4 +1,4 @@
-"""An answer on its way back: relayed or spliced, and stored before the last byte leaves."""
+"""Delivers an answer to the client, whole or as a stream, and stores it before the last byte is sent."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ from app.upstream.protocols.stream_collector import StreamCollector
 from app.upstream.routing.router import BufferedReply
 
 MIN_TRUNCATED_PROMPT_TOKENS: Final = 2048
-"""Shorter prompts are not doubted: the smallest window that servers are started with."""
+"""Shorter prompts are not checked for truncation: servers are not started with a smaller window."""
 TRUNCATED_SHARE: Final = 0.5
-"""Counts differ by tokenizer, yet hardly by more."""
+"""A provider that counts less than this share of our count has probably cut the prompt: tokenizers hardly differ by
+more."""
 
 log = logging.getLogger(__name__)
 
 
 class ResponseDelivery:
-    """Delivers answers. What a client has wholly received is stored, and outlives its hanging up."""
+    """Delivers answers. Stores an answer even if the client disconnects, so that the next request can continue it."""
 
     def __init__(
         self,
@@ -69,13 +70,16 @@ class ResponseDelivery:
         self._upstream_caller = upstream_caller
         self._tasks = tasks
         self._models_warned_of: set[str] = set()
-        """Models of whose providers the log says that they may cut prompts: once is enough."""
+        """Keys of the deployments about which the log already warns that they may cut prompts: one warning is
+        enough."""
         self._metrics = metrics
 
     def deliver_whole(
         self, turn: Turn, view: View, upstream_answer: UpstreamAnswer, leases: HeldLeases
     ) -> Coroutine[Any, Any, WholeAnswer]:
-        """A whole answer: stored, then given our fields. Lets go of what the turn holds."""
+        """Stores a whole answer and adds our fields to it. Releases the leases of the turn."""
+        # Without the search tool the body has been read: only its write is left, and that is shielded on its own.
+        # With the tool, more rounds follow upstream. They run to their end even if the client leaves (decision 7).
         if turn.search_tool_state is None:
             return self._deliver_whole(turn, view, upstream_answer, leases)
         return self._tasks.run_shielded(self._deliver_whole(turn, view, upstream_answer, leases.transfer()))
@@ -106,6 +110,7 @@ class ResponseDelivery:
                 report = _build_unstored_report(turn, upstream_answer.sent_view, report)
                 context = report.build_context(reported)
             finally:
+                # In `finally`: the answer cost tokens, whether or not the store took it.
                 self._record_metrics(upstream_answer, report, collector.usage, is_whole=True)
         finally:
             await leases.release()
@@ -116,7 +121,8 @@ class ResponseDelivery:
         return WholeAnswer(splice_fields(body, report.render_all_fields(context)), headers)
 
     async def _read_whole_answer(self, turn: Turn, upstream_answer: UpstreamAnswer) -> tuple[StreamCollector, bytes]:
-        """An answer that is not streamed, once its model searches no more: what it amounts to, and its body."""
+        """Reads an answer that is not streamed, after the last round of the search tool; returns its content and
+        body."""
         try:
             if turn.search_tool_state is not None:
                 upstream_answer = await self._search_tool_loop.read_whole_answer(turn, upstream_answer)
@@ -124,6 +130,8 @@ class ResponseDelivery:
             return collect_whole_answer(
                 upstream_answer.reply.body, upstream_answer.deployment
             ), upstream_answer.reply.body
+        # A client that got no answer does not know the id of a conversation that began here: its retry would begin
+        # another.
         except GatewayError:
             await self._tasks.run_shielded(self._turn_writer.remove_unanswered_question(turn.resolved_request))
             raise
@@ -137,8 +145,13 @@ class ResponseDelivery:
         report: ContextReport,
         early: CompactionProgressStream | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """The upstream's stream as it comes; the answer is stored before the last frame, whoever hangs up. Lets go of
-        what the turn holds."""
+        """Relays the upstream's stream, and stores the answer before the last frame, even if the client disconnects.
+
+        Releases the leases of the turn.
+
+        Args:
+            early: renders the frames if the stream began with the progress of a compaction; otherwise None.
+        """
         assert isinstance(upstream_answer.reply, StreamReply)
         record_view_facts(turn.request, report)
         source = upstream_answer.deployment.key
@@ -165,10 +178,13 @@ class ResponseDelivery:
                         if frames := relay.finish():
                             yield frames
                 if relay.is_upstream_done:
+                    # The connection can be used again only if its response has been read to the end.
                     await drain_stream(pieces)
                 relay.close()
             except UpstreamUnavailable as broken:
                 relay.close(broken)
+            # Set before the last await: if the client leaves during `_finish_stream`, that call still stores the
+            # answer, and `_finish_after_disconnect` must not store it a second time.
             is_over = True
             yield await self._finish_stream(turn, view, relay, report, upstream_answer)
         finally:
@@ -176,6 +192,8 @@ class ResponseDelivery:
                 await upstream_answer.reply.aclose()
                 await leases.release()
             else:
+                # A plain await is cancelled together with the request, and the part of the answer that was sent would
+                # be lost.
                 await self._tasks.run_shielded(
                     self._finish_after_disconnect(turn, view, relay, report, upstream_answer, leases.transfer())
                 )
@@ -183,12 +201,14 @@ class ResponseDelivery:
     async def _finish_stream(
         self, turn: Turn, view: View, relay: StreamRelay, report: ContextReport, upstream_answer: UpstreamAnswer
     ) -> bytes:
-        """Store what the stream amounted to; its last frames."""
+        """Stores the answer that the stream brought, and returns the last frames."""
         error, amendment = relay.stream_failure, b""
         try:
             await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
         except StoreUnavailable as unavailable:
             drop_tracebacks(unavailable)
+            # A client that appends relies on the stored log, so its answer fails. A client that resends its history
+            # loses nothing: its answer stands, and an amendment says that it was not stored.
             if turn.resolved_request.needs_store:
                 error = unavailable
             else:
@@ -211,7 +231,9 @@ class ResponseDelivery:
         upstream_answer: UpstreamAnswer,
         leases: HeldLeases,
     ) -> None:
-        """Nobody waits for the rest of a stream: keep what had come by then."""
+        """Closes the upstream's stream after the client disconnected, and stores the part of the answer that has
+        come."""
+        # Closed first, so that the provider stops generating tokens that nobody reads.
         await upstream_answer.reply.aclose()
         try:
             await self._store_streamed_answer(turn, view, relay, report, upstream_answer)
@@ -240,7 +262,7 @@ class ResponseDelivery:
     def _record_metrics(
         self, upstream_answer: UpstreamAnswer, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
     ) -> None:
-        """Tell what an answer came to; once for each, stored or not."""
+        """Counts an answer in the metrics: once for each answer, stored or not."""
         if self._metrics.is_on:
             self._metrics.count_turn(build_turn_facts(upstream_answer.deployment, report, usage, is_whole=is_whole))
 
@@ -256,9 +278,12 @@ class ResponseDelivery:
         *,
         incomplete: bool = False,
     ) -> Conversation:
-        """Store an answer with what its client is told of it, and do what follows from it. Who is cancelled meanwhile
-        is so when that is done."""
+        """Stores an answer with its facts, and starts the work that follows.
+
+        If the task is cancelled during the write, the cancellation is raised after the write.
+        """
         body, *alternatives = collector.build_messages()
+        # A conversation's log has one answer for each turn: choice 0. The other choices are kept in its facts.
         message = Message.from_body(body)
         meta: dict[str, Any] = {
             "id": collector.id,
@@ -282,6 +307,7 @@ class ResponseDelivery:
             state=self._build_learned_state(turn, upstream_answer, report, reported),
             chunk_count=len(view.outline.summaries),
         )
+        # Most answers are one write, which a cancellation cannot split. A task for each would only cost time.
         work = self._write_answer(turn, view, answer)
         return await (work if _is_single_write(turn, message) else self._tasks.run_shielded_to_end(work))
 
@@ -293,6 +319,8 @@ class ResponseDelivery:
         try:
             await wait_until_done(pending_write.write_future)
         except asyncio.CancelledError:
+            # The write goes on without its waiter. What follows from it must still run, or anchors and completion are
+            # lost.
             await self._tasks.run_shielded_to_end(follow_up)
             raise
         return await (
@@ -302,23 +330,24 @@ class ResponseDelivery:
     async def _finish_answer_write(
         self, turn: Turn, view: View, answer: AnswerToStore, pending_write: PendingWrite
     ) -> Conversation:
-        """What there is to do once an answer is written, or turned away."""
+        """Waits for an answer's write, stores the completion, tells the waiting retries, and starts precompaction."""
         request, resolved_request = turn.request, turn.resolved_request
         conversation = await self._turn_writer.finish_answer_write(pending_write)
         if request.stores_completion and resolved_request.is_stored and not answer.incomplete:
             await self._completion_writer.write_completion(request, resolved_request, conversation, answer.meta["id"])
         if request.on_answer is not None and not answer.incomplete:
             await request.on_answer(conversation if resolved_request.is_stored else None)
+        # Last: precompaction reads the log with this answer, and must not delay what the client waits for.
         self._precompactor.start_if_needed(turn, view, conversation)
         return conversation
 
     def _build_learned_state(
         self, turn: Turn, upstream_answer: UpstreamAnswer, report: ContextReport, reported: PromptUsage | None
     ) -> dict[str, Any]:
-        """What changes in the conversation's state with this answer.
+        """Builds the members of the conversation's state that change with this answer: last view and calibration.
 
         Args:
-            reported: what the provider said of the prompt that the view made.
+            reported: the provider's usage for the view's prompt; None if there is none to learn from.
         """
         state, view = turn.resolved_request.conversation.state, upstream_answer.sent_view
         window = view.budget.window
@@ -349,10 +378,11 @@ class ResponseDelivery:
 
 
 def build_context_report(turn: Turn, view: View) -> ContextReport:
-    """What an answer to this turn says of itself."""
+    """Builds the facts about the context of an answer to this turn."""
     resolved_request, plan, outline, budget = turn.resolved_request, view.plan, view.outline, view.budget
     pins = outline.pins
-    # After an overflow the ratio is what the provider said of the whole prompt, offset included: no slope may be it.
+    # After an overflow the ratio comes from the provider's count of the whole prompt, offset included. It may be higher
+    # than a slope can be; the part above HIGHEST_SLOPE is reported as offset below.
     slope, added_tokens = (
         min(budget.calibration_ratio, HIGHEST_SLOPE),
         outline.instructions_tokens - resolved_request.instructions_tokens,
@@ -382,7 +412,8 @@ def build_context_report(turn: Turn, view: View) -> ContextReport:
 
 
 def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> ContextReport:
-    """What an answer says of itself that could not be stored, or of which nothing was."""
+    """Builds the report of an answer whose write failed: alone, or together with its question."""
+    # No pending write: the question is in the log, so the conversation exists and keeps its id in the report.
     if turn.resolved_request.pending_write is None:
         return report.add_warning("The answer could not be stored.", status="degraded")
     stateless_report = build_context_report(replace(turn, resolved_request=mark_unstored(turn.resolved_request)), view)
@@ -390,7 +421,7 @@ def _build_unstored_report(turn: Turn, view: View, report: ContextReport) -> Con
 
 
 def _is_single_write(turn: Turn, message: Message) -> bool:
-    """Whether an answer is stored in one step: it is counted at once, and nothing else is to be stored with it."""
+    """Whether one write stores the answer. Such a write needs no task of its own to survive a cancellation."""
     request, resolved_request = turn.request, turn.resolved_request
     has_more = request.stores_completion or resolved_request.assigns_external_id or request.idempotency_key is not None
     return not (has_more or must_count_off_event_loop(len(message.raw)))
@@ -401,14 +432,17 @@ def _has_succeeded(work: asyncio.Future[None]) -> bool:
 
 
 def _read_view_usage(turn: Turn, usage: Mapping[str, Any] | None) -> PromptUsage | None:
-    """What was reported for the view itself, without the rounds in which the model searched."""
+    """Reads the usage of the view's own prompt, without the further rounds of the search tool."""
     return read_prompt_usage(
         usage if turn.search_tool_state is None else turn.search_tool_state.select_view_usage(usage)
     )
 
 
 def _describe_truncation(report: ContextReport, reported: PromptUsage | None) -> str | None:
-    """What to say where a provider seems to have left out most of a long prompt. Ollama does so without a word."""
+    """Describes a prompt of which the provider seems to have cut most; None if there is no such sign.
+
+    Ollama cuts prompts without an error.
+    """
     sent_tokens = report.prompt_tokens
     if (
         reported is None
@@ -424,7 +458,10 @@ def _describe_truncation(report: ContextReport, reported: PromptUsage | None) ->
 
 
 def _compute_compaction_threshold(policy: ContextPolicy, view: View) -> int:
-    """The line for the next view, for a prompt that holds this view's quotations: they are chosen below the line."""
+    """Computes the compaction threshold in tokens that compare with this view's prompt.
+
+    The planner compares a prompt without quotations, so the quotations' tokens are added.
+    """
     budget, plan = view.budget, view.plan
     threshold = compute_compaction_threshold(policy, budget, has_summaries=bool(plan.summaries))
     quoted_tokens = sum(quotation.tokens for quotation in plan.quotations)
@@ -440,8 +477,10 @@ def _build_output_limit_warning(view: View) -> tuple[str, ...]:
 
 
 def _build_compaction_status(view: View) -> Mapping[str, Any]:
-    """`context.compaction` of a view with summaries: what ran for this answer, or what was made ahead and is used for
-    the first time."""
+    """Builds `context.compaction` of a view with summaries.
+
+    Describes the compaction of this answer, or the precompaction whose summary this view is the first to show.
+    """
     plan, previous_view = view.plan, view.outline.last_view
     if view.compaction.get("ran") or plan.boundary_seq <= previous_view.boundary.to_seq:
         return view.compaction

@@ -1,4 +1,4 @@
-"""Frames of the client's stream: only `data: {json}` lines with LF, and `[DONE]` at the end. Pure."""
+"""Renders the frames of the client's stream: `data: {json}` lines with LF, and `[DONE]` at the end. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _EMPTY_ERROR: Final = {"message": "", "type": "server_error", "param": None, "co
 
 
 def splice_fields(data: bytes, fields: bytes) -> bytes:
-    """A JSON object with our fields added at its end, where they win over same-named ones of a gateway behind us.
+    """Adds our fields at the end of a JSON object without decoding the object.
 
-    Some servers wrap an only object in a list; it is taken out.
+    JSON parsers take the last of equal names, so our fields win over those of another gateway behind us. Some servers
+    wrap a single object in a list; the object is unwrapped.
     """
     body = data.strip()
     if body[:1] == b"[":
@@ -28,22 +29,23 @@ def splice_fields(data: bytes, fields: bytes) -> bytes:
 
 
 def render_error_frames(error: GatewayError) -> bytes:
-    """A failure after the start of a stream, then the end."""
+    """Renders an error event and the end of the stream, for a failure after the first byte."""
     try:
         body = orjson.dumps(_build_error_body(error))
-    except TypeError:  # an upstream's own, nested too deeply to be written
+    except TypeError:  # the upstream's error body is nested too deeply for orjson
         body = orjson.dumps(error.build_body())
     return b"data: " + body + b"\n\n" + DONE_FRAME
 
 
 class CompactionProgressStream:
-    """A stream that began before the upstream did, because a compaction runs: its frames until then, and the upstream's
-    chunks made to look as if they belonged to one completion from first to last.
+    """Renders a stream that begins before the upstream answers, because a compaction runs first.
+
+    Renders the progress frames, then rewrites the upstream's chunks: all chunks of the stream belong to one completion.
 
     Args:
-        completion_id, created, model: of the completion; `created` in Unix seconds.
-        style: how progress is told.
-        fields: ours, while the compaction runs: the status of what would be sent without it.
+        completion_id, created, model: identify the completion; `created` in Unix seconds.
+        style: the form of the progress events.
+        fields: our status fields for the frames during the compaction; they describe the view before the compaction.
     """
 
     def __init__(self, *, completion_id: str, created: int, model: str, style: EventStyle, fields: bytes) -> None:
@@ -58,24 +60,25 @@ class CompactionProgressStream:
         self._fields = fields
 
     def render_start(self, event: Mapping[str, Any]) -> bytes:
-        """The first chunk, which says that a compaction has started."""
+        """Renders the first chunk, with the event that a compaction has started."""
         return self._render_event(event, {"role": "assistant", "content": ""})
 
     def render_heartbeat(self) -> bytes:
-        """A chunk without content, so that no reader times out."""
+        """Renders a chunk without content, so that the client's read timeout does not expire."""
         return self._render_chunk({"content": ""})
 
     def render_end(self, event: Mapping[str, Any], fields: bytes) -> bytes:
-        """The chunk that says how the compaction ended.
+        """Renders the chunk with the outcome of the compaction.
 
         Args:
-            fields: ours, of what is sent now.
+            fields: our status fields for the view after the compaction.
         """
         self._fields = fields
         return self._render_event(event, {"content": ""})
 
     def render_upstream_chunk(self, data: bytes, fields: bytes) -> bytes:
-        """An upstream chunk as part of this completion: the identity is ours, the role was already sent."""
+        """Renders an upstream chunk as part of this completion: with our identity, and without the role of choice 0,
+        which `render_start` has sent."""
         chunk = decode_chunk(data)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -85,6 +88,9 @@ class CompactionProgressStream:
         return b"data: " + splice_fields(encode_chunk({**chunk, **self._identity}), fields) + b"\n\n"
 
     def _render_event(self, event: Mapping[str, Any], delta: Mapping[str, Any]) -> bytes:
+        # `chunk`: strict SDKs accept an extra field of a chunk. `named` and `comment`: events of their own, for clients
+        # that read server-sent events themselves. Any other style: no event, only the chunk that keeps the connection
+        # alive.
         if self._style == "chunk":
             return self._render_chunk(delta, {"context_event": dict(event)})
         frame = self._render_chunk(delta)
@@ -101,15 +107,17 @@ class CompactionProgressStream:
 
 
 def decode_chunk(data: bytes) -> dict[str, Any]:
-    """An upstream's JSON object that the collector has accepted, which lets halves of a character pass and takes an
-    object out of a list.
+    """Decodes a JSON object of an upstream's stream, as leniently as the stream collector does.
+
+    Accepts halves of a surrogate pair, and takes a single object out of a list.
 
     Raises:
-        UpstreamUnavailable: what the collector did not look at is no JSON.
+        UpstreamUnavailable: the data is not JSON; the collector's typed decoder skips fields that it does not know.
     """
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
+        # Some servers split a character between two chunks and send half of a surrogate pair, which orjson refuses.
         value = _decode_leniently(data)
     chunk: dict[str, Any] = value[0] if isinstance(value, list) else value
     return chunk
@@ -123,10 +131,10 @@ def _decode_leniently(data: bytes) -> Any:
 
 
 def encode_chunk(body: Mapping[str, Any]) -> bytes:
-    """A JSON object that may hold halves of a character.
+    """Encodes a JSON object that may hold halves of a surrogate pair.
 
     Raises:
-        UpstreamUnavailable: it is nested too deeply to be written.
+        UpstreamUnavailable: the object is nested too deeply.
     """
     try:
         return orjson.dumps(body)
@@ -139,7 +147,7 @@ def encode_chunk(body: Mapping[str, Any]) -> bytes:
 
 
 def _build_error_body(error: GatewayError) -> Mapping[str, Any]:
-    """An OpenAI error body with `error` as its only key; an upstream's own error where it has that shape."""
+    """Builds an OpenAI error body with `error` as its only key, from the upstream's own error if there is one."""
     if isinstance(error, UpstreamRefused):
         try:
             body = orjson.loads(error.raw_body)
@@ -150,7 +158,7 @@ def _build_error_body(error: GatewayError) -> Mapping[str, Any]:
 
 
 def _read_error(body: Any) -> Mapping[str, Any]:
-    """What an upstream's error body says, in whichever of the usual shapes it comes."""
+    """Reads the fields of an upstream's error: `{"error": {…}}`, `{"error": "…"}`, `{…}`, or one of these in a list."""
     if isinstance(body, list):
         body = body[0] if body else None
     if not isinstance(body, dict):

@@ -1,4 +1,4 @@
-"""The upstream's answer on its way to the client: bytes go through, a collector listens."""
+"""Relays the upstream's stream to the client, mostly without decoding it, and collects the answer for the store."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from app.upstream.provider import ModelDeployment
 
 BAD_GATEWAY: Final = 502
 DRAIN_TIMEOUT_SECONDS: Final = 0.1
-"""After `[DONE]`: a connection whose end comes this soon can be used again."""
+"""How long to wait after `[DONE]` for the end of the response, so that its connection can be used again."""
 ERROR_EVENT: Final = b"error"
 IDENTITY_FIELDS: Final[tuple[str, ...]] = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-"""What all chunks of a stream have in common."""
+"""Fields that are equal in all chunks of a stream."""
 MAX_TEMPLATES: Final = 8
-"""How often a stream's chunks may change their form before each is looked into."""
+"""How many chunk templates are built for a stream. A stream whose chunks change their form more often is decoded
+chunk by chunk."""
 EVENT_END: Final = b"\n\n"
 MAX_HELD_BYTES: Final = 65_536
-"""Of an event whose end has not come: more than that is one for the decoder alone."""
+"""A partial event above this size stays in the decoder: joining it with each new piece would cost more than the
+template saves."""
 
 
 class StreamRelay:
-    """A stream on its way through: what to send for what has come. Nothing is awaited here.
-
-    Once it is over `stream_failure` says why it is not whole, and `collector` what it amounted to.
+    """Turns the bytes of the upstream's stream into the client's frames. Does no I/O and never waits.
 
     Attributes:
-        has_ended: nothing more is relayed: the end has come, or a failure.
-        is_upstream_done: the upstream has said that it is done, or what it said ends the answer.
+        collector: the answer, as far as it has come.
+        has_ended: the end of the stream or a failure has come; nothing more is relayed.
+        is_upstream_done: the upstream has sent `[DONE]`, or data that cannot be part of an answer.
+        stream_failure: why the answer is not whole; None while there is no failure.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class StreamRelay:
         self._report = report
         self._chunk_template: ChunkTemplate | None = None
         self._last_chunk: bytes | None = None
-        """The provider's chunk that told of the end."""
+        """The provider's chunk that completed the answer."""
         self._may_hold_partial_event = True
-        """The decoder may hold the beginning of an event."""
+        """Whether the decoder may hold the beginning of an event."""
+        # After the progress of a compaction each chunk gets our identity, so each must be decoded.
         self._templates_left = MAX_TEMPLATES if progress_stream is None else 0
         self.is_upstream_done = False
         self.has_ended = False
@@ -70,15 +73,19 @@ class StreamRelay:
 
     @property
     def completion_id(self) -> str | None:
-        """The completion's id as the client was told."""
+        """The completion's id in the client's frames."""
         return self.collector.id if self._progress_stream is None else self._progress_stream.completion_id
 
     def relay_first_events(self) -> bytes:
-        """The client's frames for what had come before the stream was relayed."""
+        """Renders the frames for the events that came before the relay began."""
         return self._render_frames(self._stream_reply.first_events)
 
     def feed(self, piece: bytes) -> bytes:
-        """The client's frames for what has come, errors and the end not among them."""
+        """Renders the frames for the next bytes of the stream, without error events and `[DONE]`.
+
+        A piece that consists of chunks of the known form is rewritten by its bytes alone.
+        """
+        # A template compares whole events, so the beginning that the decoder holds must come back first.
         if self._may_hold_partial_event and self._chunk_template is not None:
             partial_event = self._decoder.take_unfinished(MAX_HELD_BYTES)
             if partial_event is None:
@@ -95,7 +102,12 @@ class StreamRelay:
         )
 
     def _relay_event_by_event(self, piece: bytes) -> bytes:
-        """The client's frames for events that are looked into, until it is known what the others look like."""
+        """Renders the frames for events that are decoded one by one.
+
+        If the first event yields a new chunk template, the rest of the piece goes through the template.
+        """
+        # `find` returns -1 without an event's end: `end` is then not above the length of EVENT_END, and the test below
+        # fails.
         template_before, end = self._chunk_template, piece.find(EVENT_END) + len(EVENT_END)
         if self._templates_left and len(EVENT_END) < end < len(piece):
             frames = self._render_frames(self._decoder.feed(piece[:end]))
@@ -111,23 +123,29 @@ class StreamRelay:
         return frames + rest if frames else rest
 
     def finish(self) -> bytes:
-        """The client's frames for what was held back until the upstream's end."""
+        """Renders the frames for an event that the upstream's end cut off from its blank line."""
         return self._render_frames(self._decoder.flush())
 
     def close(self, stream_error: UpstreamUnavailable | None = None) -> None:
-        """Nothing more comes: the upstream has ended, or this broke it off."""
+        """Notes that no more bytes come, and that the answer is incomplete if its finish reason is missing.
+
+        Args:
+            stream_error: the error that broke the stream off; None if the upstream ended it.
+        """
         if stream_error is not None:
             drop_tracebacks(stream_error)
+        # A complete answer stands even if the connection broke afterwards: only `[DONE]` or the usage is missing.
         if self.stream_failure is None and not self.collector.is_complete:
             self.stream_failure = stream_error or UpstreamUnavailable(
                 f"The stream of {self._source!r} ended before its answer did."
             )
 
     def _render_frames(self, events: list[SseEvent]) -> bytes:
-        """The client's frames for some events, up to the first that is a failure or the end."""
+        """Renders the frames for events, up to the first failure or the end."""
         frames = []
         for event in events:
             data = event.data.strip() if event.data else b""
+            # Comments and keep-alives have no data. They are for our connection, not for the client's.
             if not data:
                 continue
             if data == DONE_DATA:
@@ -137,6 +155,7 @@ class StreamRelay:
                 frames.append(self._render_frame(data, event.name))
             except UpstreamUnavailable as error:
                 drop_tracebacks(error)
+                # Some servers append data that is not JSON after the answer. The client has the answer by then.
                 self.stream_failure = None if self.collector.is_complete else error
                 self.is_upstream_done = self.has_ended = True
             if self.has_ended:
@@ -144,19 +163,22 @@ class StreamRelay:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def _render_frame(self, data: bytes, name: bytes) -> bytes:
-        """The client's frame for one upstream event; empty for what the client is not to see."""
+        """Renders the frame for one upstream event; empty if the client must not see the event."""
         collector = self.collector
         was_complete = collector.is_complete
         usage_before = collector.usage
         collector.add_chunk(data)
         if collector.error is not None or name == ERROR_EVENT:
+            # The HTTP status is already 200; 502 is what the failure would have been.
             self.stream_failure = UpstreamRefused(BAD_GATEWAY, collector.error_data or data, {})
             self.has_ended = True
             return b""
+        # The gateway asks for usage in each stream. The client did not, so it must not get a chunk without choices.
         if not self._include_usage and collector.usage is not usage_before and _is_usage_only_chunk(data):
             return b""
         fields = self._fields
         if collector.is_complete and not was_complete:
+            # `context` comes with the chunk that completes the answer: the searches of the model are known only then.
             self._last_chunk, fields = data, self._report.render_all_fields(self._report.build_context())
         if self._progress_stream is not None:
             return self._progress_stream.render_upstream_chunk(data, fields)
@@ -164,11 +186,17 @@ class StreamRelay:
             self._templates_left -= 1
             self._chunk_template = build_chunk_template(data, self._fields) or self._chunk_template
         if b"\n" in data:
+            # Data of several lines is legal in server-sent events. Many clients parse line by line; outside of strings,
+            # where it cannot occur, a line break in JSON equals a space.
             data = data.replace(b"\n", b" ")
         return b"data: " + splice_fields(data, fields) + b"\n\n"
 
     def render_amendment(self, report: ContextReport) -> bytes:
-        """A chunk without text, for what became true of the answer after its last chunk was sent."""
+        """Renders a chunk without text that corrects our fields after the last chunk was sent; empty before that.
+
+        Args:
+            report: the facts of the answer as they are now.
+        """
         if self._last_chunk is None:
             return b""
         last_chunk = decode_chunk(self._last_chunk)
@@ -181,7 +209,7 @@ class StreamRelay:
 
 
 async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
-    """Read on to the end of an answer whose last event has come, if it is not far."""
+    """Reads the rest of a response whose last event has come, for at most `DRAIN_TIMEOUT_SECONDS`."""
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_SECONDS):
             async for _ in pieces:
@@ -191,11 +219,11 @@ async def drain_stream(pieces: AsyncIterator[bytes]) -> None:
 
 
 def collect_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamCollector:
-    """What an answer of a deployment that is not streamed amounts to.
+    """Collects a deployment's answer that is not streamed.
 
     Raises:
-        UpstreamUnavailable: it is not a chat completion.
-        UpstreamRefused: it is an error in spite of its status.
+        UpstreamUnavailable: the body is not a chat completion.
+        UpstreamRefused: the body is an error although its status is 200.
     """
     collector = StreamCollector(deployment.key)
     try:
@@ -204,13 +232,14 @@ def collect_whole_answer(body: bytes, deployment: ModelDeployment) -> StreamColl
         raise build_bad_answer_error(deployment, "answered with something that is not a chat completion") from error
     if collector.error is not None:
         raise UpstreamRefused(BAD_GATEWAY, body, {"content-type": "application/json"})
+    # A finish reason alone is an answer: a model may stop at once, with nothing to say.
     if not collector.has_content and collector.finish_reason is None:
         raise build_bad_answer_error(deployment, "answered with something that is not a chat completion")
     return collector
 
 
 def _is_usage_only_chunk(data: bytes) -> bool:
-    """Whether a chunk carries usage and no choice: it came because we asked for it."""
+    """Whether a chunk has usage and no choice: it was sent only because the gateway asked for usage."""
     return not decode_chunk(data).get("choices")
 
 
@@ -220,11 +249,13 @@ _PROBE_TEXT: Final = "x"
 
 
 class TemplateMatch(msgspec.Struct, frozen=True):
-    """What was recognised at the beginning of a piece.
+    """The chunks of the known form at the beginning of a piece.
 
     Attributes:
-        frames: the chunks, with our fields.
-        remaining_bytes: what follows them in the piece.
+        text: the text of all these chunks, joined.
+        chunk_count: how many chunks these are.
+        frames: the chunks with our fields.
+        remaining_bytes: the bytes of the piece after these chunks.
     """
 
     text: str
@@ -234,11 +265,13 @@ class TemplateMatch(msgspec.Struct, frozen=True):
 
 
 class ChunkTemplate:
-    """The bytes that chunks have in common.
+    """The bytes that the chunks of a stream share: everything but their text.
+
+    A piece that matches the template is rewritten without decoding each chunk as JSON.
 
     Args:
-        before, after: those before a chunk's text and behind it, in an event of its own.
-        fields: ours, for each chunk.
+        before_text, after_text: the bytes of a chunk's JSON before and after its text.
+        fields: our fields, which are added to each chunk.
     """
 
     __slots__ = ("_after_text", "_after_with_fields", "_before_text", "_between_texts")
@@ -250,14 +283,18 @@ class ChunkTemplate:
         self._between_texts = self._after_text + self._before_text
 
     def match_chunks(self, piece: bytes) -> TemplateMatch | None:
-        """As many chunks of this kind as a piece begins with; None if they cannot be told by their bytes alone."""
+        """Matches the chunks at the beginning of a piece; None if the first one does not match, or a text is not
+        JSON."""
         before_text, after_text = self._before_text, self._after_text
+        # From the right: all chunks up to the last match are taken at once. Another kind of chunk in between ends up in
+        # a "text", which then is not valid inside a JSON string.
         end = piece.rfind(after_text)
         if end < 0 or not piece.startswith(before_text):
             return None
         matched, match_end = piece[len(before_text) : end], end + len(after_text)
         rest = b"" if match_end == len(piece) else piece[match_end:]
         try:
+            # Too short to hold the bytes between two texts, so this is one chunk, the most frequent case.
             if len(matched) <= len(self._between_texts):
                 return TemplateMatch(orjson.loads(b'"%b"' % matched), 1, piece[:end] + self._after_with_fields, rest)
             texts = matched.split(self._between_texts)
@@ -268,33 +305,38 @@ class ChunkTemplate:
 
 
 def _join_json_texts(texts: list[bytes]) -> str:
-    """What the insides of JSON strings come to, one behind the other.
+    """Decodes the insides of JSON strings and joins the texts.
 
     Raises:
-        ValueError: one of them is no such thing.
+        ValueError: one of them is not valid inside a JSON string.
     """
     joined = b"".join(texts)
+    # One decoding for all. Not for other than ASCII: bytes of one character, each invalid in its own chunk, could join
+    # to a valid one.
     if joined.isascii() and (b"\\" not in joined or _has_whole_escapes(texts, joined)):
         return str(orjson.loads(b'"%b"' % joined))
     return "".join([orjson.loads(b'"%b"' % text) for text in texts])
 
 
 def _has_whole_escapes(texts: list[bytes], joined: bytes) -> bool:
-    """Whether no escape can reach from one text into the next."""
+    """Whether no JSON escape reaches from one text into the next: then the joined text has the same value.
+
+    `\\u` is excluded because halves of a surrogate pair in two texts would join to one character.
+    """
     return b"\\u" not in joined and b"\\\n" not in b"\n".join(texts)
 
 
 def may_hold_text(data: bytes) -> bool:
-    """Whether a chunk may have to do with text at all."""
+    """Whether a chunk has a `content` string, so that a template may be built from it."""
     return _CONTENT_PATTERN.search(data) is not None
 
 
 def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
-    """What later chunks may have in common with this one; None if there is more to it than text of choice 0.
+    """Builds the template of a chunk; None if the chunk holds more than text of choice 0.
 
     Args:
-        data: of the event that brought it.
-        fields: ours, as they are spliced in.
+        data: the data of the chunk's event.
+        fields: our fields, as `splice_fields` takes them.
     """
     match = _CONTENT_PATTERN.search(data)
     if match is None or data[:1] != b"{" or data[-1:] != b"}" or b"\n" in data:
@@ -308,14 +350,17 @@ def build_chunk_template(data: bytes, fields: bytes) -> ChunkTemplate | None:
     if delta is None:
         return None
     delta["content"] = _PROBE_TEXT
+    # The pattern may have found "content" elsewhere in the chunk. Replacing the text in the bytes must have the same
+    # effect as replacing it in the delta.
     return ChunkTemplate(before_text, after_text, fields) if chunk == probe else None
 
 
 def _find_plain_delta(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """The delta of a chunk that only adds text to choice 0, and tells nothing else that anybody would want to know."""
+    """Finds the delta of a chunk that does nothing but add text to choice 0; None for any other chunk."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         return None
+    # The collector must see each error, usage, finish reason and tool call; a matched chunk passes by without it.
     if chunk.get("object") == "error" or any(chunk.get(name) for name in ("error", "usage", "x_groq")):
         return None
     choice = choices[0]

@@ -1,5 +1,5 @@
-"""What a turn amounts to, for whoever watches: for its request's log line and span once the view is known, and in
-numbers once it is answered."""
+"""Records the facts of a turn: in the request's log line and span when the view is known, in metrics after the
+answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.upstream.routing.prices import compute_cost_usd, compute_prompt_cost_us
 
 
 def record_view_facts(request: ChatRequest, report: ContextReport) -> None:
-    """Note what the model is shown: numbers and names."""
+    """Records numbers and names of the view in the request's log line and span."""
     facts = current_request_facts()
     if facts is None:
         return
@@ -46,12 +46,13 @@ def record_view_facts(request: ChatRequest, report: ContextReport) -> None:
 def build_turn_facts(
     deployment: ModelDeployment, report: ContextReport, usage: Mapping[str, Any] | None, *, is_whole: bool
 ) -> TurnFacts:
-    """An answer in numbers: tokens that were sent and saved, and what that cost by list price. Pure.
+    """Builds the metrics of an answer: tokens sent and saved, and their cost by list price. Pure.
 
     Args:
-        deployment: the one that answered.
-        report: what the client was told.
-        usage: as reported for all that was asked for this answer.
+        deployment: the deployment that answered.
+        report: the facts that the client gets.
+        usage: the provider's usage, summed over all rounds of this answer; None if none was reported.
+        is_whole: the answer came to its end.
     """
     sent_tokens, log_tokens = report.prompt_tokens, report.log_tokens
     price, prompt, completion_tokens = find_price(deployment), read_prompt_usage(usage), read_output_tokens(usage)
