@@ -226,7 +226,7 @@ class PostgresStore(SideTables):
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
         located_messages = locate_messages(conversation.lineage_with_self, entries)
         keys = await asyncio.to_thread(hash_message_terms, [entry for _, entry in located_messages])
-        # One transaction for each batch: a long one would hold its row locks against turns.
+        # One transaction for each batch: redactions and erasures of these conversations wait for its row locks.
         for part in split_index_batches(keys):
             await self._index_batch(conversation, located_messages[part], keys[part])
 

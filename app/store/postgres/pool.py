@@ -45,7 +45,7 @@ _UNAVAILABLE_ERRORS: Final = (
 
 def translate_driver_error(error: Exception) -> Exception:
     """Return `StoreUnavailable` for a driver's error that says "not now"; an error of our own statements unchanged."""
-    # DataError says that an argument does not fit its parameter: a mistake of ours, whatever class asyncpg derives it from.
+    # DataError says that an argument does not fit its parameter: a mistake of ours, whatever it derives from.
     if not isinstance(error, _UNAVAILABLE_ERRORS) or isinstance(error, driver.DataError):
         return error
     if isinstance(error, _LOST_STATEMENT_ERRORS):
@@ -91,7 +91,7 @@ class PostgresPool:
             self._dsn,
             min_size=0,
             max_size=self._options.pool_size,
-            # Idle connections stay: connecting and preparing statements again costs more than keeping them.
+            # Idle connections stay open: asyncpg would set a timer at each release, and connecting again is slow.
             max_inactive_connection_lifetime=0,
             statement_cache_size=self._options.statement_cache_size,
             timeout=seconds,

@@ -330,7 +330,7 @@ def rewrite_sealed_fields(
             bodies=bodies,
         )
     yield from summary_transactions.rewrite_summary_texts(dialect, conversation.tenant, conversation.root, summaries)
-    # A turn was written after the caller read the conversation: its state is newer.
+    # Otherwise a turn was written after the caller read the conversation, and its state is newer.
     if (head_seq, head_link) == (conversation.head_seq, conversation.head_link):
         yield dialect.build_statement(
             f"UPDATE conversations SET state = :state WHERE {_IS_CONVERSATION}",
