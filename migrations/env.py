@@ -13,7 +13,7 @@ on_step = context.config.attributes["on_step"]
 
 
 def report_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
-    """Report the version to which a step has led."""
+    """Reports the version to which a step has led."""
     if on_step is not None:
         on_step(step.up_revision_id)
 

@@ -46,8 +46,8 @@ async def _current(dsn: str) -> str | None:
 
 
 def create(location: DatabaseLocation) -> bool:
-    """Create all tables in an empty schema at once, with the same result as the migrations. Returns False if the schema
-    is not empty.
+    """Creates all tables in an empty schema at once, with the same result as the migrations. Returns False if the
+    schema is not empty.
 
     Raises:
         StoreUnavailable: the database cannot be reached, or refuses.

@@ -43,7 +43,7 @@ def _has_version_table(connection: sqlite3.Connection) -> bool:
 
 
 def create(location: DatabaseLocation) -> bool:
-    """Create all tables in an empty file at once, with the same result as the migrations. Returns False if the file is
+    """Creates all tables in an empty file at once, with the same result as the migrations. Returns False if the file is
     not empty.
 
     Raises:
@@ -71,7 +71,7 @@ def create(location: DatabaseLocation) -> bool:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging. SQLite's busy timeout does not cover this switch, which processes that
+    """Switches the file to write-ahead logging. SQLite's busy timeout does not cover this switch, which processes that
     start together all want to make, so this waits itself.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS

@@ -24,12 +24,12 @@ class SchemaIsOlder(Exception):
 
 
 def required_schema_version() -> str:
-    """Return the schema version that this version of Concertina needs."""
+    """Returns the schema version that this version of Concertina needs."""
     return SCHEMA_VERSION
 
 
 def read_schema_version(url: str) -> str | None:
-    """Return the schema version of a database; None if it has none yet.
+    """Returns the schema version of a database; None if it has none yet.
 
     Raises:
         ValueError: the URL is none of the accepted forms.
@@ -39,7 +39,7 @@ def read_schema_version(url: str) -> str | None:
 
 
 def upgrade_database(url: str, *, on_step: Callable[[str], None] | None = None) -> None:
-    """Migrate a database to the newest schema. Does nothing if it is up to date.
+    """Migrates a database to the newest schema. Does nothing if it is up to date.
 
     Args:
         on_step: is called with each schema version after its step. All steps take effect together, at the end.
@@ -52,7 +52,7 @@ def upgrade_database(url: str, *, on_step: Callable[[str], None] | None = None) 
 
 
 def prepare_database(url: str, *, auto_migrate: bool, on_step: Callable[[str], None] | None = None) -> None:
-    """Make sure that a server can use a database.
+    """Makes sure that a server can use a database.
 
     Args:
         auto_migrate: whether to migrate an older or empty database.

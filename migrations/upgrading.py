@@ -43,7 +43,7 @@ def knows(version: str) -> bool:
 
 
 def upgrade_schema(location: DatabaseLocation, target: str = "head", *, on_step: OnStep = None) -> None:
-    """Migrate a database to a version. A second process waits for the first, and then finds nothing to do.
+    """Migrates a database to a version. A second process waits for the first, and then finds nothing to do.
 
     Args:
         on_step: is called with each version after its step.

@@ -172,13 +172,13 @@ class Store(Protocol):
         """
 
     async def open(self) -> None:
-        """Connect and check the schema; called once."""
+        """Connects and checks the schema; called once."""
 
     async def close(self) -> None:
-        """Finish queued work, then disconnect."""
+        """Finishes queued work, then disconnects."""
 
     async def check(self) -> StoreInfo:
-        """Make a cheap round trip that proves that the store answers."""
+        """Makes a cheap round trip that proves that the store answers."""
 
     async def find_link_matches(
         self,
@@ -189,7 +189,7 @@ class Store(Protocol):
         skeletons: Sequence[bytes],
         named_conversation_id: str | None = None,
     ) -> list[LinkMatch]:
-        """Find the deepest stored messages on the request's chain: at most 8 by link and 8 by skeleton, deepest first.
+        """Finds the deepest stored messages on the request's chain: at most 8 by link and 8 by skeleton, deepest first.
 
         Only messages with `answered` count. Messages of the log of `named_conversation_id`, which the client named
         itself, count without it. If several conversations keep the same link, those whose head it is come first, then
@@ -202,54 +202,54 @@ class Store(Protocol):
         """
 
     async def find_conversation(self, *, tenant: str, conversation_id: str) -> Conversation | None:
-        """Return the conversation with this id of the gateway, or with this `external_id`."""
+        """Returns the conversation with this id of the gateway, or with this `external_id`."""
 
     async def find_conversation_of_any_tenant(self, conversation_id: str) -> Conversation | None:
-        """Return the conversation with this id of the gateway, whichever tenant owns it. For operators at the machine,
+        """Returns the conversation with this id of the gateway, whichever tenant owns it. For operators at the machine,
         never for a request.
         """
 
     async def assign_external_id(self, *, tenant: str, external_id: str, conversation: Conversation) -> None:
-        """Make a client's own id name this conversation from now on. Used when a branch replaces the conversation that
+        """Makes a client's own id name this conversation from now on. Used when a branch replaces the conversation that
         the id named.
         """
 
     async def read_log(self, conversation: Conversation, from_seq: int, to_seq: int) -> list[LogMessage]:
-        """Read the log messages `[from_seq, to_seq)` in order, including those in rows of ancestors."""
+        """Reads the log messages `[from_seq, to_seq)` in order, including those in rows of ancestors."""
 
     async def read_log_ranges(self, conversation: Conversation, ranges: Sequence[tuple[int, int]]) -> list[LogMessage]:
-        """Read several ranges of a log in one round trip. The ranges are in order and do not overlap."""
+        """Reads several ranges of a log in one round trip. The ranges are in order and do not overlap."""
 
     async def read_client_versions(
         self, conversation: Conversation, *, until_seq: int | None = None
     ) -> list[ClientVersion]:
-        """Read the client's versions of log messages, including those in rows of ancestors, by `since_seq`, then `seq`.
-        A later version replaces an earlier one.
+        """Reads the client's versions of log messages, including those in rows of ancestors, by `since_seq`, then
+        `seq`. A later version replaces an earlier one.
 
         Args:
             until_seq: returns only versions whose `since_seq` is at most this; None: all.
         """
 
     async def add_anchors(self, anchors: Sequence[AnswerAnchor]) -> None:
-        """Store anchors, by which conversations are found. An anchor that is stored already is not stored again."""
+        """Stores anchors, by which conversations are found. An anchor that is stored already is not stored again."""
 
     async def find_anchors(self, digests: Sequence[bytes]) -> list[AnswerAnchor]:
-        """Return the stored anchors with these digests, at most `MAX_ANCHORS` for each digest, newest first."""
+        """Returns the stored anchors with these digests, at most `MAX_ANCHORS` for each digest, newest first."""
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Index messages of a conversation's log by their terms (`conversation.search_terms`), for searches in this log
-        and over all of the tenant's conversations. Indexing a message again changes nothing. Messages that are not
+        """Indexes messages of a conversation's log by their terms (`conversation.search_terms`), for searches in this
+        log and over all of the tenant's conversations. Indexing a message again changes nothing. Messages that are not
         stored, or are redacted, are skipped. If the messages begin at `indexed_before` and are stored, `indexed_before`
         moves to their end.
         """
 
     async def clear_search_index(self) -> None:
-        """Delete the index of all tenants: every conversation must be indexed anew."""
+        """Deletes the index of all tenants: every conversation must be indexed anew."""
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
     ) -> list[SearchHit]:
-        """Search the indexed messages `[from_seq, before_seq)` of a conversation's log, including those in rows of
+        """Searches the indexed messages `[from_seq, before_seq)` of a conversation's log, including those in rows of
         ancestors, for any of `terms`. Returns the best `limit` messages, then their neighbours in that range, by seq.
 
         The best messages hold the terms that are rarest in the range; at equal scores the later message is better.
@@ -257,8 +257,8 @@ class Store(Protocol):
         """
 
     def append(self, write: LogAppend) -> PendingAppend:
-        """Add messages to the end of a log and update its conversation. If the result is a future, the write has begun
-        and ends even if no task waits for it.
+        """Adds messages to the end of a log and updates its conversation. If the result is a future, the write has
+        begun and ends even if no task waits for it.
 
         Raises:
             WriteConflict: the log does not end at `after_seq`; or the conversation to create exists; or a conversation
@@ -267,8 +267,8 @@ class Store(Protocol):
         """
 
     async def erase_conversation(self, *, tenant: str, conversation_id: str) -> bool:
-        """Erase a conversation's row, its own messages with their index, client versions and anchors, summaries made in
-        it, leases, the client's ids for it, and its stored completions.
+        """Erases a conversation's row, its own messages with their index, client versions and anchors, summaries made
+        in it, leases, the client's ids for it, and its stored completions.
 
         Messages that a branch still shares pass to that branch, with all rows that belong to them and with the
         summaries that end at one of them. Summaries of the family that were made for a conversation that does not
@@ -288,7 +288,7 @@ class Store(Protocol):
         from_link: bytes | None = None,
         with_texts: bool = True,
     ) -> list[Summary]:
-        """Return a tenant's summaries whose last message is on `path` (matched by link) or has one of `links`, by
+        """Returns a tenant's summaries whose last message is on `path` (matched by link) or has one of `links`, by
         `to_seq`, then creation.
 
         Args:
@@ -298,7 +298,7 @@ class Store(Protocol):
         """
 
     async def add_summary(self, *, tenant: str, root: str, summary: Summary, fence: Lease) -> None:
-        """Store a summary. There is at most one for the same range and kind of range (fold or not): a second one is
+        """Stores a summary. There is at most one for the same range and kind of range (fold or not): a second one is
         ignored, except that a summary by a model or a person replaces a mechanical summary or a part summary. If both
         have the same id, the old text is kept as a revision, and the new one gets the next revision number.
 
@@ -307,28 +307,28 @@ class Store(Protocol):
         """
 
     async def claim_lease(self, *, root: str, key: str, holder: str, seconds: float) -> Lease | None:
-        """Claim `(root, key)` if it is free, expired or already `holder`'s; None while another holder has it."""
+        """Claims `(root, key)` if it is free, expired or already `holder`'s; None while another holder has it."""
 
     async def renew_leases(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
-        """Extend leases. Returns those that are lost."""
+        """Extends leases. Returns those that are lost."""
 
     async def release_lease(self, lease: Lease) -> None:
-        """Release a lease. Does nothing if it was lost."""
+        """Releases a lease. Does nothing if it was lost."""
 
     async def list_conversations(self, *, tenant: str | None, query: ConversationQuery) -> list[Conversation]:
-        """Return a page of a tenant's conversations. Without a tenant: of all tenants, for operators at the machine
+        """Returns a page of a tenant's conversations. Without a tenant: of all tenants, for operators at the machine
         only.
         """
 
     async def replace_metadata(
         self, *, tenant: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation | None:
-        """Replace a conversation's metadata. Returns the conversation after the change, None if there is none.
+        """Replaces a conversation's metadata. Returns the conversation after the change, None if there is none.
         `updated_at` stays: it is the time of the newest message.
         """
 
     async def replace_marks(self, conversation: Conversation, marks: Mapping[str, Any]) -> None:
-        """Replace a conversation's `marks`.
+        """Replaces a conversation's `marks`.
 
         Raises:
             WriteConflict: the conversation is gone, or its stored marks differ from those of `conversation`. Nothing
@@ -336,7 +336,7 @@ class Store(Protocol):
         """
 
     async def redact_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> list[Summary]:
-        """Overwrite bodies, tokens and meta of messages of a conversation's log, for good. Links stay. The old text is
+        """Overwrites bodies, tokens and meta of messages of a conversation's log, for good. Links stay. The old text is
         overwritten and removed from the search index. All in one transaction, for every conversation that shares a
         redacted message:
 
@@ -364,14 +364,14 @@ class Store(Protocol):
         summaries: Sequence[Summary] = (),
         client_versions: Sequence[ClientVersion] = (),
     ) -> None:
-        """Store the same values in another form (encrypted with another key): bodies and meta of the conversation's
+        """Stores the same values in another form (encrypted with another key): bodies and meta of the conversation's
         *own* messages and versions, its `state`, and the texts of the given revisions of summaries. Nothing else
         changes. Rows that are gone are skipped, and so are messages that were redacted after `conversation` was read or
         whose tokens have changed. `state` is written only if the stored head is the conversation's.
         """
 
     async def revise_summary(self, *, tenant: str, root: str, summary: Summary) -> None:
-        """Give a summary another text. `summary` has the same id and range and the next `revision`; the old text is
+        """Gives a summary another text. `summary` has the same id and range and the next `revision`; the old text is
         kept among the revisions. The other fields (range, links, folds, the conversation it was made in) stay.
 
         Raises:
@@ -379,43 +379,43 @@ class Store(Protocol):
         """
 
     async def read_summary_revisions(self, *, tenant: str, root: str, summary_id: str) -> list[Summary]:
-        """Return all texts that a summary has had, oldest first, the present one last; empty if there is no such
+        """Returns all texts that a summary has had, oldest first, the present one last; empty if there is no such
         summary.
         """
 
     async def delete_summary(self, *, tenant: str, root: str, summary_id: str) -> bool:
-        """Delete a summary with its revisions, and every summary that folds it, directly or through others. Returns
+        """Deletes a summary with its revisions, and every summary that folds it, directly or through others. Returns
         whether it existed.
         """
 
     async def search_tenant(self, *, tenant: str, terms: Sequence[str], limit: int) -> list[ConversationHit]:
-        """Return the tenant's conversations whose indexed messages hold the rarest of `terms`, best first, each with
+        """Returns the tenant's conversations whose indexed messages hold the rarest of `terms`, best first, each with
         its best message. At equal scores the most recently updated is first. Ranks like `search_log`, but over the
         conversations that hold any term. A message counts for the conversation whose own rows hold it, so a message
         that branches share is found once.
         """
 
     async def save_completion(self, completion: StoredCompletion) -> None:
-        """Store a completion. It replaces one with the same id of the same tenant."""
+        """Stores a completion. It replaces one with the same id of the same tenant."""
 
     async def list_completions(self, *, tenant: str, query: CompletionQuery) -> list[StoredCompletion]:
-        """Return a page of a tenant's stored completions, by creation time, then by id."""
+        """Returns a page of a tenant's stored completions, by creation time, then by id."""
 
     async def find_completion(self, *, tenant: str, completion_id: str) -> StoredCompletion | None:
-        """Return a stored completion."""
+        """Returns a stored completion."""
 
     async def replace_completion_metadata(
         self, *, tenant: str, completion_id: str, metadata: Mapping[str, str]
     ) -> bool:
-        """Replace a stored completion's metadata. Returns whether the completion exists."""
+        """Replaces a stored completion's metadata. Returns whether the completion exists."""
 
     async def delete_completion(self, *, tenant: str, completion_id: str) -> bool:
-        """Delete a stored completion; its conversation stays. Returns whether the completion existed."""
+        """Deletes a stored completion; its conversation stays. Returns whether the completion existed."""
 
     async def claim_idempotency_key(
         self, *, tenant: str, key: str, digest: bytes, holder: str, seconds: float, kept_seconds: float
     ) -> IdempotencyKeyRecord:
-        """Claim an `Idempotency-Key` for a request whose body has this digest. The same holder renews its claim by
+        """Claims an `Idempotency-Key` for a request whose body has this digest. The same holder renews its claim by
         claiming again.
 
         Args:
@@ -426,46 +426,46 @@ class Store(Protocol):
     async def complete_idempotency_key(
         self, *, tenant: str, key: str, holder: str, conversation_id: str, seq: int
     ) -> None:
-        """Record the answer of the claimed request: message `seq` of the conversation."""
+        """Records the answer of the claimed request: message `seq` of the conversation."""
 
     async def release_idempotency_key(self, *, tenant: str, key: str, holder: str) -> None:
-        """Release the key of a request that got no answer, so that the next request can claim it."""
+        """Releases the key of a request that got no answer, so that the next request can claim it."""
 
     async def add_api_key(self, key: ApiKey) -> None:
-        """Store an API key."""
+        """Stores an API key."""
 
     async def find_api_key(self, digest: str) -> ApiKey | None:
-        """Return the API key with this digest, valid or not."""
+        """Returns the API key with this digest, valid or not."""
 
     async def list_api_keys(self, *, tenant: str | None = None) -> list[ApiKey]:
-        """Return API keys, oldest first; without a tenant those of all tenants."""
+        """Returns API keys, oldest first; without a tenant those of all tenants."""
 
     async def revoke_api_key(self, key_id: str, *, tenant: str | None = None) -> ApiKey | None:
-        """End a key's validity now. Returns the key after the change, None if there is none. Revoking again changes
+        """Ends a key's validity now. Returns the key after the change, None if there is none. Revoking again changes
         nothing.
         """
 
     async def ensure_server_secret(self, name: str, *, proposed: str) -> str:
-        """Return a secret that all processes share: the stored one; if there is none, `proposed` is stored and
+        """Returns a secret that all processes share: the stored one; if there is none, `proposed` is stored and
         returned.
         """
 
     async def purge_idempotency_keys(self) -> int:
-        """Delete expired idempotency keys. Returns how many."""
+        """Deletes expired idempotency keys. Returns how many."""
 
     async def purge_stray_summaries(self, *, created_before: datetime) -> int:
-        """Delete stray summaries, with their revisions and the summaries that fold them. A stray summary was made
+        """Deletes stray summaries, with their revisions and the summaries that fold them. A stray summary was made
         before `created_before` for a conversation that does not exist, and ends at a message that is in no log, so no
         other erasure reaches it. Returns how many strays were found.
         """
 
     async def scrub_deleted_data(self) -> None:
-        """Rewrite the database's file without the remains of deleted and overwritten rows. Only SQLite needs this. It
+        """Rewrites the database's file without the remains of deleted and overwritten rows. Only SQLite needs this. It
         may take as long as copying the file, and writers wait meanwhile.
         """
 
     async def read_model_facts(self) -> dict[str, dict[str, Any]]:
-        """Return what the gateway learned about each `provider/model`: window, calibration seed."""
+        """Returns what the gateway learned about each `provider/model`: window, calibration seed."""
 
     async def merge_model_facts(self, *, model: str, facts: Mapping[str, Any]) -> None:
-        """Merge facts into the stored facts of a `provider/model`."""
+        """Merges facts into the stored facts of a `provider/model`."""

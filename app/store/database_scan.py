@@ -64,10 +64,10 @@ class SnapshotConnection(Protocol):
     dialect: SqlDialect
 
     def stream_rows(self, sql: str, arguments: Sequence[Any]) -> AsyncIterator[Sequence[Any]]:
-        """Yield the rows of a statement; at most `BATCH_ROWS` are in memory."""
+        """Yields the rows of a statement; at most `BATCH_ROWS` are in memory."""
 
     async def fetch_rows(self, sql: str, arguments: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """Return all rows of a statement that finds few."""
+        """Returns all rows of a statement that finds few."""
 
 
 class DatabaseScan:
@@ -78,7 +78,7 @@ class DatabaseScan:
         self._dialect = snapshot.dialect
 
     async def count_rows(self) -> dict[str, int]:
-        """Return the number of rows of each table, by table name."""
+        """Returns the number of rows of each table, by table name."""
         return {name: int((await self._snapshot.fetch_rows(sql, ()))[0][0]) for name, sql in COUNT_STATEMENTS.items()}
 
     async def stream_conversations(self) -> AsyncIterator[Conversation]:
@@ -92,7 +92,7 @@ class DatabaseScan:
         return decode_conversation(found[0]) if found else None
 
     async def stream_own_messages(self, conversation: Conversation) -> AsyncIterator[LogMessage]:
-        """Yield the messages in a conversation's own rows, by seq."""
+        """Yields the messages in a conversation's own rows, by seq."""
         async for row in self._snapshot.stream_rows(
             *self._dialect.build_statement(_OWN_MESSAGES, root=conversation.root, id=conversation.id)
         ):
@@ -116,7 +116,7 @@ class DatabaseScan:
         return bool(await self._snapshot.fetch_rows(*asked))
 
     async def find_link_locations(self, root: str, link: bytes) -> list[tuple[str, int]]:
-        """Return where a link is stored: conversation id and seq of each row."""
+        """Returns where a link is stored: conversation id and seq of each row."""
         return [
             (row[0], row[1])
             for row in await self._snapshot.fetch_rows(
@@ -125,7 +125,7 @@ class DatabaseScan:
         ]
 
     async def stream_dangling_rows(self, now: datetime) -> AsyncIterator[DanglingRow]:
-        """Yield every row that refers to a missing row."""
+        """Yields every row that refers to a missing row."""
         for query in build_dangling_queries(self._dialect, now):
             async for where, told in self._snapshot.stream_rows(*query.build_statement(self._dialect)):
                 yield DanglingRow(
@@ -135,7 +135,7 @@ class DatabaseScan:
 
 @asynccontextmanager
 async def open_database_scan(url: str) -> AsyncIterator[DatabaseScan]:
-    """Open a scan of the database that a URL names.
+    """Opens a scan of the database that a URL names.
 
     Raises:
         StoreUnavailable: it cannot be read, or its schema is another version's.

@@ -20,7 +20,7 @@ class DatabaseLocation:
 
 
 def parse_database_url(url: str) -> DatabaseLocation:
-    """Parse a database URL.
+    """Parses a database URL.
 
     `sqlite+aiosqlite:///data/c.db` is relative to the working directory; four slashes make it absolute. PostgreSQL URLs
     are libpq's: `postgresql:///name?host=/run/postgresql` connects through a Unix socket.

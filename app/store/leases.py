@@ -71,11 +71,11 @@ class LeaseKeeper:
         self._background_tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Start the renewal task."""
+        """Starts the renewal task."""
         self._renewal_task = asyncio.create_task(self._renew_held_leases())  # noqa: TID251 - ended by aclose
 
     async def aclose(self) -> None:
-        """Stop renewing and release all leases."""
+        """Stops renewing and releases all leases."""
         if self._renewal_task is not None:
             self._renewal_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -87,7 +87,7 @@ class LeaseKeeper:
 
     @asynccontextmanager
     async def hold_lease(self, root: str, key: str, wait_seconds: float) -> AsyncIterator[Lease]:
-        """Hold the lease of `(root, key)` for the length of a block.
+        """Holds the lease of `(root, key)` for the length of a block.
 
         The lease can be lost inside the block, if the store cannot be reached for `lease_seconds`. Writes must
         therefore carry the lease as their fence. See `is_held`.
@@ -117,12 +117,12 @@ class LeaseKeeper:
         return lease in self._held_leases
 
     def forget_released_lease(self, lease: Lease) -> None:
-        """Forget a lease that a write has released (`LogAppend.releases_lease`), so that it is not released again."""
+        """Forgets a lease that a write has released (`LogAppend.releases_lease`), so that it is not released again."""
         self._held_leases.discard(lease)
 
     @asynccontextmanager
     async def _lock_locally(self, root: str, key: str, started_at: float, wait_seconds: float) -> AsyncIterator[None]:
-        """Hold the process's lock of the key; wait for other coroutines of this process."""
+        """Holds the process's lock of the key; waits for other coroutines of this process."""
         queue = self._local_locks.setdefault((root, key), _LocalLock())
         queue.user_count += 1
         try:
@@ -142,7 +142,7 @@ class LeaseKeeper:
                 del self._local_locks[root, key]
 
     async def _poll_claim(self, root: str, key: str, started_at: float, wait_seconds: float) -> Lease:
-        """Claim the lease; wait for other processes."""
+        """Claims the lease; waits for other processes."""
         while True:
             lease = await self._claim_once(root, key)
             if lease is not None:
@@ -196,14 +196,14 @@ class LeaseKeeper:
             await self._store.release_lease(lease)
 
     def _start_background_task(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Start a task that continues when its caller is cancelled; `aclose` waits for it."""
+        """Starts a task that continues when its caller is cancelled; `aclose` waits for it."""
         task = asyncio.create_task(work)  # noqa: TID251 - awaited by aclose
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
         return task
 
     async def _renew_held_leases(self) -> None:
-        """Renew the held leases three times per `lease_seconds`, and forget those that are lost."""
+        """Renews the held leases three times per `lease_seconds`, and forgets those that are lost."""
         while True:
             await self._sleep(self._lease_seconds / 3)
             leases = list(self._held_leases)

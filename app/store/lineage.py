@@ -21,7 +21,7 @@ class LogSegment:
 
 
 def find_segments(path: Sequence[tuple[str, int]], from_seq: int, to_seq: int) -> list[LogSegment]:
-    """Return the segments of a path that hold the log messages `[from_seq, to_seq)`, in order, without empty ones.
+    """Returns the segments of a path that hold the log messages `[from_seq, to_seq)`, in order, without empty ones.
 
     Args:
         path: conversation ids, each with the last seq of its part of the log (`Conversation.lineage_with_self`).
@@ -37,12 +37,12 @@ def find_segments(path: Sequence[tuple[str, int]], from_seq: int, to_seq: int) -
 
 
 def find_range_segments(path: Sequence[tuple[str, int]], ranges: Iterable[tuple[int, int]]) -> list[LogSegment]:
-    """Return the segments of a path that hold the log messages of these ranges."""
+    """Returns the segments of a path that hold the log messages of these ranges."""
     return [stretch for from_seq, to_seq in ranges for stretch in find_segments(path, max(from_seq, 0), to_seq)]
 
 
 def locate_messages(path: Sequence[tuple[str, int]], entries: Sequence[LogMessage]) -> list[tuple[str, LogMessage]]:
-    """Return the messages of a log, each with the id of the conversation whose rows hold it. Messages after the path's
+    """Returns the messages of a log, each with the id of the conversation whose rows hold it. Messages after the path's
     end are left out.
     """
     located = []
@@ -54,22 +54,22 @@ def locate_messages(path: Sequence[tuple[str, int]], entries: Sequence[LogMessag
 
 
 def count_range_messages(conversation: Conversation, from_seq: int, to_seq: int) -> int:
-    """Return how many messages of the log are in a range."""
+    """Returns how many messages of the log are in a range."""
     return max(0, min(to_seq, conversation.head_seq + 1) - max(from_seq, 0))
 
 
 def clip_ranges(conversation: Conversation, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges, each cut off at the end of the log."""
+    """Returns the ranges, each cut off at the end of the log."""
     return [(from_seq, min(to_seq, conversation.head_seq + 1)) for from_seq, to_seq in ranges]
 
 
 def first_own_seq(conversation: Conversation) -> int:
-    """Return the first seq that a conversation's own rows can hold: the one after the last shared message."""
+    """Returns the first seq that a conversation's own rows can hold: the one after the last shared message."""
     return conversation.lineage[-1][1] + 1 if conversation.lineage else 0
 
 
 def find_leading_range(entries: Sequence[LogMessage]) -> tuple[int, int]:
-    """Return the range of the leading messages that follow each other without a gap; (0, 0) without messages."""
+    """Returns the range of the leading messages that follow each other without a gap; (0, 0) without messages."""
     if not entries:
         return 0, 0
     start = end = entries[0].seq
@@ -95,7 +95,7 @@ class ErasurePlan:
 
 
 def plan_erasure(conversation_id: str, lineages: Mapping[str, Lineage]) -> ErasurePlan:
-    """Plan the erasure of a conversation.
+    """Plans the erasure of a conversation.
 
     The heir is the direct branch that shares most of the log: its own messages follow the shared ones without a gap, so
     it can take them over.
@@ -126,7 +126,7 @@ def _hand_over_lineage(conversation_id: str, lineage: Lineage, erased_id: str, h
 
 
 def order_deepest_first(links: Sequence[bytes]) -> list[bytes]:
-    """Return the links of a request, deepest first, each once. A message that does not advance the skeleton repeats the
-    skeleton before it.
+    """Returns the links of a request, deepest first, each once. A message that does not advance the skeleton repeats
+    the skeleton before it.
     """
     return list(dict.fromkeys(reversed(links)))

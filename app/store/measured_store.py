@@ -64,7 +64,7 @@ OPERATION_LABELS: Final = {
 
 
 def measure_store(store: Store, metrics: Metrics) -> Store:
-    """Return the store with each operation timed, and with a count of `StoreUnavailable` for each operation."""
+    """Returns the store with each operation timed, and with a count of `StoreUnavailable` for each operation."""
     if not metrics.is_on:
         return store
     names = [name for name, declared in vars(Store).items() if inspect.iscoroutinefunction(declared)]
@@ -88,7 +88,7 @@ class _OperationMetrics:
         self.now = metrics.now
 
     def start(self) -> float:
-        """Count a started operation. Returns its start time."""
+        """Counts a started operation. Returns its start time."""
         if self._seconds is None:
             self._seconds = self._metrics.histogram_series(metric_families.STORE_SECONDS, self._name)
             # Created at 0, so that a rate over the counter sees the first error as a change.
@@ -97,7 +97,7 @@ class _OperationMetrics:
         return self.now()
 
     def finish(self, started_at: float, error: BaseException | None = None) -> None:
-        """Record the end of an operation that began at `started_at`."""
+        """Records the end of an operation that began at `started_at`."""
         assert self._seconds is not None
         self._seconds.observe(self.now() - started_at)
         self._metrics.store_queue.add(-1)
@@ -105,7 +105,7 @@ class _OperationMetrics:
             self._errors.add()
 
     async def run_timed(self, work: Awaitable[Result]) -> Result:
-        """Run work that has not begun yet, and measure it."""
+        """Runs work that has not begun yet, and measures it."""
         started_at, failed = self.start(), None
         try:
             return await work

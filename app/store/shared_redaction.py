@@ -31,7 +31,7 @@ ChangesByConversation = Mapping[str, Sequence[MessageChange]]
 
 
 def find_shared_changes(changes: Sequence[MessageChange], lineages: Mapping[str, Lineage]) -> ChangesByConversation:
-    """Return which conversations share which changes.
+    """Returns which conversations share which changes.
 
     Args:
         lineages: lineages by id; may include conversations that share nothing.
@@ -50,7 +50,9 @@ def _is_in_log(conversation_id: str, lineage: Lineage, change: MessageChange) ->
 
 
 def compute_total_shifts(conversation_id: str, changes: Iterable[MessageChange]) -> list[tuple[int, int]]:
-    """Return by how much the running totals of a conversation's own messages move: pairs (from this seq on, tokens)."""
+    """Returns by how much the running totals of a conversation's own messages move: pairs (from this seq on,
+    tokens).
+    """
     moved: dict[int, int] = {}
     for change in changes:
         # Inherited messages come before all own messages, so the change moves the totals of all of these.
@@ -60,7 +62,7 @@ def compute_total_shifts(conversation_id: str, changes: Iterable[MessageChange])
 
 
 def tokens_before_append(write: LogAppend) -> int:
-    """Return the running total of tokens before an append's first message."""
+    """Returns the running total of tokens before an append's first message."""
     if not write.messages:
         return write.conversation.head_tokens_total
     first = write.messages[0]
@@ -68,7 +70,7 @@ def tokens_before_append(write: LogAppend) -> int:
 
 
 def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
-    """Adapt an append to the stored conversation: if earlier messages were redacted after the write was prepared,
+    """Adapts an append to the stored conversation: if earlier messages were redacted after the write was prepared,
     correct its running totals and drop client versions of these messages.
     """
     shift = stored.head_tokens_total - tokens_before_append(write)
@@ -85,7 +87,7 @@ def rebase_append(write: LogAppend, stored: Conversation) -> LogAppend:
 
 
 def drop_redacted_versions(write: LogAppend, stored: Conversation) -> Sequence[ClientVersion]:
-    """Return the client versions of an append that cover no redacted message."""
+    """Returns the client versions of an append that cover no redacted message."""
     redacted = stored.redacted_seqs
     if not redacted:
         return write.versions
@@ -97,7 +99,7 @@ def sum_token_deltas(changes: Iterable[MessageChange]) -> int:
 
 
 def update_marks(marks: Mapping[str, Any], changes: Iterable[MessageChange]) -> dict[str, Any]:
-    """Return a conversation's marks with the changed seqs added to the redacted ones, and with the pins' new token
+    """Returns a conversation's marks with the changed seqs added to the redacted ones, and with the pins' new token
     counts.
     """
     changed = {change.seq: change.tokens_delta for change in changes}
@@ -119,7 +121,7 @@ def covers_change(summary: Summary, readers: Iterable[str], changes_by_conversat
 def compute_summary_shift(
     summary: Summary, readers: Iterable[str], changes_by_conversation: ChangesByConversation
 ) -> int:
-    """Return by how much a summary's running total moves: the changes before its range, in the log of its first reader
+    """Returns by how much a summary's running total moves: the changes before its range, in the log of its first reader
     that has changes.
     """
     # One reader is enough: all readers share the log before the summary, with the same changes.

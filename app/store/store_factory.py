@@ -26,7 +26,7 @@ def create_store(
     statement_cache_size: int = 256,
     clock: Callable[[], datetime] = utc_now,
 ) -> Store:
-    """Create the store that a URL names. It is not connected yet: `Store.open` connects.
+    """Creates the store that a URL names. It is not connected yet: `Store.open` connects.
 
     Args:
         url: see `store.database_url.parse_database_url`.

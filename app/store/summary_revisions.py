@@ -25,7 +25,7 @@ REPLACEABLE_KINDS: Final = frozenset({"mechanical", "part"})
 
 
 def apply_revision(summary: Summary, revision: Summary) -> Summary:
-    """Return the summary with the fields of another revision."""
+    """Returns the summary with the fields of another revision."""
     return replace(summary, **{name: getattr(revision, name) for name in REVISION_FIELDS})
 
 
@@ -35,5 +35,5 @@ def may_replace(summary: Summary, stored: Summary) -> bool:
 
 
 def number_next_revision(stored: Summary, summary: Summary) -> Summary:
-    """Return a summary that replaces the stored one: with the next revision number if both have the same id."""
+    """Returns a summary that replaces the stored one: with the next revision number if both have the same id."""
     return replace(summary, revision=stored.revision + 1) if stored.id == summary.id else summary

@@ -59,7 +59,7 @@ class Cipher:
         return None if self._active_key is None else self._active_key.decode()
 
     def seal(self, plain: bytes, associated_data: bytes) -> bytes:
-        """Return a text in the form in which it is stored.
+        """Returns a text in the form in which it is stored.
 
         Args:
             associated_data: names the place of the text; it can be decrypted for no other place.
@@ -71,7 +71,7 @@ class Cipher:
         return SEALED_PREFIX + self._active_key + b":" + b2a_base64(sealed, newline=False)
 
     def unseal(self, stored: bytes, associated_data: bytes) -> bytes:
-        """Return the text that was stored at a place.
+        """Returns the text that was stored at a place.
 
         Raises:
             StoreUnreadable: its key is not configured; or the text was altered, or stored at another place.
@@ -114,13 +114,13 @@ def is_sealed_text(stored: str) -> bool:
 
 
 def read_key_name(stored: bytes) -> str | None:
-    """Return the name of the key with which a stored text is encrypted; None for plain text."""
+    """Returns the name of the key with which a stored text is encrypted; None for plain text."""
     parts = _parse_sealed(stored)
     return None if parts is None else parts[0].decode()
 
 
 def _parse_sealed(stored: bytes) -> tuple[bytes, bytes] | None:
-    """Return the name of the key, and nonce with ciphertext; None for plain text."""
+    """Returns the name of the key, and nonce with ciphertext; None for plain text."""
     named = _KEY_NAME_PATTERN.match(stored) if stored.startswith(SEALED_PREFIX) else None
     if named is None:
         return None

@@ -126,7 +126,7 @@ class EncryptedStore:
         return await self.inner.find_anchors(digests)
 
     async def index_messages(self, conversation: Conversation, entries: Sequence[LogMessage]) -> None:
-        """Index messages; do nothing while a key is active, since an index would reveal the words."""
+        """Indexes messages; does nothing while a key is active, since an index would reveal the words."""
         if self.is_fully_searchable:
             await self.inner.index_messages(conversation, entries)
 
@@ -328,7 +328,7 @@ class EncryptedStore:
     async def _convert_all(
         self, items: Sequence[Source], convert: Callable[[Source], Converted], size_bytes: int
     ) -> list[Converted]:
-        """Encrypt or decrypt items one after the other; in a thread if they are large.
+        """Encrypts or decrypts items one after the other; in a thread if they are large.
 
         Args:
             size_bytes: bytes to encrypt or decrypt.
@@ -339,5 +339,5 @@ class EncryptedStore:
 
 
 def count_sealed_bytes(entries: Iterable[LogMessage]) -> int:
-    """Return the bytes to decrypt, with `MESSAGE_OVERHEAD_BYTES` for each message."""
+    """Returns the bytes to decrypt, with `MESSAGE_OVERHEAD_BYTES` for each message."""
     return sum(len(entry.message.raw) + MESSAGE_OVERHEAD_BYTES for entry in entries if is_sealed(entry.message.raw))

@@ -66,7 +66,7 @@ class Reencryption:
         self._progress = ReencryptionProgress()
 
     async def run(self) -> ReencryptionProgress:
-        """Rewrite every field that is not stored in the form in which it would be stored now. The search index is
+        """Rewrites every field that is not stored in the form in which it would be stored now. The search index is
         deleted first, since its hashes would reveal the words.
 
         Raises:

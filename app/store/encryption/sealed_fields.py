@@ -63,15 +63,15 @@ class FieldSealer:
         return conversation if state is conversation.state else replace(conversation, state=state)
 
     def unseal_lazily(self, conversation: Conversation) -> Conversation:
-        """Return the conversation with a state that is decrypted at its first use. A conversation whose state cannot be
-        decrypted can then still be listed and erased.
+        """Returns the conversation with a state that is decrypted at its first use. A conversation whose state cannot
+        be decrypted can then still be listed and erased.
         """
         if SEALED_JSON_KEY not in conversation.state:
             return conversation
         return replace(conversation, state=_LazyMapping(lambda: self.unseal_conversation(conversation).state))
 
     def seal_client_version(self, tenant: str, version: ClientVersion) -> ClientVersion:
-        """Encrypt all bodies of a version as one text. A version without bodies (a message left out) has no text and
+        """Encrypts all bodies of a version as one text. A version without bodies (a message left out) has no text and
         stays as it is.
         """
         if not self.is_encrypting or not version.bodies:
@@ -134,7 +134,7 @@ class FieldSealer:
         return not value or self._cipher.uses_active_key(_find_sealed_text(value) or b"")
 
     def _seal_json(self, value: Any, associated_data: bytes) -> Any:
-        """Encrypt a JSON object. An empty one has no text and stays as it is."""
+        """Encrypts a JSON object. An empty one has no text and stays as it is."""
         if not value:
             return value
         plain = orjson.dumps(value if type(value) is dict else dict(value))
@@ -182,13 +182,13 @@ def _associated_data(kind: str, tenant: str, *names: str) -> bytes:
 
 
 def _summary_associated_data(tenant: str, summary: Summary) -> bytes:
-    """Return what a summary's text is bound to; not the revision, since the store assigns its number."""
+    """Returns what a summary's text is bound to; not the revision, since the store assigns its number."""
     # "chunk" is part of what is stored: another word would make all summaries unreadable.
     return _associated_data("chunk", tenant, summary.from_link.hex(), summary.to_link.hex(), summary.id)
 
 
 def _version_associated_data(tenant: str, version: ClientVersion) -> bytes:
-    """Return what a client version is bound to; not the conversation, since erasing it hands its versions over to a
+    """Returns what a client version is bound to; not the conversation, since erasing it hands its versions over to a
     branch.
     """
     return _associated_data("version", tenant, str(version.seq), str(version.to_seq), str(version.since_seq))

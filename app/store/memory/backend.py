@@ -74,13 +74,13 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         self._anchors: dict[bytes, dict[AnswerAnchor, None]] = defaultdict(dict)
 
     async def open(self) -> None:
-        """Do nothing: there is no connection."""
+        """Does nothing: there is no connection."""
 
     async def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Does nothing: there is no connection."""
 
     async def scrub_deleted_data(self) -> None:
-        """Do nothing: deleted data leaves no remains."""
+        """Does nothing: deleted data leaves no remains."""
 
     async def check(self) -> StoreInfo:
         return StoreInfo("memory", "memory", {"conversations": len(self._conversations)})
@@ -208,7 +208,7 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
             self._conversations[place] = replace(conversation, indexed_before=0)
 
     def _find_stored(self, conversation: Conversation) -> Conversation | None:
-        """Return the conversation as it is stored, None if its tenant has none."""
+        """Returns the conversation as it is stored, None if its tenant has none."""
         kept = self._conversations.get((conversation.root, conversation.id))
         return kept if kept is not None and kept.tenant == conversation.tenant else None
 
@@ -303,8 +303,8 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return self._apply_message_changes(stored.tenant, root, changes)
 
     def _apply_message_changes(self, tenant: str, root: str, changes: Sequence[MessageChange]) -> list[Summary]:
-        """Apply redactions to totals, marks, client versions, anchors and summaries of the family. Returns the deleted
-        summaries.
+        """Applies redactions to totals, marks, client versions, anchors and summaries of the family. Returns the
+        deleted summaries.
         """
         shared = find_shared_changes(changes, self._read_lineages(root))
         for member, theirs in shared.items():
@@ -339,11 +339,11 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return {place[1]: member.lineage for place, member in self._conversations.items() if place[0] == root}
 
     def _find_link_keepers(self, root: str, link: bytes, at_seq: int) -> list[str]:
-        """Return the conversations whose own rows have the link at `at_seq`."""
+        """Returns the conversations whose own rows have the link at `at_seq`."""
         return [place for place, seq in self._positions_by_link.get((root, link), ()) if seq == at_seq]
 
     def _drop_anchors(self, key: ConversationKey, is_gone: Callable[[int], bool], heir: str | None = None) -> None:
-        """Delete the anchors of a conversation for which `is_gone(seq)`, and move the others to the heir."""
+        """Deletes the anchors of a conversation for which `is_gone(seq)`, and moves the others to the heir."""
         for anchors in self._anchors.values():
             for anchor in [one for one in anchors if (one.root, one.conversation_id) == key]:
                 if is_gone(anchor.seq) or heir is not None:
@@ -464,8 +464,8 @@ class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
         return True
 
     async def _hand_over_summaries(self, root: str, erased_id: str) -> None:
-        """Move summaries that were made in an erased conversation to a conversation that holds their last message.
-        Delete the stray summaries of the family.
+        """Moves summaries that were made in an erased conversation to a conversation that holds their last message.
+        Deletes the stray summaries of the family.
         """
         for tenant, chunk in self._list_root_summaries(root):
             keepers = [conversation_id for conversation_id, _ in self._positions_by_link.get((root, chunk.to_link), ())]

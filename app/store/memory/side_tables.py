@@ -69,8 +69,8 @@ class MemorySideTables:
         return self._completions.pop((tenant, completion_id), None) is not None
 
     def _hand_over_completions(self, root: str, conversation_id: str, plan: ErasurePlan) -> None:
-        """Move completions of an erased conversation to its heir with the messages that the heir takes over, and delete
-        the others.
+        """Moves completions of an erased conversation to its heir with the messages that the heir takes over, and
+        deletes the others.
         """
         for place, kept in list(self._completions.items()):
             if (kept.root, kept.conversation_id) != (root, conversation_id):

@@ -30,7 +30,7 @@ class MemorySummaries:
         return list(self._summaries.get((tenant, root), {}).values())
 
     def _list_root_summaries(self, root: str) -> list[tuple[str, Summary]]:
-        """Return the summaries of a root, each with its tenant."""
+        """Returns the summaries of a root, each with its tenant."""
         return [
             (place[0], chunk) for place, held in self._summaries.items() if place[1] == root for chunk in held.values()
         ]

@@ -78,13 +78,13 @@ class AppendQueue:
         return done
 
     async def close(self) -> None:
-        """Finish all queued and running appends."""
+        """Finishes all queued and running appends."""
         while self._submitted or self._batches or self._single_writes:
             self._send_batches()
             await asyncio.wait(self._batches | self._single_writes)
 
     def _send_batches(self) -> None:
-        """Send the queued appends, grouped by their statement."""
+        """Sends the queued appends, grouped by their statement."""
         while self._submitted and len(self._batches) < MAX_RUNNING_BATCHES:
             batches: dict[_StatementShape, list[_QueuedAppend]] = {}
             for one in self._submitted[:MAX_BATCH_APPENDS]:
@@ -168,7 +168,7 @@ class AppendQueue:
             raise WriteConflict
 
     async def _try_append(self, write: LogAppend, now: datetime) -> bool:
-        """Run the append's statement. Returns whether the stored head and running total were those that the write
+        """Runs the append's statement. Returns whether the stored head and running total were those that the write
         expects.
 
         Raises:
@@ -230,14 +230,14 @@ def _creates_branch(write: LogAppend) -> bool:
 
 
 def _version_arguments(versions: Sequence[ClientVersion]) -> Sequence[Any]:
-    """Return an array for each column, or nothing without versions."""
+    """Returns an array for each column, or nothing without versions."""
     if not versions:
         return ()
     return [list(column) for column in zip(*map(client_version_values, versions), strict=True)]
 
 
 def _message_arguments(messages: Sequence[LogMessage], now: datetime) -> Sequence[Any]:
-    """Return nothing, the columns of one message, or an array for each column of several."""
+    """Returns nothing, the columns of one message, or an array for each column of several."""
     if not messages:
         return ()
     rows = [message_values(entry, entry.created_at or now) for entry in messages]

@@ -145,7 +145,7 @@ class PostgresStore(SideTables):
         return by_link + (by_skeleton or shallower)
 
     async def _fetch_matches(self, sql: str, *arguments: Any) -> tuple[list[LinkMatch], list[LinkMatch]]:
-        """Run a match query. Returns the matches by link and the matches by skeleton, each deepest first."""
+        """Runs a match query. Returns the matches by link and the matches by skeleton, each deepest first."""
         found: tuple[list[LinkMatch], list[LinkMatch]] = ([], [])
         for row in await self._connections.fetch(sql, *arguments):
             by_skeleton = row[0]
@@ -269,7 +269,7 @@ class PostgresStore(SideTables):
             pass
 
     async def scrub_deleted_data(self) -> None:
-        """Do nothing: `VACUUM FULL` locks whole tables, which is the operator's decision."""
+        """Does nothing: `VACUUM FULL` locks whole tables, which is the operator's decision."""
 
     async def search_log(
         self, conversation: Conversation, *, terms: Sequence[str], from_seq: int, before_seq: int, limit: int
@@ -436,7 +436,7 @@ class PostgresStore(SideTables):
         return await self._connections.fetch(sql, *arguments)
 
     async def _run_transaction(self, steps: TransactionSteps[Result], *, exclusive_root: str | None = None) -> Result:
-        """Run the steps of a transaction, and return their result.
+        """Runs the steps of a transaction, and returns their result.
 
         Args:
             exclusive_root: if given, no other transaction with the same root runs meanwhile. Two that lock rows of a
@@ -458,7 +458,7 @@ class PostgresStore(SideTables):
 async def _insert_tenant_postings(
     connection: Any, tenant: str, root: str, terms_by_conversation: Mapping[str, set[int]]
 ) -> None:
-    """Add terms of conversations to the search index over all of a tenant's conversations."""
+    """Adds terms of conversations to the search index over all of a tenant's conversations."""
     if not terms_by_conversation:
         return
     tenant_scope, places = hash_tenant_scope(tenant), sorted(terms_by_conversation)
@@ -470,7 +470,7 @@ async def _insert_tenant_postings(
 
 
 def _require_lease_first(fence: Lease, steps: TransactionSteps[Result]) -> TransactionSteps[Result]:
-    """Return the steps with a check of the lease before them.
+    """Returns the steps with a check of the lease before them.
 
     Raises:
         LeaseLost: from the steps, if the lease is lost.

@@ -44,7 +44,7 @@ _UNAVAILABLE_ERRORS: Final = (
 
 
 def translate_driver_error(error: Exception) -> Exception:
-    """Return `StoreUnavailable` for a driver's error that says "not now"; an error of our own statements unchanged."""
+    """Returns `StoreUnavailable` for a driver's error that says "not now"; an error of our own statements unchanged."""
     # DataError says that an argument does not fit its parameter: a mistake of ours, whatever it derives from.
     if not isinstance(error, _UNAVAILABLE_ERRORS) or isinstance(error, driver.DataError):
         return error
@@ -101,7 +101,7 @@ class PostgresPool:
         )
 
     async def close(self) -> None:
-        """Let running statements finish, then disconnect. After `timeout_seconds`, close what is still running."""
+        """Lets running statements finish, then disconnects. After `timeout_seconds`, closes what is still running."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
@@ -112,7 +112,7 @@ class PostgresPool:
             pool.terminate()
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        """Run one statement in one round trip, and return all its rows.
+        """Runs one statement in one round trip, and returns all its rows.
 
         Raises:
             StoreUnavailable: there is no connection, or it failed, or there was no answer in time.
@@ -121,7 +121,7 @@ class PostgresPool:
         return rows
 
     async def execute_all(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement with each tuple of arguments, all in one transaction and one round trip.
+        """Runs a statement with each tuple of arguments, all in one transaction and one round trip.
 
         Raises:
             StoreUnavailable: as for `fetch`.
@@ -133,7 +133,7 @@ class PostgresPool:
             await self._run_on_connection(lambda connection: connection.executemany(sql, rows))
 
     async def warn_about_pooler(self) -> None:
-        """Log a warning if a pooler may lose prepared statements. The process id that the connection announced is then
+        """Logs a warning if a pooler may lose prepared statements. The process id that the connection announced is then
         not that of the server process that answers.
 
         Raises:
@@ -166,7 +166,7 @@ class PostgresPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """Hold a connection with an open transaction.
+        """Holds a connection with an open transaction.
 
         Raises:
             StoreUnavailable: as for `fetch`.
@@ -207,7 +207,7 @@ class PostgresPool:
 
 
 async def _force_generic_plans(connection: Any) -> None:
-    """Make PostgreSQL plan each prepared statement once, and by index.
+    """Makes PostgreSQL plan each prepared statement once, and by index.
 
     By default PostgreSQL plans the larger statements again for every call, which takes longer than running them.
     Statements that were planned while the tables were nearly empty scan whole tables until the tables are analyzed.
@@ -216,12 +216,12 @@ async def _force_generic_plans(connection: Any) -> None:
 
 
 async def _read_server_processes(connection: Any) -> tuple[int, int]:
-    """Return the server process that the connection announced when it was opened, and the one that answers now."""
+    """Returns the server process that the connection announced when it was opened, and the one that answers now."""
     async with connection.transaction():
         return connection.get_server_pid(), await connection.fetchval("SELECT pg_backend_pid()")
 
 
 async def _skip_session_reset(connection: Any) -> None:
-    """Replace the driver's reset of a session, which is one round trip for each statement. The store changes nothing in
-    a session, so no reset is needed.
+    """Replaces the driver's reset of a session, which is one round trip for each statement. The store changes nothing
+    in a session, so no reset is needed.
     """

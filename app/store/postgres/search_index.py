@@ -88,7 +88,7 @@ INSERT_TENANT_SCOPES: Final = number_parameters(
 
 
 def _ranking_sql(root: str, messages: str, limit: str) -> str:
-    """Return common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
+    """Returns common table expressions from `stretch`, the segments of a log, to `best`, the messages with the highest
     weights. The ranking is that of `store.search.term_ranking.limit_common_terms`.
 
     OFFSET 0 makes the planner use the GIN index: by the primary key it would read whole conversations. The GIN index
@@ -301,7 +301,7 @@ class PostgresIndexCleanup:
 
 
 def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> tuple[list[int], list[int]]:
-    """Return terms and scopes of the rows to insert, always in one order, so that two writers of the same rows never
+    """Returns terms and scopes of the rows to insert, always in one order, so that two writers of the same rows never
     wait for each other in a circle.
     """
     pairs = sorted(
@@ -311,7 +311,7 @@ def build_postings(root: str, terms_by_conversation: Mapping[str, set[int]]) -> 
 
 
 def render_array(prefix: int, keys: Sequence[int]) -> str:
-    """Render term keys as the text of a PostgreSQL array. The arrays of several rows differ in length, which the driver
-    cannot send as one argument.
+    """Renders term keys as the text of a PostgreSQL array. The arrays of several rows differ in length, which the
+    driver cannot send as one argument.
     """
     return f"{{{','.join(str(prefix | key) for key in keys)}}}"

@@ -75,7 +75,7 @@ def build_append_statement(
     has_versions: bool = False,
     in_batch: bool = False,
 ) -> str:
-    """Build the statement that appends: fence, head, messages, release. Its row is (moved, held).
+    """Builds the statement that appends: fence, head, messages, release. Its row is (moved, held).
 
     Args:
         creates: the append creates the conversation.
@@ -181,7 +181,7 @@ def _message_source(message_count: int) -> str:
 
 @cache
 def build_find_query(*, within: bool, near: bool) -> str:
-    """Build the query of `Store.find_link_matches`. Parameters: root, tenant, [within,] [near,] links, skeletons; each
+    """Builds the query of `Store.find_link_matches`. Parameters: root, tenant, [within,] [near,] links, skeletons; each
     list is one bytea with the deepest link first. Rows: by_skeleton, depth, message, conversation.
 
     Args:
@@ -228,7 +228,7 @@ def _build_match_source(parameter: str) -> MatchSource:
 
 
 def _links_relation(parameter: str) -> str:
-    """Return SQL for a relation `(link, depth)` of links that are joined in one bytea.
+    """Returns SQL for a relation `(link, depth)` of links that are joined in one bytea.
 
     The driver takes longer to encode an array of 128 links than the server takes to split a bytea, and the server
     splits it only if it looks for these links at all. The array in the SQL makes the planner expect few rows, and so
@@ -314,7 +314,7 @@ FIND_ANCHORS: Final = number_parameters(
 
 @cache
 def build_summaries_query(*, on_path: bool, begins: bool, at_links: bool, with_texts: bool) -> str:
-    """Build the query of `Store.find_summaries`. Parameters: root, tenant, [ids and upto_seqs of a path, [from_link,]]
+    """Builds the query of `Store.find_summaries`. Parameters: root, tenant, [ids and upto_seqs of a path, [from_link,]]
     [links].
     """
     found = []

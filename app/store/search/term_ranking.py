@@ -40,13 +40,13 @@ nothing, and ranking its hits would take longest.
 
 
 def hash_conversation_scope(root: str, conversation_id: str) -> int:
-    """Return the key of a conversation in the search index: a signed 64-bit hash."""
+    """Returns the key of a conversation in the search index: a signed 64-bit hash."""
     digest = blake2b(f"{root}\0{conversation_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def hash_tenant_scope(tenant: str) -> int:
-    """Return the key of a tenant in the search index: a signed 64-bit hash."""
+    """Returns the key of a tenant in the search index: a signed 64-bit hash."""
     # surrogatepass: a name from a header may contain lone surrogates, which strict UTF-8 refuses.
     digest = blake2b(f"tenant\0{tenant}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
@@ -54,24 +54,24 @@ def hash_tenant_scope(tenant: str) -> int:
 
 @lru_cache(maxsize=32_768)
 def hash_term(term: str) -> int:
-    """Return the key of a term inside a conversation: a hash of `TERM_BITS`."""
+    """Returns the key of a term inside a conversation: a hash of `TERM_BITS`."""
     return int.from_bytes(blake2b(term.encode("utf-8", "surrogatepass"), digest_size=TERM_BITS // 8).digest(), "big")
 
 
 def term_key_prefix(root: str, conversation_id: str) -> int:
-    """Return the bits that are combined with `hash_term` for a key that includes its conversation, so that the keys of
+    """Returns the bits that are combined with `hash_term` for a key that includes its conversation, so that the keys of
     one conversation lie together.
     """
     return (hash_conversation_scope(root, conversation_id) & ((1 << _SCOPE_BITS) - 1)) << TERM_BITS
 
 
 def hash_message_terms(entries: Sequence[LogMessage]) -> list[list[int]]:
-    """Return the distinct term keys of each message, sorted. Takes about fifty microseconds for each message."""
+    """Returns the distinct term keys of each message, sorted. Takes about fifty microseconds for each message."""
     return [hash_terms(extract_message_terms(entry.message)) for entry in entries]
 
 
 def split_index_batches(message_keys: Sequence[Sequence[int]]) -> Iterator[slice]:
-    """Split messages with these term keys into slices of at most `MAX_BATCH_TERMS` terms, or of one message."""
+    """Splits messages with these term keys into slices of at most `MAX_BATCH_TERMS` terms, or of one message."""
     start = terms = 0
     for place, term_keys in enumerate(message_keys):
         if place > start and terms + len(term_keys) > MAX_BATCH_TERMS:
@@ -87,7 +87,7 @@ def hash_terms(terms: Iterable[str]) -> list[int]:
 
 
 def term_weight(message_count: int, matching_count: int) -> int:
-    """Return the weight, in thousandths, of a term that `matching_count` of `message_count` messages have: BM25's
+    """Returns the weight, in thousandths, of a term that `matching_count` of `message_count` messages have: BM25's
     inverse document frequency.
 
     A whole number, so that sums are the same in whatever order a database adds them up.
@@ -96,14 +96,14 @@ def term_weight(message_count: int, matching_count: int) -> int:
 
 
 def weights_to_score(weights: int) -> float:
-    """Convert a sum of weights to `SearchHit.score`."""
+    """Converts a sum of weights to `SearchHit.score`."""
     return weights / _WEIGHT_SCALE
 
 
 def sum_term_weights(
     terms_by_key: Mapping[Key, Iterable[str]], *, total_count: int, matching_counts: Mapping[str, int] | None = None
 ) -> dict[Key, int]:
-    """Return the sums of weights of the messages, or conversations, that have at least one counted term. Databases
+    """Returns the sums of weights of the messages, or conversations, that have at least one counted term. Databases
     compute the same.
 
     Args:
@@ -126,7 +126,7 @@ def sum_term_weights(
 def limit_common_terms(
     terms_by_seq: Mapping[int, Collection[str]], ranges: Iterable[tuple[int, int]]
 ) -> tuple[dict[int, list[str]], Counter[str]]:
-    """Return the terms that a search reads of each message of a log, and an estimate of how many messages have each
+    """Returns the terms that a search reads of each message of a log, and an estimate of how many messages have each
     term.
 
     In a segment of more than `COMMON_TERM_HITS` messages, common terms are read among the newest messages only. Their
@@ -162,7 +162,7 @@ def rank_by_weight(
     limit: int,
     matching_counts: Mapping[str, int] | None = None,
 ) -> dict[int, int]:
-    """Return the sums of weights of the best messages, best first; at equal sums the later message is better.
+    """Returns the sums of weights of the best messages, best first; at equal sums the later message is better.
 
     Args:
         terms_by_seq: which of the query's terms each message has, by seq.
@@ -183,7 +183,7 @@ def rank_search_hits(
     limit: int,
     matching_counts: Mapping[str, int] | None = None,
 ) -> list[SearchHit]:
-    """Return what `Store.search_log` returns, for a log in memory: the best messages, then their neighbours, by seq.
+    """Returns what `Store.search_log` returns, for a log in memory: the best messages, then their neighbours, by seq.
 
     Args:
         log: the messages of the range, by seq.

@@ -99,7 +99,7 @@ class UnindexedSearch:
         ]
 
     def _find_terms(self, tenant: str, log: Mapping[int, LogMessage], terms: Sequence[str]) -> dict[int, list[str]]:
-        """Return which of the query's terms each message has. Runs in a thread, one call at a time."""
+        """Returns which of the query's terms each message has. Runs in a thread, one call at a time."""
         # Python's hashes are salted for each process: in memory they tell nothing about the words.
         by_number = {hash(term): term for term in terms}
         return {
@@ -108,7 +108,7 @@ class UnindexedSearch:
         }
 
     def _hash_terms_cached(self, tenant: str, stored: LogMessage) -> array[int]:
-        """Return the distinct terms of a stored message, hashed. A message that was encrypted again or redacted has
+        """Returns the distinct terms of a stored message, hashed. A message that was encrypted again or redacted has
         another cache key.
         """
         name = stored.link + stored.message.raw[-CIPHERTEXT_TAIL_CHARS:]
@@ -133,7 +133,9 @@ class _ScannedConversation:
 
 
 def _rank_conversations(scanned: Sequence[_ScannedConversation], limit: int) -> list[ConversationHit]:
-    """Return the best conversations, each with its best message. At equal scores the most recently updated is first."""
+    """Returns the best conversations, each with its best message. At equal scores the most recently updated is
+    first.
+    """
     by_age = sorted(scanned, key=lambda one: (one.conversation.updated_at or _EARLIEST_TIME, one.conversation.id))
     held = {place: frozenset[str]().union(*one.terms_by_seq.values()) for place, one in enumerate(by_age)}
     matching = Counter(term for terms in held.values() for term in terms)

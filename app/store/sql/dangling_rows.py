@@ -54,7 +54,7 @@ class DanglingQuery:
 
 
 def build_dangling_queries(dialect: SqlDialect, now: datetime) -> list[DanglingQuery]:
-    """Build all queries for one database.
+    """Builds all queries for one database.
 
     Args:
         now: finds leases that ended more than `LEASE_GRACE_SECONDS` before.

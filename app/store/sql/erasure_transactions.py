@@ -62,7 +62,7 @@ class RedactionResult(msgspec.Struct, frozen=True):
 def erase_conversation(
     dialect: SqlDialect, search_index: SearchIndexCleanup, conversation: Conversation
 ) -> TransactionSteps[bool]:
-    """Erase a conversation. Returns whether it was still there."""
+    """Erases a conversation. Returns whether it was still there."""
     root, here, sql = conversation.root, (conversation.root, conversation.id), dialect.statements
     # The conversation is locked before its family is read, so that no new branch can begin from it meanwhile.
     if not (yield f"{sql.select_conversation}{dialect.row_lock_clause}", (*here, conversation.tenant)):
@@ -105,7 +105,7 @@ def erase_conversation(
 def _hand_over_completions(
     dialect: SqlDialect, conversation: Conversation, plan: ErasurePlan
 ) -> TransactionSteps[None]:
-    """Move stored completions to the heir with the messages that it takes over, and delete the others."""
+    """Moves stored completions to the heir with the messages that it takes over, and deletes the others."""
     here = {"root": conversation.root, "id": conversation.id}
     if plan.heir is not None:
         yield dialect.build_statement(
@@ -163,7 +163,7 @@ def redact_messages(
 def _locate_stored_messages(
     dialect: SqlDialect, conversation: Conversation, entries: Sequence[LogMessage]
 ) -> TransactionSteps[list[tuple[str, LogMessage]]]:
-    """Return each message with the conversation whose rows hold it now. The lineage is read again: an erasure may have
+    """Returns each message with the conversation whose rows hold it now. The lineage is read again: an erasure may have
     moved the messages.
     """
     rows = yield dialect.build_statement(
@@ -183,7 +183,7 @@ def _locate_stored_messages(
 def _lock_family(
     dialect: SqlDialect, conversation: Conversation, keepers: Sequence[str]
 ) -> TransactionSteps[dict[str, tuple[Lineage, Mapping[str, Any]]]]:
-    """Lock the conversations that hold a message or may share it, and return their lineage and marks."""
+    """Locks the conversations that hold a message or may share it, and returns their lineage and marks."""
     root, tenant = conversation.root, conversation.tenant
     # The owners of the messages come first: while they are locked, no branch can begin from them.
     for keeper in keepers:
@@ -236,7 +236,7 @@ def _shift_totals(
 def _delete_client_versions(
     dialect: SqlDialect, root: str, conversation_id: str, changes: Sequence[MessageChange]
 ) -> TransactionSteps[list[str]]:
-    """Delete the client versions and anchors of changed messages. Returns the deleted bodies."""
+    """Deletes the client versions and anchors of changed messages. Returns the deleted bodies."""
     bodies: list[str] = []
     for change in changes:
         here = {"root": root, "member": conversation_id, "seq": change.seq}
@@ -254,7 +254,7 @@ def _delete_client_versions(
 def _update_summaries(
     dialect: SqlDialect, tenant: str, root: str, changes_by_conversation: ChangesByConversation
 ) -> TransactionSteps[list[Summary]]:
-    """Delete the summaries that cover a change, and move the running totals of those behind one. Returns the deleted
+    """Deletes the summaries that cover a change, and moves the running totals of those behind one. Returns the deleted
     ones.
     """
     found: dict[str, Summary] = {}

@@ -58,7 +58,7 @@ class _PageQuery:
 
 
 def build_conversations_query(dialect: SqlDialect, tenant: str | None, query: ConversationQuery) -> Statement:
-    """Build the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
+    """Builds the query for a page of conversations. Rows have `CONVERSATION_COLUMNS`."""
     # With an ancestor, `_add_family_condition` adds the tenant.
     page = _PageQuery(dialect, tenant if query.ancestor_id is None else None)
     for name, condition in _TIME_BOUNDS:
@@ -92,7 +92,7 @@ def _add_family_condition(page: _PageQuery, conversation_id: str, tenant: str | 
 
 
 def build_completions_query(dialect: SqlDialect, tenant: str, query: CompletionQuery) -> Statement:
-    """Build the query for a page of stored completions. Rows have `COMPLETION_COLUMNS`."""
+    """Builds the query for a page of stored completions. Rows have `COMPLETION_COLUMNS`."""
     page = _PageQuery(dialect, tenant)
     if query.model is not None:
         page.add_condition("model = :model", model=query.model)

@@ -131,7 +131,7 @@ def decode_lineage(text: str) -> Lineage:
 
 
 def encode_time(time: datetime) -> str:
-    """Encode a time for SQLite, always with microseconds, so that text order is time order."""
+    """Encodes a time for SQLite, always with microseconds, so that text order is time order."""
     return time.isoformat(timespec="microseconds")
 
 
@@ -140,7 +140,7 @@ def decode_time(stored_time: datetime | str) -> datetime:
 
 
 def decode_conversation(row: Sequence[Any]) -> Conversation:
-    """Decode a row of `CONVERSATION_COLUMNS`."""
+    """Decodes a row of `CONVERSATION_COLUMNS`."""
     (
         conversation_id,
         root,
@@ -189,7 +189,7 @@ def decode_conversation(row: Sequence[Any]) -> Conversation:
 def conversation_values(
     conversation: Conversation, created_at: datetime | str, updated_at: datetime | str
 ) -> tuple[Any, ...]:
-    """Return the values of `CONVERSATION_COLUMNS`."""
+    """Returns the values of `CONVERSATION_COLUMNS`."""
     return (
         conversation.id,
         conversation.root,
@@ -223,7 +223,7 @@ def claims_external_id(conversation: Conversation) -> bool:
 def head_update_values(
     conversation: Conversation, expected_head_seq: int, tokens_total_before: int, updated_at: datetime | str
 ) -> tuple[Any, ...]:
-    """Return the arguments of the statement `update_head`: which head must be stored now, then the values of
+    """Returns the arguments of the statement `update_head`: which head must be stored now, then the values of
     `HEAD_COLUMNS`.
     """
     return (
@@ -245,7 +245,7 @@ def head_update_values(
 
 
 def decode_log_message(row: Sequence[Any]) -> LogMessage:
-    """Decode a row of `MESSAGE_COLUMNS`."""
+    """Decodes a row of `MESSAGE_COLUMNS`."""
     seq, body, link, skeleton, in_skeleton, tokens, tokens_total, answered, incomplete, created_at, meta = row
     return LogMessage(
         seq,
@@ -263,7 +263,7 @@ def decode_log_message(row: Sequence[Any]) -> LogMessage:
 
 
 def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, ...]:
-    """Return the values of `MESSAGE_COLUMNS`."""
+    """Returns the values of `MESSAGE_COLUMNS`."""
     return (
         entry.seq,
         entry.message.raw.decode(),
@@ -280,26 +280,26 @@ def message_values(entry: LogMessage, created_at: datetime | str) -> tuple[Any, 
 
 
 def decode_client_version(row: Sequence[Any]) -> ClientVersion:
-    """Decode a row of `CLIENT_VERSION_COLUMNS`."""
+    """Decodes a row of `CLIENT_VERSION_COLUMNS`."""
     seq, since_seq, to_seq, bodies, tokens_delta = row
     texts = None if bodies is None else tuple(text.encode() for text in orjson.loads(bodies))
     return ClientVersion(seq, since_seq, to_seq, texts, tokens_delta)
 
 
 def client_version_values(version: ClientVersion) -> tuple[Any, ...]:
-    """Return the values of `CLIENT_VERSION_COLUMNS`."""
+    """Returns the values of `CLIENT_VERSION_COLUMNS`."""
     bodies = version.bodies
     text = None if bodies is None else orjson.dumps([body.decode() for body in bodies]).decode()
     return (version.seq, version.since_seq, version.to_seq, text, version.tokens_delta)
 
 
 def anchor_values(anchor: AnswerAnchor) -> tuple[Any, ...]:
-    """Return the values of `ANCHOR_COLUMNS`."""
+    """Returns the values of `ANCHOR_COLUMNS`."""
     return (anchor.digest, anchor.root, anchor.conversation_id, anchor.seq)
 
 
 def decode_summary(row: Sequence[Any]) -> Summary:
-    """Decode a row of `SUMMARY_COLUMNS`."""
+    """Decodes a row of `SUMMARY_COLUMNS`."""
     (
         chunk_id,
         conversation_id,
@@ -349,7 +349,7 @@ def decode_summary(row: Sequence[Any]) -> Summary:
 
 
 def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, ...]:
-    """Return the values of `SUMMARY_COLUMNS`."""
+    """Returns the values of `SUMMARY_COLUMNS`."""
     return (
         summary.id,
         summary.conversation_id,
@@ -376,7 +376,7 @@ def summary_values(summary: Summary, created_at: datetime | str) -> tuple[Any, .
 
 
 def decode_completion(row: Sequence[Any]) -> StoredCompletion:
-    """Decode a row of `COMPLETION_COLUMNS`."""
+    """Decodes a row of `COMPLETION_COLUMNS`."""
     values: dict[str, Any] = dict(zip(COMPLETION_COLUMNS, row, strict=True))
     values["created_at"] = decode_time(values["created_at"])
     values["metadata"] = orjson.loads(values["metadata"])
@@ -386,7 +386,7 @@ def decode_completion(row: Sequence[Any]) -> StoredCompletion:
 
 
 def completion_values(completion: StoredCompletion, created_at: datetime | str) -> dict[str, Any]:
-    """Return the values of `COMPLETION_COLUMNS`."""
+    """Returns the values of `COMPLETION_COLUMNS`."""
     values = {name: getattr(completion, name) for name in COMPLETION_COLUMNS}
     return values | {
         "created_at": created_at,
@@ -397,7 +397,7 @@ def completion_values(completion: StoredCompletion, created_at: datetime | str) 
 
 
 def decode_api_key(row: Sequence[Any]) -> ApiKey:
-    """Decode a row of `API_KEY_COLUMNS`."""
+    """Decodes a row of `API_KEY_COLUMNS`."""
     values: dict[str, Any] = dict(zip(API_KEY_COLUMNS, row, strict=True))
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else decode_time(values[name])
@@ -407,7 +407,7 @@ def decode_api_key(row: Sequence[Any]) -> ApiKey:
 
 
 def api_key_values(key: ApiKey, encode_time_value: Callable[[datetime], Any]) -> dict[str, Any]:
-    """Return the values of `API_KEY_COLUMNS`; `encode_time_value` converts times for the database."""
+    """Returns the values of `API_KEY_COLUMNS`; `encode_time_value` converts times for the database."""
     values = {name: getattr(key, name) for name in API_KEY_COLUMNS}
     for name in ("created_at", "expires_at", "revoked_at"):
         values[name] = None if values[name] is None else encode_time_value(values[name])

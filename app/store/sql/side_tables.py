@@ -66,17 +66,17 @@ class SideTables(ABC):
 
     @abstractmethod
     async def _execute_read(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        """Run a statement that only reads, and return its rows."""
+        """Runs a statement that only reads, and returns its rows."""
 
     @abstractmethod
     async def _execute_write(self, sql: str, arguments: tuple[Any, ...]) -> Rows:
-        """Run a statement that writes, and return its rows."""
+        """Runs a statement that writes, and returns its rows."""
 
     def _encode_now(self, after_seconds: float = 0) -> Any:
         return self._dialect.encode_time(self._clock() + timedelta(seconds=after_seconds))
 
     def _encode_deadline(self, after_seconds: float = 0) -> Any:
-        """Return the time in `after_seconds`, by the clock that decides when a claim has ended. All processes must
+        """Returns the time in `after_seconds`, by the clock that decides when a claim has ended. All processes must
         share that clock.
         """
         return self._encode_now(after_seconds)

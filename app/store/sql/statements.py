@@ -42,7 +42,7 @@ HEAD_COLUMNS: Final = (
 
 
 def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
-    """Replace each `:name` by its number in `names`, in the form of the driver (`?1` or `$1`).
+    """Replaces each `:name` by its number in `names`, in the form of the driver (`?1` or `$1`).
 
     Raises:
         ValueError: one of `names` is not in the text.
@@ -57,7 +57,7 @@ def number_parameters(sql: str, names: Sequence[str], placeholder: str) -> str:
 
 
 def summary_select_columns(*, with_texts: bool) -> str:
-    """Return the column list of a SELECT from `chunks k`. Without `with_texts`, `text` is an empty string."""
+    """Returns the column list of a SELECT from `chunks k`. Without `with_texts`, `text` is an empty string."""
     return ", ".join("'' AS text" if name == "text" and not with_texts else f"k.{name}" for name in SUMMARY_COLUMNS)
 
 
@@ -214,7 +214,7 @@ _SHARED: Final[dict[str, tuple[str, Sequence[str]]]] = {
 
 
 def build_shared_statements(placeholder: str) -> Statements:
-    """Build all shared statements, with their parameters in the form of a driver (`?1` or `$1`)."""
+    """Builds all shared statements, with their parameters in the form of a driver (`?1` or `$1`)."""
     return Statements(**{each.name: number_parameters(*_SHARED[each.name], placeholder) for each in fields(Statements)})
 
 
@@ -237,7 +237,7 @@ _IS_IN_NAMED_LOG: Final = "EXISTS (SELECT 1 FROM named n WHERE n.id = m.conversa
 
 
 def build_match_query(source: MatchSource, *, by_skeleton: bool, with_named: bool) -> str:
-    """Build the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
+    """Builds the query for stored messages with one of a list of links, deepest first. Rows: depth, the columns of the
     message, the columns of the conversation whose rows hold it.
 
     Parameters: `:root`, `:tenant`, and those of the source.

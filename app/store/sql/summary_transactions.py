@@ -159,7 +159,7 @@ async def purge_stray_summaries(
 
 
 def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> TransactionSteps[int]:
-    """Delete those of the given summaries that are still strays. Returns how many."""
+    """Deletes those of the given summaries that are still strays. Returns how many."""
     count = 0
     for root, chunk_id, tenant in keys:
         # Checked again inside the transaction: the turn that the summary was made for may have been written meanwhile.
@@ -172,7 +172,7 @@ def delete_stray_summaries(dialect: SqlDialect, keys: Sequence[SummaryKey]) -> T
 
 
 def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> TransactionSteps[None]:
-    """Delete all stray summaries of a family."""
+    """Deletes all stray summaries of a family."""
     strays = yield dialect.build_statement(
         f"SELECT k.id FROM chunks k WHERE k.root = :root AND k.tenant = :tenant AND {_IS_STRAY}",
         root=root,
@@ -183,7 +183,7 @@ def delete_family_strays(dialect: SqlDialect, tenant: str, root: str) -> Transac
 
 
 def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_id: str) -> TransactionSteps[None]:
-    """Delete one summary and its revisions, but not the summaries that fold it."""
+    """Deletes one summary and its revisions, but not the summaries that fold it."""
     yield dialect.build_statement(f"DELETE FROM chunks WHERE {_IS_SUMMARY}", root=root, tenant=tenant, id=summary_id)
     yield dialect.build_statement(_DELETE_REVISIONS, root=root, tenant=tenant, id=summary_id)
 
@@ -191,7 +191,7 @@ def delete_single_summary(dialect: SqlDialect, tenant: str, root: str, summary_i
 def rewrite_summary_texts(
     dialect: SqlDialect, tenant: str, root: str, summaries: Sequence[Summary]
 ) -> TransactionSteps[None]:
-    """Replace the texts of the given revisions, in whichever table each revision is now."""
+    """Replaces the texts of the given revisions, in whichever table each revision is now."""
     for chunk in summaries:
         place = {"root": root, "tenant": tenant, "id": chunk.id, "revision": chunk.revision, "text": chunk.text}
         yield dialect.build_statement(
@@ -214,6 +214,6 @@ def _revision_values(dialect: SqlDialect, summary: Summary) -> dict[str, Any]:
 
 
 def _decode_revision(row: Sequence[Any], revision: Sequence[Any]) -> Summary:
-    """Decode a summary from its row, with the `REVISION_FIELDS` columns of another revision."""
+    """Decodes a summary from its row, with the `REVISION_FIELDS` columns of another revision."""
     values = dict(zip(SUMMARY_COLUMNS, row, strict=True)) | dict(zip(REVISION_FIELDS, revision, strict=True))
     return decode_summary([values[name] for name in SUMMARY_COLUMNS])

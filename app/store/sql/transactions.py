@@ -36,7 +36,7 @@ class SqlDialect:
     """A condition: the JSON object in `{column}` has all the pairs of the parameter `:pairs`, a JSON object."""
 
     def build_statement(self, text: str, /, **values: Any) -> Statement:
-        """Number the `:name` parameters of a text, and return it with their values."""
+        """Numbers the `:name` parameters of a text, and returns it with their values."""
         return _number_parameters_cached(text, tuple(values), self.placeholder), tuple(values.values())
 
 
@@ -49,12 +49,12 @@ class SearchIndexCleanup(Protocol):
     """Removes messages from a database's search index."""
 
     def remove_message(self, *, tenant: str, root: str, conversation_id: str, seq: int) -> TransactionSteps[None]:
-        """Delete the terms of one message in a conversation's own rows."""
+        """Deletes the terms of one message in a conversation's own rows."""
 
     def remove_conversation(
         self, *, tenant: str, root: str, conversation_id: str, kept_through: int, heir: str | None
     ) -> TransactionSteps[None]:
-        """Delete the terms of a conversation's messages after `kept_through`, and move the others to the heir."""
+        """Deletes the terms of a conversation's messages after `kept_through`, and moves the others to the heir."""
 
 
 SQLITE: Final = SqlDialect(

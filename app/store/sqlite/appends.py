@@ -49,7 +49,7 @@ class AppendJob(msgspec.Struct, frozen=True):
 
 
 def run_jobs_batched(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Run jobs in their order inside a transaction, and return their results. Neighbouring appends are combined.
+    """Runs jobs in their order inside a transaction, and returns their results. Neighbouring appends are combined.
 
     Raises:
         Exception: what a job raised. The caller must roll the transaction back.
@@ -113,7 +113,7 @@ def _insert_rows(connection: sqlite3.Connection, build_sql: Callable[[int], str]
 
 
 def _split_into_statements(rows: Sequence[Row], build_sql: Callable[[int], str]) -> Iterator[tuple[Row, str]]:
-    """Yield the values of rows, joined end to end, with the statement for that many rows."""
+    """Yields the values of rows, joined end to end, with the statement for that many rows."""
     start = 0
     for size in _ROWS_PER_STATEMENT:
         while len(rows) - start >= size:

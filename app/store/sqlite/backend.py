@@ -306,7 +306,7 @@ class SqliteStore(SideTables):
         return await self._writer_thread.submit(lambda connection: connection.execute(sql, arguments).fetchall())
 
     def _run_transaction(self, make_steps: Callable[[], TransactionSteps[Result]]) -> asyncio.Future[Result]:
-        """Run steps in the writer's transaction. The generator is made inside the job: when a failed batch runs again,
+        """Runs steps in the writer's transaction. The generator is made inside the job: when a failed batch runs again,
         it needs a new one.
         """
         return self._writer_thread.submit(lambda connection: writes.run_transaction_steps(connection, make_steps()))
@@ -319,7 +319,7 @@ class SqliteStore(SideTables):
         await self._truncate_write_ahead_log()
 
     async def _remove_erased_texts(self, texts: Sequence[str], budget_bytes: int) -> None:
-        """Remove erased texts from the database's files, as far as that takes a short time.
+        """Removes erased texts from the database's files, as far as that takes a short time.
 
         Args:
             texts: the erased texts, or their beginnings.
@@ -331,7 +331,7 @@ class SqliteStore(SideTables):
             await self.scrub_deleted_data()
 
     async def _truncate_write_ahead_log(self) -> None:
-        """Empty the write-ahead log, which may hold erased text."""
+        """Empties the write-ahead log, which may hold erased text."""
         await asyncio.to_thread(truncate_write_ahead_log, self._path, self._options)
 
 

@@ -32,8 +32,8 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
-    """Copy the write-ahead log into the file and empty it. If readers prevent this in all attempts, the next call or
-    closing the file does it.
+    """Copies the write-ahead log into the file and empties it. If readers prevent this in all attempts, the next call
+    or closing the file does it.
     """
     for _ in range(TRUNCATE_ATTEMPTS):
         with (
@@ -48,8 +48,8 @@ def truncate_write_ahead_log(path: Path, options: SqliteOptions) -> None:
 
 
 def vacuum_file(path: Path, options: SqliteOptions) -> None:
-    """Rewrite the file. This is the only sure way to remove all deleted text: copies in the free part of a page are not
-    overwritten by `secure_delete`.
+    """Rewrites the file. This is the only sure way to remove all deleted text: copies in the free part of a page are
+    not overwritten by `secure_delete`.
     """
     with contextlib.closing(open_connection(path, options)) as connection:
         # The copy has the size of the database, which may not fit in memory.
@@ -89,7 +89,7 @@ def _find_pieces(path: Path, pieces: Sequence[bytes]) -> set[bytes]:
 
 
 def _file_descriptor(path: Path) -> int:
-    """Return a descriptor for reading the file beside SQLite. It is never closed: closing any descriptor of the file
+    """Returns a descriptor for reading the file beside SQLite. It is never closed: closing any descriptor of the file
     would end all locks that this process has on it, and the next process that leaves the file would then remove the
     write-ahead log that this process still uses.
 

@@ -56,7 +56,7 @@ _PATH_SUMMARIES: Final = """
 
 
 def _links_relation(size: int) -> str:
-    """Return SQL for a relation `(depth, link)` with `size` parameters."""
+    """Returns SQL for a relation `(depth, link)` with `size` parameters."""
     return "(SELECT column1 AS depth, column2 AS link FROM (VALUES {}))".format(
         ", ".join(f"({depth}, :link{depth})" for depth in range(size))
     )
@@ -107,7 +107,7 @@ def find_link_matches(
 def _find_last_link_matches(
     connection: sqlite3.Connection, tenant: str, root: str, links: Sequence[bytes]
 ) -> list[LinkMatch]:
-    """Find the messages with the last link, or else with the one before it."""
+    """Finds the messages with the last link, or else with the one before it."""
     for link in reversed(links[-LAST_LINKS:]):
         rows = connection.execute(_LAST_LINK_QUERY, (root, tenant, link)).fetchall()
         if rows:
@@ -141,7 +141,7 @@ def _find_deepest_matches(
     *,
     by_skeleton: bool,
 ) -> list[LinkMatch]:
-    """Return the matches in the deepest window of links that has any."""
+    """Returns the matches in the deepest window of links that has any."""
     end, window = len(links), DEEPEST_LINKS
     leading = (root, tenant) if named_conversation_id is None else (root, tenant, named_conversation_id)
     # The first window is small, since a match is nearly always deep; the following ones are as large as a list can be.
@@ -168,7 +168,7 @@ def _decode_match(row: Sequence[Any], *, by_skeleton: bool) -> LinkMatch:
 def find_conversation(
     connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
 ) -> Conversation | None:
-    """Find a conversation by the gateway's id if the id has a root, else by the client's own id."""
+    """Finds a conversation by the gateway's id if the id has a root, else by the client's own id."""
     if root is not None:
         row = connection.execute(SQL.select_conversation, (root, conversation_id, tenant)).fetchone()
     else:

@@ -128,7 +128,7 @@ _READ_MARKS: Final = "SELECT marks FROM conversations WHERE root = ? AND id = ? 
 
 
 def register_sql_functions(connection: sqlite3.Connection) -> None:
-    """Register the SQL functions that searches call."""
+    """Registers the SQL functions that searches call."""
     connection.create_function("term_weight", 2, term_weight, deterministic=True)
 
 
@@ -174,7 +174,7 @@ def _insert_postings(
     conversation_id: str,
     terms_by_seq: Sequence[tuple[int, Sequence[int]]],
 ) -> None:
-    """Insert the terms of one conversation's messages, and for the tenant the terms that are new in the conversation.
+    """Inserts the terms of one conversation's messages, and for the tenant the terms that are new in the conversation.
 
     Only the new ones: rows of one conversation lie together in `postings`, but far apart in `tenant_postings`, where
     each term costs a page.
@@ -235,7 +235,7 @@ def search_tenant(
 
 
 def clear_index(connection: sqlite3.Connection) -> None:
-    """Delete the search index of all tenants."""
+    """Deletes the search index of all tenants."""
     for table in ("postings", "tenant_postings", "tenant_scopes"):
         connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
     connection.execute("UPDATE conversations SET indexed_before = 0 WHERE indexed_before > 0")

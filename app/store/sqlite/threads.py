@@ -63,7 +63,7 @@ class SqliteOptions:
 
 
 def open_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
-    """Open a connection in autocommit mode to a file in write-ahead-log mode."""
+    """Opens a connection in autocommit mode to a file in write-ahead-log mode."""
     connection = sqlite3.connect(
         path, timeout=options.busy_timeout_seconds, isolation_level=None, check_same_thread=False
     )
@@ -81,7 +81,7 @@ def open_connection(path: Path, options: SqliteOptions) -> sqlite3.Connection:
 
 
 def translate_driver_error(error: BaseException) -> BaseException:
-    """Return `StoreUnavailable` for a driver's error that says that the file cannot be used now; other errors
+    """Returns `StoreUnavailable` for a driver's error that says that the file cannot be used now; other errors
     unchanged.
     """
     if not isinstance(error, sqlite3.Error):
@@ -96,17 +96,17 @@ def translate_driver_error(error: BaseException) -> BaseException:
 
 
 def run_reads(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run jobs that only read, each with its own result or error."""
+    """Runs jobs that only read, each with its own result or error."""
     return [_run_job(connection, job) for job in jobs]
 
 
 def run_jobs(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Run jobs and return their results; the first error ends the run."""
+    """Runs jobs and returns their results; the first error ends the run."""
     return [job(connection) for job in jobs]
 
 
 def commit_batch(connection: sqlite3.Connection, jobs: Sequence[Job], run_all: RunJobs = run_jobs) -> list[Outcome]:
-    """Run jobs in one transaction. A job has succeeded only when the commit has.
+    """Runs jobs in one transaction. A job has succeeded only when the commit has.
 
     The first run has no savepoints, which cost as much as the writes. Only if a job fails, which is rare, the second
     run sets a savepoint for each job, so that the failure does not affect the others.
@@ -196,7 +196,7 @@ class DatabaseThread:
         self._ended_future: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Start the thread and wait until it is connected.
+        """Starts the thread and waits until it is connected.
 
         Raises:
             StoreUnavailable: the file cannot be opened.
@@ -207,7 +207,7 @@ class DatabaseThread:
         await self.submit(lambda connection: None)
 
     def submit(self, job: Callable[[sqlite3.Connection], Result]) -> asyncio.Future[Result]:
-        """Queue a job. The future gets its result; for a write, once it is durable.
+        """Queues a job. The future gets its result; for a write, once it is durable.
 
         Raises:
             StoreUnavailable: the store is not open.
@@ -228,7 +228,7 @@ class DatabaseThread:
             del self._submitted[:MAX_BATCH_JOBS]
 
     async def stop(self) -> None:
-        """Finish queued jobs, then close the connection."""
+        """Finishes queued jobs, then closes the connection."""
         if self._ended_future is None:
             return
         self._is_closing = True
@@ -252,7 +252,7 @@ class DatabaseThread:
         self._report_end()
 
     def _reject_first_batch(self, error: sqlite3.Error) -> None:
-        """Give the connection's error to the first jobs, which wait for the connection."""
+        """Gives the connection's error to the first jobs, which wait for the connection."""
         self._deliver_outcomes([(future, (None, error)) for future, _ in self._batches.get() or ()])
         self._report_end()
 

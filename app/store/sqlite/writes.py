@@ -80,7 +80,7 @@ def insert_client_versions(connection: sqlite3.Connection, write: LogAppend) -> 
 
 
 def _insert_conversation(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
-    """Insert the conversation. Returns the append without versions of redacted messages."""
+    """Inserts the conversation. Returns the append without versions of redacted messages."""
     new = write.conversation
     # An ancestor was erased, or its messages have moved, since the branch was planned.
     if new.lineage and not _has_ancestors(connection, new):
@@ -116,7 +116,7 @@ def _has_ancestors(connection: sqlite3.Connection, conversation: Conversation) -
 
 
 def _update_head(connection: sqlite3.Connection, write: LogAppend, stored_now: str) -> LogAppend:
-    """Move the head. Returns the append as it is written, rebased if a redaction changed the running totals."""
+    """Moves the head. Returns the append as it is written, rebased if a redaction changed the running totals."""
     # The usual case is one statement. Versions must first be compared with the stored redactions.
     if not write.versions and _try_update_head(connection, write, stored_now):
         return write
@@ -144,7 +144,7 @@ def message_row(root: str, conversation_id: str, entry: LogMessage, stored_now: 
 
 
 def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -> None:
-    """Check that the lease of a fence is still held.
+    """Checks that the lease of a fence is still held.
 
     Raises:
         LeaseLost: the lease has expired, or another holder has it.
@@ -155,7 +155,7 @@ def require_lease(connection: sqlite3.Connection, fence: Lease, now: datetime) -
 
 
 def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionSteps[Result]) -> Result:
-    """Run the steps of a transaction, and return their result."""
+    """Runs the steps of a transaction, and returns their result."""
     rows: Rows | None = None
     while True:
         try:
@@ -169,7 +169,7 @@ def run_transaction_steps(connection: sqlite3.Connection, steps: TransactionStep
 def erase_conversation(
     connection: sqlite3.Connection, tenant: str, conversation_id: str, root: str | None
 ) -> list[str] | None:
-    """Erase a conversation. Returns the beginnings of its messages, by which remains are searched; None if there is no
+    """Erases a conversation. Returns the beginnings of its messages, by which remains are searched; None if there is no
     such conversation.
     """
     conversation = find_conversation(connection, tenant, conversation_id, root)
