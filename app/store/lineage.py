@@ -91,7 +91,7 @@ class ErasurePlan:
     heir: str | None = None
     kept_through: int = -1
     lineages: Mapping[str, Lineage] = field(default_factory=dict)
-    """New lineages by conversation id."""
+    """The changed lineages by conversation id."""
 
 
 def plan_erasure(conversation_id: str, lineages: Mapping[str, Lineage]) -> ErasurePlan:

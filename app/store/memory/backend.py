@@ -56,7 +56,7 @@ _LinkIndex = defaultdict[tuple[str, bytes], dict[tuple[str, int], None]]
 
 
 class MemoryStore(MemorySummaries, MemorySideTables, MemoryLeases):
-    """`Store` in this process's memory."""
+    """`Store` in the memory of this process."""
 
     is_fully_searchable = True
 

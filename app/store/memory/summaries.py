@@ -24,7 +24,7 @@ class MemorySummaries:
         self._summaries: dict[ConversationKey, dict[_RangeKey, Summary]] = defaultdict(dict)
         """By tenant and root."""
         self._revisions: dict[tuple[str, str, str], list[Summary]] = defaultdict(list)
-        """Superseded texts, oldest first, by tenant, root and chunk id."""
+        """Superseded texts, oldest first, by tenant, root and summary id."""
 
     def _list_summaries(self, tenant: str, root: str) -> list[Summary]:
         return list(self._summaries.get((tenant, root), {}).values())

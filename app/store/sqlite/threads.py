@@ -186,9 +186,9 @@ class DatabaseThread:
         self._connect = connect
         self._run_batch = run_batch
         self._submitted: list[QueuedJob] = []
-        """Not handed over yet."""
+        """Jobs that the thread has not received yet."""
         self._is_working = False
-        """Whether a batch is under way, as far as the event loop has heard."""
+        """Whether the thread runs a batch; False only when its results have reached the event loop."""
         self._batches: SimpleQueue[list[QueuedJob] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
